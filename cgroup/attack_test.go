@@ -28,10 +28,10 @@ import (
 // maxResident bounds the memory of metalplug-holders under each attack. MemoryMax= of its unit is above it.
 const maxResident = 64 << 10 // KiB
 
-// eight are the nodes of the question. A process holds the first, and none holds the seven others.
+// eight are the nodes of the test's request. A process has the first one open, and no process has the other seven open.
 var eight = []Number{full, {Major: 240}, {Major: 240, Minor: 1}, {Major: 240, Minor: 2}, {Block: true, Major: 240}, {Block: true, Major: 240, Minor: 1}, {Block: true, Major: 240, Minor: 2}, {Block: true, Major: 240, Minor: 3}}
 
-// attacks are roles of processes without privileges that make it hard to see which devices they and others hold.
+// attacks are roles of unprivileged processes that hide which devices they and other processes have open.
 var attacks = map[string]func(args []string) error{
 	"role=churn":      churn,
 	"role=names":      names,
@@ -47,7 +47,7 @@ var attacks = map[string]func(args []string) error{
 	"role=exit":       func([]string) error { os.Exit(0); return nil },
 }
 
-// churn replaces the oldest of 3,000 mappings all the time. They are of memory, or of removed files in a directory.
+// churn permanently replaces the oldest of 3,000 mappings. They map memory, or removed files of a directory.
 func churn(args []string) error {
 	if err := becomeNobody(); err != nil {
 		return err
@@ -80,7 +80,7 @@ func churn(args []string) error {
 	return nil
 }
 
-// names maps a file by 60,000 links with paths of more than 4 KiB, which are below a directory.
+// names maps a file through 60,000 links below a directory, with paths of more than 4 KiB.
 func names(args []string) error {
 	dir, err := unix.Open(args[0], unix.O_RDONLY, 0)
 	if err != nil {
@@ -112,7 +112,7 @@ func names(args []string) error {
 	return becomeNobody()
 }
 
-// threads starts threads with tables of descriptors of their own. The last opens a node.
+// threads starts threads that have their own descriptor tables. The last one opens a node.
 func threads(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -140,12 +140,12 @@ func threads(args []string) error {
 	return nil
 }
 
-// forks starts processes that end at once, without end.
+// forks starts processes endlessly, each of which ends at once.
 func forks([]string) error {
 	errs, begin := make(chan error), make(chan struct{})
 	for range 4 {
 		go func() {
-			runtime.LockOSThread() // what the thread may not have, its children may not
+			runtime.LockOSThread() // children of the thread inherit the restriction
 			errs <- unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0)
 			<-begin
 			for {
@@ -158,9 +158,9 @@ func forks([]string) error {
 	return err
 }
 
-// execs is a process that starts its program in its own place, again and again, with a node open.
+// execs replaces its program by itself again and again, with a node open.
 func execs(args []string) error {
-	if len(args) == 2 { // it goes on
+	if len(args) == 2 { // the new program continues
 		return unix.Exec(args[1], append([]string{os.Args[0], os.Args[1]}, args...), nil)
 	}
 	own, err := unix.Open("/proc/self/exe", unix.O_RDONLY, 0)
@@ -172,7 +172,7 @@ func execs(args []string) error {
 	return unix.Exec(path, []string{os.Args[0], os.Args[1], args[0], path}, nil)
 }
 
-// vfork opens a node and waits in state D for a child that never starts a program (vfork(2)).
+// vfork opens a node and waits in state D for a child that never executes a program (vfork(2)).
 func vfork(args []string) error {
 	if err := errors.Join(open(args[0]), becomeNobody()); err != nil {
 		return err
@@ -188,7 +188,7 @@ func vfork(args []string) error {
 	return errno
 }
 
-// chain moves itself into a cgroup, opens a node and starts a process, which starts another one, and so on. Each ends at once.
+// chain moves itself into a cgroup, opens a node and starts a process, which does the same. Each process ends at once.
 func chain(args []string) error {
 	if err := errors.Join(os.WriteFile(args[0], []byte("0"), 0), open(args[1]), becomeNobody()); err != nil {
 		return err
@@ -204,12 +204,12 @@ func chain(args []string) error {
 	return nil
 }
 
-// undumpable opens a node and keeps others from looking at it (PR_SET_DUMPABLE of prctl(2)).
+// undumpable opens a node and prevents other processes from inspecting it (PR_SET_DUMPABLE of prctl(2)).
 func undumpable(args []string) error {
 	return errors.Join(open(args[0]), becomeNobody(), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
-// moving maps a file of a directory, which is removed already, elsewhere all the time.
+// moving permanently moves the mapping of a removed file of a directory to another address.
 func moving(args []string) error {
 	fd, err := unix.Open(args[0], unix.O_TMPFILE|unix.O_RDWR, 0o600)
 	if err != nil {
@@ -230,13 +230,13 @@ func moving(args []string) error {
 	return becomeNobody()
 }
 
-// private gives the thread mounts of its own.
+// private gives the thread its own mount namespace.
 func private() error {
 	return errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 }
 
-// fuse opens the root of a file system whose server does not answer any more, as a user whom it allows (fuse(4)). The root is
-// of a mode.
+// fuse opens the root of a file system whose server no longer answers, as a user whom the server allows (fuse(4)). mode
+// is the mode of the root.
 func fuse(args []string) error {
 	uid, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -261,7 +261,7 @@ func fuse(args []string) error {
 			}
 			select {
 			case <-opened:
-				return // and never answers
+				return // and never answer
 			default:
 			}
 			answer := make([]byte, 16)
@@ -288,7 +288,7 @@ func fuse(args []string) error {
 	return err
 }
 
-// overlay opens one node of an overlay and maps another.
+// overlay opens one node of an overlay mount and maps another.
 func overlay(args []string) error {
 	dir := args[0]
 	err := errors.Join(private(), unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
@@ -301,7 +301,7 @@ func overlay(args []string) error {
 		open(dir+"/all/full"), mapAndClose(dir+"/all/zero"))
 }
 
-// asked is what metalplug-holders answers about [eight], and its memory at most, in KiB.
+// asked returns the answer of metalplug-holders about [eight], and its maximum memory in KiB.
 func asked(t *testing.T) (a Answer, resident int) {
 	t.Helper()
 	own, err := os.Executable()
@@ -340,7 +340,7 @@ func asked(t *testing.T) (a Answer, resident int) {
 	return a, resident
 }
 
-// onHost skips a test that asks about all processes of the host.
+// onHost skips a test that inspects all processes of the host.
 func onHost(t *testing.T) {
 	t.Helper()
 	needsRoot(t)
@@ -349,14 +349,14 @@ func onHost(t *testing.T) {
 	}
 }
 
-// TestHoldersUnderAttack answers the question about eight devices, in bounded memory and with no process unread, while
-// unprivileged processes attack it. "make bench" measures how long it takes.
+// TestHoldersUnderAttack checks that the request for eight devices is answered completely and in bounded memory while
+// unprivileged processes attack. "make bench" measures the duration.
 func TestHoldersUnderAttack(t *testing.T) {
 	onHost(t)
 	dir := "/dev/shm"
 	for _, c := range []struct {
 		name   string
-		start  func(t *testing.T) []int // processes that hold what is asked about
+		start  func(t *testing.T) []int // processes that hold the requested devices
 		number Number
 	}{
 		{"memory that is mapped again", func(t *testing.T) []int {
@@ -421,7 +421,7 @@ func TestHoldersUnderAttack(t *testing.T) {
 		}, full},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before, _ := asked(t) // on some machines root itself cannot read process 1
+			before, _ := asked(t) // on some machines even root cannot read process 1
 			holder, _ := child(t, "open", "/dev/full")
 			pids := append(c.start(t), holder)
 			slices.Sort(pids)
@@ -444,8 +444,8 @@ func TestHoldersUnderAttack(t *testing.T) {
 	}
 }
 
-// TestHoldersUnderAllAttacks finds the holders among many processes while a pod makes all attacks at once. The devices of no
-// other pod are in doubt.
+// TestHoldersUnderAllAttacks finds the holders among many processes while a pod runs all attacks at the same time. The
+// devices of other pods must not be affected.
 func TestHoldersUnderAllAttacks(t *testing.T) {
 	onHost(t)
 	before, _ := asked(t)
@@ -486,7 +486,7 @@ func TestHoldersUnderAllAttacks(t *testing.T) {
 	}
 }
 
-// TestRealForkChain names a pod whose processes leave a node to each other, or counts it as unread.
+// TestRealForkChain checks that a pod whose processes inherit a node from each other is named or counts as unread.
 func TestRealForkChain(t *testing.T) {
 	onHost(t)
 	r := realRoot(t, 1)
@@ -510,14 +510,14 @@ func TestRealForkChain(t *testing.T) {
 	}
 }
 
-// TestFilesOfAnotherUser shows root a file of another user's file server that root may not look at (fuse(4), allow_other).
-// SELinux forbids the same for unlabelled files. Such a file keeps no device in use.
+// TestFilesOfAnotherUser gives root a file on another user's file server that root must not inspect (fuse(4),
+// allow_other). SELinux forbids the same for unlabelled files. Such a file does not keep a device in use.
 func TestFilesOfAnotherUser(t *testing.T) {
 	onHost(t)
 	before, _ := asked(t)
 	const directory, pipe = "40000", "10000" // inode(7)
 	for _, mode := range []string{directory, pipe} {
-		at := t.TempDir() // which that user may search
+		at := t.TempDir() // searchable by that user
 		if err := errors.Join(os.Chmod(filepath.Dir(at), 0o755), os.Chmod(at, 0o755), os.WriteFile(at+"/file", nil, 0o644)); err != nil {
 			t.Fatal(err)
 		}
@@ -531,7 +531,7 @@ func TestFilesOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestWorkOfThreads reads threads with tables of their own at the cost of a sort.
+// TestWorkOfThreads checks that comparing the descriptor tables of many threads costs no more than a sort.
 func TestWorkOfThreads(t *testing.T) {
 	needsRoot(t)
 	const n = 1000
@@ -546,7 +546,7 @@ func TestWorkOfThreads(t *testing.T) {
 	}
 }
 
-// TestHarmless judges a file that cannot be looked at by its kind, without looking at it.
+// TestHarmless checks that a file that cannot be inspected is judged by its kind.
 func TestHarmless(t *testing.T) {
 	needsRoot(t)
 	dir := t.TempDir()
@@ -561,11 +561,11 @@ func TestHarmless(t *testing.T) {
 	}
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
-	// The permissions keep a thread of uid 65534 from looking, as the policy of SELinux does.
+	// The permissions prevent a thread of uid 65534 from inspecting it, as an SELinux policy would.
 	questions, answers := make(chan int), make(chan bool)
 	defer close(questions)
 	go func() {
-		runtime.LockOSThread() // it ends with this function
+		runtime.LockOSThread() // the thread ends with this function
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 			panic(errno)
 		}
@@ -606,12 +606,12 @@ func TestHarmless(t *testing.T) {
 	check("a socket", pair[0], true)
 }
 
-// TestStuck counts a process as unread about which the kernel does not answer, and only where its pod could have the device.
-// No other process of that pod is tried. All processes of other pods and of the host are.
+// TestStuck checks that a process counts as unread if the kernel does not answer about it, but only for devices that
+// its pod could have. No other process of that pod is read. All processes of other pods and of the host are read.
 func TestStuck(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		pods   int // with as many stuck processes
+		pods   int // number of pods that have stuck processes
 		each   int
 		unread int
 		found  bool
@@ -634,7 +634,7 @@ func TestStuck(t *testing.T) {
 				for range c.each {
 					add(pid, fmt.Sprint("a", pod))
 					path := filepath.Join(proc.dir, fmt.Sprint(pid), "maps")
-					if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil { // whose opening waits for a writer
+					if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil { // whose open waits for a writer
 						t.Fatal(err)
 					}
 					fifos = append(fifos, path)
@@ -680,13 +680,13 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// release lets the scanners end that wait for writers.
+// release ends the scanners that wait for writers.
 func release(t *testing.T, fifos []string) {
 	t.Helper()
 	var writers sync.WaitGroup
 	for _, path := range fifos {
 		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK, 0)
-		if errors.Is(err, unix.ENXIO) { // no reader waits
+		if errors.Is(err, unix.ENXIO) { // no reader is waiting
 			continue
 		}
 		if err != nil {
@@ -697,7 +697,7 @@ func release(t *testing.T, fifos []string) {
 	writers.Wait()
 }
 
-// TestTooMuchOfAPod counts a pod with too much to look at as unread, and still reads the others.
+// TestTooMuchOfAPod checks that a pod with too much to read counts as unread, and that other pods are read.
 func TestTooMuchOfAPod(t *testing.T) {
 	proc := newTree(t)
 	for pid, pod := range map[int]string{7: "a", 8: "a", 9: "b"} {
@@ -709,7 +709,7 @@ func TestTooMuchOfAPod(t *testing.T) {
 	s.owners["a"] = &owner{pod: true}
 	s.owners["a"].work.Store(maxWork)
 	s.owners[""] = &owner{}
-	s.owners[""].work.Store(maxWork) // of the host all is read
+	s.owners[""].work.Store(maxWork) // the host has no limit
 	proc.link("1/fd/0", "/dev/null")
 	proc.link("7/fd/0", "/dev/full")
 	proc.link("8/fd/0", "/dev/full")
@@ -725,7 +725,8 @@ func TestTooMuchOfAPod(t *testing.T) {
 	}
 }
 
-// TestTooManyThreadsOfAPod does not list the threads of a process that has too many, and counts its pod as unread.
+// TestTooManyThreadsOfAPod checks that the threads of a process with too many of them are not listed, and that its pod
+// counts as unread.
 func TestTooManyThreadsOfAPod(t *testing.T) {
 	proc := newTree(t)
 	proc.process(7, "x", "S", 0, 640_000)
@@ -743,7 +744,7 @@ func TestTooManyThreadsOfAPod(t *testing.T) {
 	}
 }
 
-// TestPrivilegedPod counts unreadable processes of a pod that has all devices as those of the host.
+// TestPrivilegedPod checks that unreadable processes of a pod with access to all devices count like those of the host.
 func TestPrivilegedPod(t *testing.T) {
 	for _, c := range []struct {
 		name, space, bounding string
@@ -768,8 +769,8 @@ func TestPrivilegedPod(t *testing.T) {
 	}
 }
 
-// TestMovingFileCountsAgainstItsPod maps a file elsewhere all the time, so that it may never be asked about. It counts against
-// its own pod alone.
+// TestMovingFileCountsAgainstItsPod maps a file at a new address all the time, so that it may never be inspected. Only
+// its own pod counts as unread.
 func TestMovingFileCountsAgainstItsPod(t *testing.T) {
 	needsRoot(t)
 	for kind, newRoot := range roots {
@@ -791,7 +792,7 @@ func TestMovingFileCountsAgainstItsPod(t *testing.T) {
 	}
 }
 
-// TestAskerIsLeftOut leaves out the process that asks with all its threads, and no other.
+// TestAskerIsLeftOut checks that the requesting process and all its threads are omitted, and no other process.
 func TestAskerIsLeftOut(t *testing.T) {
 	needsRoot(t)
 	asker, _ := child(t, "thread", "/dev/full")
@@ -809,7 +810,7 @@ func TestAskerIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestMappingsBothWays gets the same mapped files by numbers and by the text of maps.
+// TestMappingsBothWays checks that PROCMAP_QUERY and the text of maps give the same mapped files.
 func TestMappingsBothWays(t *testing.T) {
 	needsRoot(t)
 	pid, _ := child(t, "map", "/dev/zero")

@@ -12,20 +12,20 @@ const (
 	id1    = "09d185410c4e25236cc24717f881589bb0978b24eafd101624e627a4dd8d3439"
 	id2    = "3ad85da3fccbfd88a3f7b398a8adf6b5064a15a4bef5b6bfd687e1059d97f71e"
 	uid    = "03f3f104-3215-44f2-9686-d4dd1f05a7ed"
-	uid_   = "03f3f104_3215_44f2_9686_d4dd1f05a7ed" // as in the name of a slice
+	uid_   = "03f3f104_3215_44f2_9686_d4dd1f05a7ed" // in the form of a slice name
 	uid2   = "1e597579-417e-482f-bf65-5fe170c3aebd"
 	uid2_  = "1e597579_417e_482f_bf65_5fe170c3aebd"
 	static = "187bff14cccb94f179e943eacce55bb3" // netdata/netdata issue 4868
 )
 
-// paths are the forms of paths that are known to occur, each with where it is from. IDs and UIDs are replaced by the
-// ones above.
+// paths are the known forms of cgroup paths, each with its source. Their IDs and UIDs are replaced by the ones above.
 var paths = []struct {
 	from string
 	path string
 	want string
 }{
-	// By the cgroupfs driver, see kubernetes pkg/kubelet/cm/cgroup_manager_linux.go, containerd internal/cri/server getCgroupsPath
+	// created by the cgroupfs driver, see kubernetes pkg/kubelet/cm/cgroup_manager_linux.go, containerd
+	// internal/cri/server getCgroupsPath
 	{"kubelet cgroupfs, containerd, guaranteed", "/kubepods/pod" + uid + "/" + id1, uid},
 	{"kubelet cgroupfs, containerd, burstable", "/kubepods/burstable/pod" + uid + "/" + id1, uid},
 	{"kubelet cgroupfs, containerd, best effort", "/kubepods/besteffort/pod" + uid + "/" + id1, uid},
@@ -38,7 +38,7 @@ var paths = []struct {
 	{"kind before 0.12, cgroupfs", "/kubelet/kubepods/burstable/pod" + uid + "/" + id1, uid},
 	{"kata-containers, sandbox_cgroup_only", "/kubepods/besteffort/pod" + uid + "/kata_" + id1, uid},
 
-	// By the systemd driver, see opencontainers/cgroups systemd ExpandSlice
+	// created by the systemd driver, see opencontainers/cgroups systemd ExpandSlice
 	{"cryptnono issue 47, k3s", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + uid_ + ".slice/cri-containerd-" + id1 + ".scope", uid},
 	{"netdata issue 4868, burstable", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uid_ + ".slice/cri-containerd-" + id1 + ".scope", uid},
 	{"netdata issue 4868, static pod", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + static + ".slice/cri-containerd-" + id1 + ".scope", static},
@@ -63,7 +63,7 @@ var paths = []struct {
 	{"mixed, with a cgroup below", "/system.slice/containerd.service/kubepods-pod" + uid_ + ".slice:cri-containerd:" + id1 + "/init.scope", uid},
 	{"mixed, kind", "/system.slice/containerd.service/kubelet-kubepods-pod" + uid_ + ".slice:cri-containerd:" + id1, uid},
 
-	// a node that is itself a container, seen from outside
+	// a node that is a container, seen from outside
 	{"minikube issue 11280", "/docker/" + id2 + "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + uid_ + ".slice/crio-" + id1 + ".scope", uid},
 	{"kind before 0.12, from the host", "/docker/" + id2 + "/kubelet/kubepods/burstable/pod" + uid + "/" + id1, uid},
 	{"kind on cgroup 2, from the host", "/system.slice/docker-" + id2 + ".scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + uid_ + ".slice/cri-containerd-" + id1 + ".scope", uid},
@@ -71,7 +71,7 @@ var paths = []struct {
 	{"a kubelet in a pod: ours is the outer one", "/kubepods/pod" + uid + "/" + id1 + "/kubelet/kubepods/burstable/pod" + uid2 + "/" + id2, uid},
 	{"the same with systemd", "/kubepods.slice/kubepods-pod" + uid_ + ".slice/crio-" + id1 + ".scope/kubepods.slice/kubepods-pod" + uid2_ + ".slice/crio-" + id2 + ".scope", uid},
 
-	// From inside another cgroup namespace, see kernel/cgroup/cgroup.c cgroup_path_ns, cgroup_namespaces(7)
+	// from inside another cgroup namespace, see kernel/cgroup/cgroup.c cgroup_path_ns, cgroup_namespaces(7)
 	{"from a sibling container", "/../" + id1, ""},
 	{"from another pod of that class, cgroupfs", "/../../pod" + uid + "/" + id1, uid},
 	{"from another class, cgroupfs", "/../../../besteffort/pod" + uid + "/" + id1, uid},
@@ -80,7 +80,7 @@ var paths = []struct {
 	{"some directory of somebody's", "/../../pods/" + id1[:12], ""},
 	{"another one", "/../podium", ""},
 
-	// containers of no pod
+	// containers that belong to no pod
 	{"opentelemetry-java-instrumentation ContainerInfoTest, docker", "/docker/" + id1, ""},
 	{"neuvector cgroup_test, docker with systemd", "/system.slice/docker-" + id1 + ".scope", ""},
 	{"neuvector cgroup_test, docker in docker's namespace", "/" + id1, ""},

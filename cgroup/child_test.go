@@ -20,11 +20,11 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// The program of the test stands for others. Under the name metalplug-holders it is that program. With a role as its first
-// argument it is a process that holds something, or that looks with few capabilities.
+// The test binary also acts as other programs. Under the name metalplug-holders it is that program. With a role as its
+// first argument, it holds something, or inspects processes with few capabilities.
 
 func init() {
-	runtime.LockOSThread() // so that TestMain knows the first thread, which is the process to others
+	runtime.LockOSThread() // so that TestMain knows the first thread, which represents the process to others
 }
 
 func TestMain(m *testing.M) {
@@ -94,20 +94,20 @@ func mapAndClose(node string) error {
 	if err != nil {
 		return err
 	}
-	// A shared mapping of /dev/zero would not be one of the device (drivers/char/mem.c, mmap_zero).
+	// A shared mapping of /dev/zero would not refer to the device (drivers/char/mem.c, mmap_zero).
 	if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE); err != nil {
 		return err
 	}
 	return unix.Close(fd)
 }
 
-// becomeNobody makes the process that of another user, as one of a pod that is not privileged, and one whose directory in procfs
-// is that user's (proc_pid(5)).
+// becomeNobody gives the process another user, as in an unprivileged pod. Its directory in procfs then belongs to that
+// user (proc_pid(5)).
 func becomeNobody() error {
 	return errors.Join(unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0), syscall.Setgid(65534), syscall.Setuid(65534), unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
 }
 
-// onThread runs f on another thread. If it does not return, the first thread ends.
+// onThread runs f on another thread. If f does not return, the first thread ends.
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -116,13 +116,13 @@ func onThread(f func() error) error {
 		wait()
 	}()
 	if os.Args[1] == "role=widow" {
-		syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // of the thread, not of the process
+		syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // ends the thread, not the process
 	}
 	return <-done
 }
 
-// look looks at the processes in the first argument, with no capabilities but those in the mask of the second. They bound
-// those that a program of root gets (capabilities(7)).
+// look inspects the processes in the first argument, with only the capabilities in the mask in the second argument. The
+// mask is the bounding set for the capabilities that a program of root gets (capabilities(7)).
 func look(args []string) error {
 	keep, err := strconv.ParseUint(args[1], 0, 64)
 	if err != nil {
@@ -142,15 +142,15 @@ func look(args []string) error {
 	return unix.Exec(own, []string{own, "role=see", args[0]}, os.Environ())
 }
 
-// see prints who holds the devices among the processes in the argument.
+// see prints which processes in the argument hold the devices.
 func see(args []string) error {
 	a, err := Holders(args[0], []Number{full, zero}, 0)
 	fmt.Printf("%s %v\n", encodeAnswer(a), err)
 	return nil
 }
 
-// child starts the test's own program in a role and returns its process once it is ready, and the lines that it has
-// written before.
+// child starts the test binary in a role. It returns the process when it is ready, and the lines that it has written
+// before.
 func child(t testing.TB, role string, args ...string) (pid int, said []string) {
 	t.Helper()
 	return childWith(t, nil, role, args...)

@@ -12,19 +12,20 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// Program is the name of the program that [Client] asks.
+// Program is the name of the program that [Client] uses.
 const Program = "metalplug-holders"
 
-// Client asks the program metalplug-holders, which may look at the processes of others. Its method is safe for
+// Client sends requests to the program metalplug-holders, which may inspect other processes. Its method is safe for
 // concurrent use.
 type Client struct {
 	Peer exchange.Peer
 }
 
-// Holders calls the function [Holders] in a process of its own, which ends with it. It does not name the calling process,
-// which may have the devices open itself. It takes at most [MaxNumbers] numbers. If there are many processes to name, it names
-// one of each pod and node. If a process could not be read, the error is that of [Answer.Err] without pods. The answer then
-// names the others, and [Answer.Err] reports those of pods. It blocks until the answer is there or ctx ends.
+// Holders calls the function [Holders] in a separate process, which then ends. The answer omits the calling process,
+// which may itself have the devices open. It accepts at most [MaxNumbers] numbers. If there are too many holders for
+// one answer, it has one for each pod and node. If a process could not be read, the error is that of [Answer.Err]
+// without pods. The answer then has the holders that were found, and [Answer.Err] reports the unread processes of given
+// pods. It blocks until the answer arrives or ctx ends.
 func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	if len(numbers) > MaxNumbers {
 		return Answer{}, fmt.Errorf("ask %s: %d device numbers, at most %d are possible", c.Peer.Program, len(numbers), MaxNumbers)
@@ -45,14 +46,14 @@ func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	return answer, answer.Err()
 }
 
-// memoryLimit, in bytes, bounds the heap of the garbage collector, and maxProcs the threads of the runtime. MemoryMax= and
-// TasksMax= in metalplug-holders@.service leave room for that on a machine of any size.
+// memoryLimit bounds the heap of the garbage collector, in bytes, and maxProcs the threads of the runtime. MemoryMax=
+// and TasksMax= in metalplug-holders@.service are large enough for this on machines of any size.
 const (
 	memoryLimit = 40 << 20
 	maxProcs    = 4
 )
 
-// Serve answers the one request of a [Client] that comes over standard input. proc is where the host's procfs is.
+// Serve answers one request of a [Client] on standard input. proc is the mount point of the host's procfs.
 func Serve(proc string) error {
 	debug.SetMemoryLimit(memoryLimit)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), maxProcs))

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is the number of a file system, as of a block device or made up.
+// device is the number of a file system's device, which may be a virtual one.
 type device struct{ major, minor uint32 }
 
-// file is which file is mapped, as /proc/PID/maps says it.
+// file identifies a mapped file, as in /proc/PID/maps.
 type file struct {
 	device
 	inode uint64
@@ -62,23 +62,23 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	}))
 }
 
-// A walk of mappings is charged to the pod as well where each file is known already, so that a child process costs as much as
-// the first one. A unit of work is one file, or so many mappings, or so many bytes of the text of /proc/PID/maps.
+// The pod is also charged for reading mappings of known files, so that a child process costs as much as the first
+// process. One unit of work is one file, or a fixed number of mappings, or a fixed number of bytes of /proc/PID/maps.
 const (
 	mappingsCharged = 8
 	textCharged     = 1 << 10
 )
 
-// mappingRounds is how often the mappings of a process are read in which a file cannot be asked about, because it is mapped
-// elsewhere each time before its link is followed.
+// mappingRounds is how often the mappings of a process are read if a file is mapped elsewhere each time before its link
+// is followed.
 const mappingRounds = 32
 
-// mappings adds the devices to held that a process has mapped, and reports whether it has any memory. "maps" has the path and
-// the inode of a file. Only the links in map_files lead to its device number (proc_pid_map_files(5)). A scan asks about a file
-// once, as most are the libraries of many processes. One that was listed and whose links are gone is asked about again by
-// those in the next round, or is mapped no more.
+// mappings adds the devices that a process has mapped to held, and reports whether the process has any memory. "maps"
+// shows the path and the inode of a file. Only the links in map_files give its device number (proc_pid_map_files(5)). A
+// scan inspects each file once, because most are libraries of many processes. If the links of a listed file have
+// vanished, the next round uses its new links, or the file is no longer mapped.
 func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
-	var missed map[file]bool // nil asks about all
+	var missed map[file]bool // nil means all files
 	for range mappingRounds {
 		var again map[file]bool
 		err := r.eachMapping(task, func(at addresses, f file) error {
@@ -136,8 +136,8 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	case err != nil:
 		return Number{}, &os.PathError{Op: "stat", Path: l.dir + "/" + l.name, Err: err}
 	}
-	// On btrfs, and on overlays, several files may have the number that "maps" shows. Those have no block device of their
-	// own as the device, and stat(2) shows another one (btrfs_getattr, ovl_map_dev_ino).
+	// On btrfs and overlays, several files may have the number that "maps" shows. Such a number has no block device,
+	// and stat(2) returns another one (btrfs_getattr, ovl_map_dev_ino).
 	if f == l.file || l.file.major != 0 {
 		r.mu.Lock()
 		if len(r.mapped) < maxFiles {
@@ -163,7 +163,7 @@ func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) 
 		r.steps.Add(1)
 		switch {
 		case errno == 0:
-		case isGone(errno): // there are no more
+		case isGone(errno): // there are no more mappings
 			return nil
 		case errno == unix.EINTR:
 			continue
@@ -257,8 +257,8 @@ func parseMapping(line []byte) (at addresses, f file, err error) {
 	return addresses{n[0], n[1]}, file{device{uint32(n[2]), uint32(n[3])}, n[4]}, nil
 }
 
-// ownMemory returns the device of the kernel's own tmpfs, of memfd_create(2) and of shared anonymous memory, in which no
-// process can make a node (mm/shmem.c, shm_mnt). It returns zero if it cannot find out.
+// ownMemory returns the device of the kernel's internal tmpfs, which memfd_create(2) and shared anonymous memory use.
+// No process can make a node there (mm/shmem.c, shm_mnt). It returns zero if the device is unknown.
 func ownMemory() (d device) {
 	page, err := unix.Mmap(-1, 0, 1, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -290,8 +290,8 @@ func (l link) path() string {
 	return l.dir + "/" + l.name
 }
 
-// look returns the number of the device that a file is a node of, zero for what is not a wanted one, and which file it is.
-// No server of files is asked (statx(2), AT_STATX_DONT_SYNC), and nothing is mounted.
+// look returns the number of the wanted device that a file is a node of, or zero, and the identity of the file. It
+// queries no file server (statx(2), AT_STATX_DONT_SYNC), and triggers no mount.
 func (r *scanner) look(l link) (Number, file, error) {
 	r.looking.Store(true)
 	defer r.looking.Store(false)
@@ -317,20 +317,20 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless reports whether a file that could not be looked at keeps no device in use, by what procfs and the kernel's own
-// tables say. It asks no file system, nor the policy of SELinux, nor a server that has gone.
+// harmless reports whether a file that cannot be inspected keeps no device in use, according to procfs and the kernel's
+// tables. It does not depend on a file system, the SELinux policy or a file server.
 func (r *scanner) harmless(l link) bool {
 	var start [1]byte
 	if n, err := unix.Readlink(l.path(), start[:]); err != nil || n != 1 {
 		return isGone(err)
 	}
-	if start[0] != '/' { // "socket:[7]", "pipe:[7]", "anon_inode:[eventfd]", where only files with a place have a "/" first
+	if start[0] != '/' { // "socket:[7]", "pipe:[7]", "anon_inode:[eventfd]"; only files with a path begin with "/"
 		return true
 	}
 	if r.barren(l) {
 		return true
 	}
-	// No right to a file is needed to learn whether it is a directory (open(2), O_PATH).
+	// Checking whether a file is a directory needs no permission for the file (open(2), O_PATH).
 	fd, err := unix.Open(l.path(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(fd)
@@ -339,8 +339,8 @@ func (r *scanner) harmless(l link) bool {
 	if !errors.Is(err, unix.ENOTDIR) {
 		return isGone(err)
 	}
-	// Only regular files and directories have attributes of users. The kernel says ENODATA of all others before it asks
-	// whether the attributes may be read, or whether the file system has any (fs/xattr.c, xattr_permission, xattr(7)).
+	// Only regular files and directories have user attributes. For other files the kernel returns ENODATA before it
+	// checks permissions or whether the file system has attributes (fs/xattr.c, xattr_permission, xattr(7)).
 	_, err = unix.Getxattr(l.path(), "user.metalplug", nil)
 	return err == nil || isGone(err) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzMapping leads out of map_files by no line of /proc/PID/maps, in which the process names the files.
+// FuzzMapping checks that no line of /proc/PID/maps, whose paths a process chooses, leads out of map_files.
 func FuzzMapping(f *testing.F) {
 	f.Add([]byte("7f0000000000-7f0000001000 r--p 00000000 00:06 1234 /dev/nvidia0"))
 	f.Add([]byte("00400000-00401000 r-xp 00000000 fe:01 5 /bin/x (deleted)"))
@@ -27,7 +27,7 @@ func FuzzMapping(f *testing.F) {
 	})
 }
 
-// FuzzMount makes no mount one without device nodes by a path in a line of /proc/PID/mountinfo.
+// FuzzMount checks that no path in a line of /proc/PID/mountinfo makes a mount count as one without device nodes.
 func FuzzMount(f *testing.F) {
 	f.Add("36 35 98:0 /mnt1 ", "/mnt2", " rw,noatime master:1 - ext3 /dev/root rw,errors=continue")
 	f.Add("30 1 0:27 / ", "/run - nfs x", " rw,nodev - tmpfs tmpfs rw")
@@ -35,7 +35,7 @@ func FuzzMount(f *testing.F) {
 		const start, end = "36 35 98:0 / /", " rw,noatime shared:1 - ext4 /dev/root rw"
 		escaped := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`).Replace(path) // fs/proc_namespace.c, mangle
 		for _, c := range escaped {
-			if c < ' ' || c == 0x85 || c == 0xa0 || c > 0xff { // what strings.Fields takes for a space besides
+			if c < ' ' || c == 0x85 || c == 0xa0 || c > 0xff { // other characters that strings.Fields takes for a space
 				return
 			}
 		}

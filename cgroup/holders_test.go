@@ -22,7 +22,7 @@ var (
 	full = Number{Major: 1, Minor: 7}
 )
 
-// tree is a directory in place of /proc.
+// tree is a directory that replaces /proc.
 type tree struct {
 	*testing.T
 	dir string
@@ -52,7 +52,7 @@ func (t tree) link(name, target string) {
 	}
 }
 
-// process makes a process of the host that holds nothing.
+// process creates a process of the host that holds nothing.
 func (t tree) process(pid int, comm, state string, flags, threads int) {
 	t.Helper()
 	t.write(fmt.Sprintf("%d/stat", pid), fmt.Sprintf("%d (%s) %s 1 1 1 0 -1 %d 0 0 0 0 0 0 0 0 20 0 %d 0 1 0 0\n",
@@ -133,7 +133,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 			p.link("42/fd/0", "/dev/null")
 		}, nil},
 		{"a thread with descriptors of its own, the first one has ended", func(p tree) {
-			p.process(1<<22+1, "x", "Z", 0, 2) // kcmp(2) knows neither number beyond PID_MAX_LIMIT
+			p.process(1<<22+1, "x", "Z", 0, 2) // kcmp(2) fails for both numbers, which exceed PID_MAX_LIMIT
 			p.process(1<<22+2, "x", "S", 0, 2)
 			p.link("4194305/task/4194305", "../..")
 			p.link("4194305/task/4194306", "../..")
@@ -153,7 +153,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 	}
 }
 
-// TestHoldersOfWhatCannotBeRead takes an answer without holders as no proof.
+// TestHoldersOfWhatCannotBeRead checks that unreadable processes make the answer incomplete.
 func TestHoldersOfWhatCannotBeRead(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -163,7 +163,7 @@ func TestHoldersOfWhatCannotBeRead(t *testing.T) {
 	}{
 		{"descriptors", func(p tree) {
 			p.remove("1/fd")
-			p.write("1/fd", "") // ENOTDIR stands for what is not permitted, which nothing is to root
+			p.write("1/fd", "") // ENOTDIR simulates a missing permission, since root has all permissions
 		}, 0, `process 1 ("init"): open `},
 		{"one descriptor", func(p tree) { p.link("1/fd/0", p.dir+"/1/fd/0") }, 0, "too many levels of symbolic links"},
 		{"one of two descriptors", func(p tree) {
@@ -238,7 +238,7 @@ func TestHoldersSeesThatProcessesAreHidden(t *testing.T) {
 	}
 }
 
-// TestForkChain starts a process, which inherits descriptors, and ends the first while /proc is read.
+// TestForkChain starts a process that inherits descriptors, and ends its parent, while /proc is read.
 func TestForkChain(t *testing.T) {
 	const none, endless = 0, 1 << 20
 	heir := []Holder{{PID: 103, Comm: "x", Number: null, PodUID: "a"}}
@@ -246,7 +246,7 @@ func TestForkChain(t *testing.T) {
 		name, cgroup string
 		links        int // processes that end before they are read
 		want         []Holder
-		unread       bool // of pod a
+		unread       bool // whether pod a counts as unread
 	}{
 		{"that ends", "0::/kubepods/poda/" + id1, 3, heir, false},
 		{"that does not end", "0::/kubepods/poda/" + id1, endless, nil, true},
@@ -276,14 +276,14 @@ func TestForkChain(t *testing.T) {
 	}
 }
 
-// forkChain makes processes from 100 on with a node open. Each has a pipe in the place of its cgroup. While that is read, the
-// process starts the next one and ends. The one after so many stays.
+// forkChain creates processes from PID 100 on, each with a node open. Their cgroup file is a pipe. While it is read,
+// the process starts the next one and ends. The last process of the chain stays.
 type forkChain struct {
 	dir, cgroup string
 	links, n    int
 }
 
-// fork makes the next process.
+// fork creates the next process.
 func (c *forkChain) fork() error {
 	dir := filepath.Join(c.dir, "new")
 	stat := fmt.Sprintf("%d (x) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n", 100+c.n)
@@ -297,13 +297,13 @@ func (c *forkChain) fork() error {
 	return errors.Join(err, os.Rename(dir, c.last()))
 }
 
-// last returns the directory of the process that is made last.
+// last returns the directory of the last process.
 func (c *forkChain) last() string { return filepath.Join(c.dir, strconv.Itoa(100+c.n)) }
 
 func (c *forkChain) run(done chan struct{}) error {
 	for c.n < c.links {
 		parent := c.last()
-		reader, err := os.OpenFile(parent+"/cgroup", os.O_WRONLY, 0) // which waits for one
+		reader, err := os.OpenFile(parent+"/cgroup", os.O_WRONLY, 0) // and waits for a reader
 		if err != nil {
 			return err
 		}

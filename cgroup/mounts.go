@@ -12,21 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts has the mounts of a process (proc_pid_mountinfo(5)), and whether an open file below one is never a device node. It is
-// never one below the option nodev, or if a server of files, which may never answer, has made it. Root alone can mount such a
-// server so that nodes can be opened.
+// mounts has the mounts of a process (proc_pid_mountinfo(5)). For each it records whether an open file there can never
+// be a device node. This is so with the option nodev, and on mounts of file servers, which may never answer. Only root
+// can mount such a server in a way that its device nodes can be opened.
 type mounts struct {
 	byID     map[int]bool
-	byDevice map[device]bool // of all mounts of it
+	byDevice map[device]bool // for all mounts of the device
 }
 
-// servers are the file systems that are served by a network or a program.
+// servers are the file systems that a network server or a program serves.
 var servers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "orangefs", "smb3", "virtiofs",
 }
 
-// barren reports whether the mount of a file says that it is not an open device node, of a descriptor by /proc/PID/fdinfo
-// (proc_pid_fdinfo(5)) and of a mapping by its device. A descriptor that was opened with O_PATH keeps no device in use.
+// barren reports whether the mount of a file shows that the file is not an open device node. For a descriptor it reads
+// /proc/PID/fdinfo (proc_pid_fdinfo(5)), for a mapping its device. A descriptor opened with O_PATH does not keep a
+// device in use.
 func (r *scanner) barren(l link) bool {
 	if r.mounts == nil {
 		r.mounts = readMounts(l.task)
@@ -40,10 +41,10 @@ func (r *scanner) barren(l link) bool {
 	return err == nil && (flags&unix.O_PATH != 0 || r.mounts.byID[id])
 }
 
-// maxMount bounds a line, in bytes, as an overlay names all its layers.
+// maxMount is the maximum length of a line in bytes, because an overlay lists all its layers.
 const maxMount = 1 << 20
 
-// readMounts reads the mounts of a process. One that cannot be read is as if it were not there.
+// readMounts reads the mounts of a process. A mount that cannot be read is omitted.
 func readMounts(task string) *mounts {
 	all := &mounts{byID: make(map[int]bool), byDevice: make(map[device]bool)}
 	info, err := os.Open(task + "/mountinfo")
@@ -63,7 +64,7 @@ func readMounts(task string) *mounts {
 	return all
 }
 
-// parseMount reads a line of the form ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS.
+// parseMount parses a line ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS.
 func parseMount(line string) (id int, d device, barren bool, err error) {
 	before, after, ok := strings.Cut(line, " - ")
 	fields := strings.Fields(before)
@@ -74,6 +75,6 @@ func parseMount(line string) (id int, d device, barren bool, err error) {
 		return 0, d, false, fmt.Errorf("malformed mount %.80q: %w", line, err)
 	}
 	kind, _, _ := strings.Cut(after, " ")
-	kind, _, _ = strings.Cut(kind, ".") // "fuse.sshfs"
+	kind, _, _ = strings.Cut(kind, ".") // as in "fuse.sshfs"
 	return id, d, slices.Contains(servers, kind) || slices.Contains(strings.Split(fields[5], ","), "nodev"), nil
 }

@@ -15,15 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoKubepods means that there is no cgroup of all pods. The kubelet has not started since the host did, or it runs with
-// cgroups-per-qos=false. It does not follow that a pod is gone.
+// ErrNoKubepods means that the parent cgroup of all pods does not exist. Either the kubelet has not started since the
+// boot, or it runs with cgroups-per-qos=false. So it does not mean that a pod is gone.
 var ErrNoKubepods = errors.New("no kubepods cgroup")
 
-// controllersFile is in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), in none of version 1.
+// controllersFile exists in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), and in none of version
+// 1.
 const controllersFile = "cgroup.controllers"
 
-// Populated reports whether there is a process in the cgroup of a pod, or below it. It returns false for a cgroup that does
-// not exist. A zombie does not count.
+// Populated reports whether the cgroup of a pod, or one below it, has a process. It returns false for a cgroup that
+// does not exist. Zombies do not count.
 func Populated(root, podUID string) (bool, error) {
 	pods, err := findPods(root)
 	if err != nil {
@@ -38,12 +39,12 @@ func Populated(root, podUID string) (bool, error) {
 	return false, nil
 }
 
-// findPods returns the directories of the pods that have a cgroup, by UID. root is where the cgroups are ("/sys/fs/cgroup"), of
-// version 1 or 2. The error is [ErrNoKubepods] if there is no cgroup of all pods.
+// findPods returns the directories of the pods that have a cgroup, by UID. root is the mount point of cgroups
+// ("/sys/fs/cgroup"), version 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
 //
-// The kubelet makes the cgroup of a pod before its first container and removes it when the last process is gone, also of a pod
-// that was deleted by force. But with a kubelet that uses systemd and a containerd that does not, containers are elsewhere and
-// outlive the cgroup of their pod. [Holders] sees them, and this does not.
+// The kubelet creates the cgroup of a pod before its first container. It removes it when the last process is gone, even
+// if the pod was deleted by force. But if the kubelet uses systemd and containerd does not, containers are in another
+// cgroup and outlive that of their pod. [Holders] finds their processes, and this function does not.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {
@@ -59,8 +60,9 @@ func findPods(root string) (map[string][]string, error) {
 	return w.pods, nil
 }
 
-// hierarchies are those of version 1 of which one tells of all pods. The kubelet does not take a pod's cgroup for
-// complete unless it is in that of memory (pkg/kubelet/cm, Validate of the manager for version 1).
+// hierarchies are the hierarchies of version 1 in which to look for pods, one of which is enough. The kubelet considers
+// a pod's cgroup complete only if it is in the memory hierarchy (pkg/kubelet/cm, Validate of the manager for version
+// 1).
 var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
 
 // hierarchy returns the directory of the hierarchy in which to look for pods.
@@ -77,26 +79,26 @@ func hierarchy(root string) (string, error) {
 	return "", fmt.Errorf("look for pods in %s: %w: it is the root of no cgroup hierarchy", root, fs.ErrNotExist)
 }
 
-// walk looks for the cgroups of pods.
+// walk searches for the cgroups of pods.
 type walk struct {
-	visit    func(dir string) error // called before a directory is read whose children matter, or nil
-	services bool                   // the cgroup of all pods may be in a service
-	kubepods bool                   // there is a cgroup of all pods
-	pods     map[string][]string    // directories by UID
+	visit    func(dir string) error // called before a directory with relevant children is read, or nil
+	services bool                   // whether the parent cgroup of all pods may be inside a service
+	kubepods bool                   // whether the parent cgroup of all pods exists
+	pods     map[string][]string    // directories by pod UID
 }
 
 const (
-	// anywhere is the depth of a walk over all directories that may come before the cgroup of all pods.
+	// anywhere is the depth of a walk over all directories that may contain the parent cgroup of all pods.
 	anywhere = math.MaxInt
-	// prefixes is how many directories of a --cgroup-root may come before the cgroup of all pods that is watched. Further down
-	// most cgroups are those of services, which come and go all the time.
+	// prefixes is how many directories of a --cgroup-root may precede the parent cgroup of all pods if it is watched.
+	// Deeper cgroups are mostly those of services, which change all the time.
 	prefixes = 2
-	// inside is the depth of a walk in the cgroup of all pods, or of a class.
+	// inside is the depth of a walk in the parent cgroup of all pods, or in that of a class.
 	inside = -1
 )
 
-// below looks in a directory for the cgroup of all pods, which may be as many directories further down as depth says, and
-// for pods inside of it. The directory may be a link, as "memory" in version 1.
+// below searches a directory for pods. The parent cgroup of all pods may be up to depth directories further down. The
+// directory may be a link, such as "memory" in version 1.
 func (w *walk) below(dir string, depth int) error {
 	names, err := w.children(dir)
 	for _, name := range names {
@@ -122,8 +124,8 @@ func isKubepods(name string) bool {
 	return name == kubepods || name == kubepods+".slice" || strings.HasSuffix(name, "-"+kubepods+".slice")
 }
 
-// leads reports whether the cgroup of all pods may be below one of that name. The pods of users, machines and containers
-// are those of other kubelets.
+// leads reports whether a cgroup of that name may contain the parent cgroup of all pods. Pods in cgroups of users,
+// machines and containers belong to other kubelets.
 func (w *walk) leads(name string) bool {
 	switch {
 	case isContainer(name), name == "user.slice", name == "machine.slice":
@@ -134,14 +136,15 @@ func (w *walk) leads(name string) bool {
 	return name != "system.slice" && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
-// isClass reports whether a cgroup of that name is of a class of pods, as "burstable" or "kubepods-burstable.slice".
+// isClass reports whether a cgroup of that name is that of a pod class, such as "burstable" or
+// "kubepods-burstable.slice".
 func isClass(name string) bool {
 	return slices.ContainsFunc(qos[:], func(class string) bool {
 		return name == class || strings.HasSuffix(name, kubepods+"-"+class+".slice")
 	})
 }
 
-// children returns the names of the directories in a directory, and none if that is gone.
+// children returns the names of the subdirectories of a directory, or none if it is gone.
 func (w *walk) children(dir string) ([]string, error) {
 	if w.visit != nil {
 		if err := w.visit(dir); err != nil {
@@ -158,8 +161,8 @@ func (w *walk) children(dir string) ([]string, error) {
 	return names, skipRemoved(err)
 }
 
-// isPopulated reports whether there is a process in a cgroup or below it. In version 2 the kernel says that in cgroup.events.
-// In version 1 each cgroup lists its own processes.
+// isPopulated reports whether a cgroup, or one below it, has a process. In version 2, the kernel shows this in
+// cgroup.events. In version 1, each cgroup lists only its own processes.
 func isPopulated(dir string) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err == nil {
@@ -183,8 +186,8 @@ func isPopulated(dir string) (bool, error) {
 	return populated, err
 }
 
-// skipRemoved returns no error for a cgroup that is removed in between. kernfs has no such file any more, or one that was open
-// has no cgroup (fs/kernfs, kernfs_get_active).
+// skipRemoved returns nil if the error means that a cgroup was removed in the meantime. The file has vanished, or an
+// open file no longer belongs to a cgroup (fs/kernfs, kernfs_get_active).
 func skipRemoved(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return nil

@@ -97,7 +97,7 @@ func TestPopulated(t *testing.T) {
 	}
 }
 
-// move moves a process into a cgroup, and back to where it can stay when the test is over.
+// move moves a process into a cgroup, and out of it at the end of the test.
 func (r root) move(pid int, cgroup string) {
 	r.Helper()
 	dir := filepath.Join(r.dir, cgroup)
@@ -109,7 +109,7 @@ func (r root) move(pid int, cgroup string) {
 	}
 }
 
-// TestHoldersInARealCgroup reads from the kernel of a process in the cgroup of a container.
+// TestHoldersInARealCgroup reads a process that is in the cgroup of a container.
 func TestHoldersInARealCgroup(t *testing.T) {
 	needsRoot(t)
 	for kind, newRoot := range roots {

@@ -66,7 +66,7 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	if isGone(cgroupErr) {
 		return podUID, nil
 	}
-	podUID = podIn(string(text)) // that of the host where the text could not be read
+	podUID = podIn(string(text)) // that of the host if the text could not be read
 	r.steps.Add(1)
 	if podUID != "" && r.podUID == "" {
 		r.postpone(podUID)
@@ -81,7 +81,7 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// files adds the devices that the process of a scanner has open or mapped to held.
+// files adds the devices that the scanner's process has open or mapped to held.
 func (r *scanner) files(dir string, threads int, held map[Number]bool) (err error) {
 	tids := []int{r.pid}
 	if threads > 1 {
@@ -94,7 +94,7 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 			return err
 		}
 	}
-	// All threads have the same memory, but one that has ended before the others has none any more.
+	// All threads share one memory, but a thread that ends before the others has none any more.
 	for _, tid := range tids {
 		if some, err := r.mappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
 			return err
@@ -103,10 +103,10 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 	return nil
 }
 
-// charge adds to the work for the processes of a pod. The error is errWork if that is too much.
+// charge adds to the work spent on the processes of a pod. The error is errWork if the limit is exceeded.
 func (r *scanner) charge(work int) error {
 	r.steps.Add(1)
-	if r.owner == nil { // our own process
+	if r.owner == nil { // this process itself
 		return nil
 	}
 	if r.owner.work.Add(int64(work)) > maxWork && r.owner.pod {
@@ -115,20 +115,20 @@ func (r *scanner) charge(work int) error {
 	return nil
 }
 
-// status is what of a process is of interest for what it holds.
+// status has the facts about a process that affect what it holds.
 type status struct {
 	comm    string
 	threads int
-	user    bool // it is neither a thread of the kernel nor a zombie, whose files are closed
+	user    bool // neither a kernel thread nor a zombie, whose files are closed
 }
 
 const (
-	pfKthread = 0x00200000 // PF_KTHREAD of include/linux/sched.h, for a thread of the kernel, without descriptors
+	pfKthread = 0x00200000 // PF_KTHREAD of include/linux/sched.h, a kernel thread, which has no descriptors
 	kcmpFiles = 2          // KCMP_FILES of include/uapi/linux/kcmp.h
 )
 
-// readStatus reads /proc/PID/stat (proc_pid_stat(5)). It has PID (COMM) STATE, and behind those the flags as the 9th field and
-// the number of threads as the 20th.
+// readStatus reads /proc/PID/stat (proc_pid_stat(5)). It contains PID (COMM) STATE, the flags as the 9th field after
+// that, and the number of threads as the 20th.
 func readStatus(dir string) (status, error) {
 	text, err := readFile(dir + "/stat")
 	if err != nil {
@@ -153,12 +153,12 @@ func readStatus(dir string) (status, error) {
 	}, nil
 }
 
-// tables returns one thread for each table of descriptors. Most processes have a single one, but a thread may have left it
-// (unshare(2), CLONE_FILES). The first thread may have ended before the others, after which the directory of the process
-// itself shows nothing. Every thread has a directory like that of a process, although procfs does not list it (proc_tid(5)).
+// tables returns one thread for each descriptor table of the process. Most processes have one table, but a thread may
+// have left it (unshare(2), CLONE_FILES). If the first thread has ended before the others, the directory of the process
+// shows no descriptors. Every thread has a directory like that of a process, which procfs does not list (proc_tid(5)).
 //
-// kcmp(2) gives tables a total order (kernel/kcmp.c, kptr_obfuscate), so that they can be sorted. The sort is charged before
-// the threads are listed, as the list alone may be larger than this program may be.
+// kcmp(2) defines a total order of tables, so that they can be sorted (kernel/kcmp.c, kptr_obfuscate). The sort is
+// charged before the threads are listed, because the list alone could exceed the memory limit of this program.
 func (r *scanner) tables(dir string, threads int) ([]int, error) {
 	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 		return nil, err
@@ -178,8 +178,8 @@ func (r *scanner) tables(dir string, threads int) ([]int, error) {
 	return slices.CompactFunc(tids, func(a, b int) bool { return compare(a, b) == 0 }), nil
 }
 
-// compareTables orders threads by their tables of descriptors. Two that cannot be compared, as one that has ended, have
-// none in common.
+// compareTables compares threads by their descriptor tables. Tables that cannot be compared, such as that of an ended
+// thread, count as different.
 func compareTables(a, b int) int {
 	if a == b {
 		return 0
@@ -196,7 +196,7 @@ func compareTables(a, b int) int {
 	return a - b
 }
 
-// list returns the names in a directory that are numbers. It calls charge with the number of names as it reads them.
+// list returns the numeric names in a directory. It calls charge with the number of names as it reads them.
 func list(dir string, charge func(int) error) (numbers []int, err error) {
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {

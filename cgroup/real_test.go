@@ -19,10 +19,10 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// needed are the capabilities that the unit of metalplug-holders gives.
+// needed are the capabilities of the unit of metalplug-holders.
 const needed = 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_CHECKPOINT_RESTORE
 
-// needsRoot skips a test of what only root may.
+// needsRoot skips a test that needs root.
 func needsRoot(t testing.TB) {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -36,7 +36,7 @@ func needsRoot(t testing.TB) {
 	}
 }
 
-// processes returns a directory in place of /proc that shows some real processes and no others.
+// processes returns a replacement for /proc that contains only the given real processes.
 func processes(t *testing.T, pids ...int) string {
 	t.Helper()
 	proc := newTree(t)
@@ -55,7 +55,7 @@ func processes(t *testing.T, pids ...int) string {
 	return proc.dir
 }
 
-// leaders returns the holders without the threads that a directory of [processes] lists beside them.
+// leaders returns the holders without the threads that a directory of [processes] also lists.
 func leaders(holders []Holder, pids ...int) []Holder {
 	return slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return !slices.Contains(pids, h.PID) })
 }
@@ -92,7 +92,7 @@ func TestHoldersOfRealProcesses(t *testing.T) {
 	}
 }
 
-// TestHoldersAmongAll reports processes that even root cannot read. They change nothing else.
+// TestHoldersAmongAll reports processes that even root cannot read. They must not change the rest of the answer.
 func TestHoldersAmongAll(t *testing.T) {
 	needsRoot(t)
 	if space, err := os.Readlink("/proc/self/ns/pid"); space != initPIDNamespace {
@@ -106,7 +106,7 @@ func TestHoldersAmongAll(t *testing.T) {
 	}
 }
 
-// commOf returns the name that the kernel gives to the test's own program.
+// commOf returns the kernel's name of the test binary.
 func commOf(t *testing.T) string {
 	t.Helper()
 	p, err := readStatus(fmt.Sprintf("/proc/%d", os.Getpid()))
@@ -130,7 +130,7 @@ func awaitState(t *testing.T, pid int, state string) {
 	}
 }
 
-// TestHoldersCapabilities shows what each of the capabilities in the unit of metalplug-holders is for.
+// TestHoldersCapabilities shows the purpose of each capability in the unit of metalplug-holders.
 func TestHoldersCapabilities(t *testing.T) {
 	needsRoot(t)
 	opener, _ := child(t, "nobody", "/dev/full")
@@ -158,7 +158,7 @@ func TestHoldersCapabilities(t *testing.T) {
 }
 
 // TestHoldersOfABlockDevice opens and maps a loop device. The loop device itself has its file open in the kernel, which
-// nothing here shows.
+// is not visible here.
 func TestHoldersOfABlockDevice(t *testing.T) {
 	needsRoot(t)
 	node, number := loopDevice(t)
@@ -174,7 +174,7 @@ func TestHoldersOfABlockDevice(t *testing.T) {
 	}
 }
 
-// loopDevice makes a loop device of a file of a megabyte.
+// loopDevice makes a loop device of a 1 MiB file.
 func loopDevice(t *testing.T) (node string, number Number) {
 	t.Helper()
 	control, err := os.Open("/dev/loop-control")
@@ -190,7 +190,7 @@ func loopDevice(t *testing.T) (node string, number Number) {
 		t.Fatal(err)
 	}
 	loop, err := attach(t, control, file)
-	for errors.Is(err, unix.EBUSY) { // another process has taken the same one
+	for errors.Is(err, unix.EBUSY) { // another process has taken the same loop device
 		loop, err = attach(t, control, file)
 	}
 	if err != nil {
@@ -210,7 +210,7 @@ func loopDevice(t *testing.T) (node string, number Number) {
 	return loop.Name(), Number{Block: true, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 }
 
-// attach makes a loop device that is free one of a file.
+// attach attaches a file to a free loop device.
 func attach(t *testing.T, control, file *os.File) (loop *os.File, err error) {
 	t.Helper()
 	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
@@ -244,7 +244,7 @@ func BenchmarkHolders(b *testing.B) {
 	b.ReportMetric(float64(len(answer.Unread)), "unread")
 }
 
-// TestClient goes the whole way to a process of its own and back.
+// TestClient sends a request to a separate process and receives the answer.
 func TestClient(t *testing.T) {
 	needsRoot(t)
 	own, err := os.Executable()

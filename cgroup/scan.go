@@ -20,23 +20,25 @@ import (
 )
 
 const (
-	// rounds is how often processes are listed at most. Once more finds those that were started in between and have inherited
-	// descriptors. Processes are always starting somewhere, so there must be an end.
+	// rounds is how often processes are listed at most. Another round finds processes that were started during the last
+	// one and inherited descriptors. There must be a limit, because some process is always starting.
 	rounds = 8
-	// scanners is how many processes are read at once, and maxScanners how many beside those that are stuck in the kernel.
+	// scanners is how many processes are read at the same time, and maxScanners how many if others are stuck in the
+	// kernel.
 	scanners, maxScanners = 4, 32
-	// maxStuck bounds the threads that wait in the kernel for an answer about some process, of which one pod keeps one, and
-	// maxStuckPods those for pods. The rest is for processes of the host. The kubelet runs 110 pods by default. TasksMax= in
-	// metalplug-holders@.service leaves room for all threads.
+	// maxStuck limits the threads that wait in the kernel for an answer about a process, and maxStuckPods those for
+	// pods. One pod can block one thread. The other threads are for processes of the host. By default the kubelet runs
+	// up to 110 pods. TasksMax= in metalplug-holders@.service is large enough for all threads.
 	maxStuck, maxStuckPods = 256, 224
-	// maxWork bounds what is read of the processes of one pod, in descriptors, mapped files and comparisons of threads. It is
-	// some ten times what a large pod has, and done in a second or two.
+	// maxWork limits what is read about the processes of one pod, in descriptors, mapped files and comparisons of
+	// threads. It is about ten times the need of a large pod, and takes a second or two.
 	maxWork = 1 << 19
-	// maxFiles bounds the mapped files that are remembered, at some 40 bytes each.
+	// maxFiles limits the mapped files that are stored, at about 40 bytes each.
 	maxFiles = 1 << 17
-	// maxSample bounds how many processes of a pod are asked whether the pod is privileged.
+	// maxSample limits how many processes of a pod are checked for privileges.
 	maxSample = 1 << 10
-	// patience is how long one system call about a process may take, and looks how often is looked in that time whether it is over.
+	// patience is the maximum time of one system call about a process, and looks how often its progress is checked in
+	// that time.
 	patience, looks = time.Second, 4
 )
 
@@ -49,39 +51,39 @@ var (
 	errWork  = errors.New("the pod has too many descriptors, mappings and threads to look at")
 )
 
-// scan is one look at all processes.
+// scan is one search through all processes.
 type scan struct {
 	proc     string
 	wanted   map[Number]bool
 	asker    int
 	patience time.Duration
-	memory   device // of the kernel's own tmpfs, or zero if it is not known
+	memory   device // of the kernel's internal tmpfs, or zero if unknown
 
 	seen map[int]bool
 	late bool // this is not the first round
 
 	mu      sync.Mutex
 	owners  map[string]*owner // by pod UID, with "" for the host
-	mapped  map[file]Number   // files, with zero for one that is not a wanted device
+	mapped  map[file]Number   // zero for files that are not a wanted device
 	holders []Holder
 	pods    []work // of this round
 	stuck   int    // threads that wait in the kernel
 	remote  bool   // a file kept the kernel from answering, so that files of network file systems are not looked at any more
 }
 
-// work is processes that are read one after the other. It is one of the host, or all those of a pod, so that a pod whose
-// processes are stuck keeps one thread.
+// work is a group of processes that are read one after the other. It is one process of the host, or all processes of a
+// pod. So a pod with stuck processes blocks only one thread.
 type work struct {
 	podUID string
 	pids   []int
 }
 
-// owner is what is known of the processes of a pod, or of the host.
+// owner has the facts about the processes of a pod, or of the host.
 type owner struct {
 	pod    bool
-	pids   []int // the first ones of a pod
+	pids   []int // the first processes of a pod
 	work   atomic.Int64
-	err    error // why no further process is read, or nil
+	err    error // why no more processes are read, or nil
 	late   bool  // a process was started after the first round
 	unread int
 	cause  string
@@ -123,7 +125,7 @@ func (s *scan) round(n int) (found int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if !slices.Contains(pids, 1) { // hidepid of proc(5) hides processes without a word
+	if !slices.Contains(pids, 1) { // hidepid of proc(5) hides processes without an error
 		return 0, fmt.Errorf("%w: %s hides those of others: CAP_SYS_PTRACE is needed", ErrIncomplete, s.proc)
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
@@ -139,8 +141,9 @@ func (s *scan) round(n int) (found int, err error) {
 	return len(pids), nil
 }
 
-// unsettled counts the pods as unread in which processes have started all the time. One that has ended before it was read may
-// have left its descriptors to another. Processes of the host come and go all the time on some nodes and are not counted.
+// unsettled counts pods as unread that have started processes in every round. A process that ended before it was read
+// may have passed its descriptors on to another. The host is not counted, because on some nodes its processes start and
+// end all the time.
 func (s *scan) unsettled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +260,8 @@ func (r *scanner) postpone(podUID string) {
 	r.pods[i].pids = append(r.pods[i].pids, r.pid)
 }
 
-// admit makes known to which owner the process of a scanner belongs by now. It returns why no process of that is read any more.
+// admit records the owner to which the scanner's process belongs by now. It returns an error if no more processes of
+// that owner are read.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +269,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 		return errStuck
 	}
 	r.comm = comm
-	if podUID != r.podUID { // as a process that a runtime has started for a container
+	if podUID != r.podUID { // as a process that a runtime started for a container
 		r.owner = s.ownerOf(podUID, r.pid)
 	}
 	if s.stuck >= maxStuck || r.owner.pod && s.stuck >= maxStuckPods {
@@ -274,7 +278,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 	return r.owner.err
 }
 
-// ownerOf returns the owner of a process. The caller holds the lock, or nothing is read.
+// ownerOf returns the owner of a process. The caller holds the lock, or no process is being read.
 func (s *scan) ownerOf(podUID string, pid int) *owner {
 	o := s.owners[podUID]
 	if o == nil {
@@ -307,7 +311,7 @@ func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) b
 	return true
 }
 
-// unread counts a process of an owner. The caller holds the lock.
+// unread counts a process as unread. The caller holds the lock.
 func (s *scan) unread(o *owner, pid int, comm string, err error) {
 	if o.unread == 0 {
 		o.cause = fmt.Sprintf("process %d (%q): %v", pid, comm, err)
@@ -315,7 +319,7 @@ func (s *scan) unread(o *owner, pid int, comm string, err error) {
 	o.unread++
 }
 
-// answer returns what was found.
+// answer returns the result of the scan.
 func (s *scan) answer() Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -334,10 +338,11 @@ func (s *scan) answer() Answer {
 // initUserNamespace is the host's user namespace (USER_NS_INIT_INO of include/uapi/linux/nsfs.h, 0xEFFFFFFD).
 const initUserNamespace = "user:[4026531837]"
 
-// privileged reports whether a process could have got CAP_SYS_ADMIN on the host, as those of a privileged pod could, which has
-// all devices. Nothing else cheap says what a pod may open. The device cgroup of version 2 is a BPF program, which only
-// CAP_BPF may list. In a user namespace of its own a process has all capabilities, and none over devices. Outside of one the
-// bounding set only shrinks (capabilities(7)). A process that is gone says nothing, and its pod has others.
+// privileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which has access
+// to all devices. There is no other cheap way to learn which devices a pod may open. The device cgroup of version 2 is
+// a BPF program, which only CAP_BPF may inspect. In its own user namespace a process has all capabilities, but none
+// over devices. Outside of one, the bounding set can only shrink (capabilities(7)). If the process has ended, its pod
+// has other processes to check.
 func (s *scan) privileged(pid int) bool {
 	dir := filepath.Join(s.proc, strconv.Itoa(pid))
 	space, err := os.Readlink(filepath.Join(dir, "ns/user"))
@@ -357,12 +362,12 @@ func (s *scan) privileged(pid int) bool {
 	return err != nil || bounding&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// isGone reports whether an error says that a process, or a descriptor of one, has ended.
+// isGone reports whether an error means that a process, or one of its descriptors, no longer exists.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
 }
 
-// skipGone returns no error for what has ended in between.
+// skipGone returns nil for such an error.
 func skipGone(err error) error {
 	if isGone(err) {
 		return nil

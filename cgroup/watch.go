@@ -15,11 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls gone when cgroups of pods were removed, and so have no process left, until ctx ends. One call stands for all pods
-// since the last one, and for events that were lost. It calls started once, when it misses no removal any more. root is where
-// the cgroups are ("/sys/fs/cgroup"), of version 1 or 2.
+// Watch calls gone after cgroups of pods were removed, which means that they have no process left, until ctx ends. One
+// call covers all pods since the last call, and lost events. It calls started once, when it will miss no more removals.
+// root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
 //
-// It sleeps until a cgroup comes or goes beside that of a pod. It is not an error if there is no cgroup of all pods yet.
+// It sleeps until a cgroup next to that of a pod appears or vanishes. A missing parent cgroup of all pods is not an
+// error.
 func Watch(ctx context.Context, root string, started, gone func()) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // so that os.NewFile uses the poller
 	if err != nil {
@@ -50,21 +51,22 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 	}
 }
 
-// watches are those on the directories in which a pod may come or go (inotify(7)), by watch descriptor.
+// watches are the inotify watches on directories in which pods may appear or vanish (inotify(7)), by watch descriptor.
 //
-// The kernel reports a cgroup that is removed to a watch on the directory above it alone. A watch on itself gets neither
-// IN_DELETE_SELF nor IN_IGNORED, and stays (Linux 6.18, both versions, kernfs keeps the inode that is watched).
+// The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself gets
+// neither IN_DELETE_SELF nor IN_IGNORED, and remains (Linux 6.18, both versions, because kernfs keeps the watched
+// inode).
 type watches struct {
 	fd   int
 	dirs map[int]string
 }
 
-// watched are the events that say that a directory has come or gone. IN_MODIFY is left out, as memory.events changes all the
-// time.
+// watched are the events for a directory that appears or vanishes. IN_MODIFY is omitted, because memory.events changes
+// all the time.
 const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF |
 	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// look watches the directories that are there now, each before it is read, and no others.
+// look watches the directories that exist now, each before it reads it, and removes all other watches.
 func (w watches) look(root string) error {
 	dir, err := hierarchy(root)
 	if err != nil {
@@ -88,14 +90,15 @@ func (w watches) look(root string) error {
 	for wd := range w.dirs {
 		if !seen[wd] {
 			delete(w.dirs, wd)
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL if it has ended by itself, as it does on a tmpfs
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL if the watch has already ended, as on a tmpfs
 		}
 	}
 	return nil
 }
 
-// removed reports whether events, of struct inotify_event (include/uapi/linux/inotify.h), say or may say that the cgroup of a
-// pod was removed. An event has WD, MASK, COOKIE and LEN, four bytes each, and LEN bytes of a name that ends with zeros.
+// removed reports whether events, in the format struct inotify_event (include/uapi/linux/inotify.h), may mean that the
+// cgroup of a pod was removed. An event has WD, MASK, COOKIE and LEN of four bytes each, and a name of LEN bytes that
+// is padded with zeros.
 func (w watches) removed(events []byte) (gone bool) {
 	for len(events) >= unix.SizeofInotifyEvent {
 		dir := w.dirs[int(int32(binary.NativeEndian.Uint32(events)))]

@@ -22,11 +22,11 @@ import (
 // root is a directory for cgroups, real ones or not.
 type root struct {
 	*testing.T
-	root string // what Watch and Pods are told
-	dir  string // of the hierarchy
+	root string // argument of Watch and Pods
+	dir  string // directory of the hierarchy
 }
 
-// plainRoot is a directory without a cgroup in it.
+// plainRoot returns a directory without cgroups.
 func plainRoot(t *testing.T) root {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,7 +72,7 @@ func realRoot(t *testing.T, version int) root {
 	return r
 }
 
-// removeCgroup removes a cgroup and those below it, which are directories with files that cannot be removed.
+// removeCgroup removes a cgroup and those below it, whose files cannot be removed separately.
 func removeCgroup(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -83,7 +83,7 @@ func removeCgroup(dir string) error {
 	return errors.Join(err, unix.Rmdir(dir))
 }
 
-// do carries out commands. "+PATH" makes a directory, and "-PATH" removes an empty one.
+// do executes commands. "+PATH" creates a directory, and "-PATH" removes an empty one.
 func (r root) do(commands ...string) {
 	r.Helper()
 	for _, c := range commands {
@@ -100,14 +100,14 @@ func (r root) do(commands ...string) {
 	}
 }
 
-// roots are the kinds of directories that each test of pods runs in.
+// roots are the kinds of directories in which each test of pods runs.
 var roots = map[string]func(*testing.T) root{
 	"plain":    plainRoot,
 	"cgroup 1": func(t *testing.T) root { return realRoot(t, 1) },
 	"cgroup 2": func(t *testing.T) root { return realRoot(t, 2) },
 }
 
-// watching is a Watch that runs.
+// watching is a running Watch.
 type watching struct {
 	*testing.T
 	reports chan string
@@ -139,7 +139,7 @@ func (w watching) expect(want string) {
 	}
 }
 
-// end ends the watch, which has nothing more to say.
+// end stops the watch, which must not report anything more.
 func (w watching) end() {
 	w.Helper()
 	w.stop()
@@ -164,7 +164,7 @@ func TestWatch(t *testing.T) {
 				r.do("-" + pod)
 				w.expect("gone")
 			}
-			gone("kubelet/kubepods/besteffort/poda") // which was there at first
+			gone("kubelet/kubepods/besteffort/poda") // which existed at the start
 			r.do("-kubelet/kubepods/besteffort", "-kubelet/kubepods", "-kubelet")
 
 			r.do("+kubepods", "+kubepods/burstable", "+kubepods/besteffort", "+kubepods/poda")
@@ -173,7 +173,7 @@ func TestWatch(t *testing.T) {
 			r.do("+kubepods/burstable/podb", "+kubepods/burstable/podb/"+id1, "-kubepods/burstable/podb/"+id1)
 			gone("kubepods/burstable/podb")
 
-			// The kubelet changes to the other driver.
+			// The kubelet switches to the other driver.
 			r.do("-kubepods/besteffort", "-kubepods/burstable", "-kubepods", "+kubepods.slice", "+kubepods.slice/kubepods-poda.slice")
 			awaitWatches(t, r.dir+"/kubepods.slice")
 			gone("kubepods.slice/kubepods-poda.slice")
@@ -182,12 +182,12 @@ func TestWatch(t *testing.T) {
 			r.do("+" + burstable + "/kubepods-burstable-pod" + uid_ + ".slice")
 			gone(burstable + "/kubepods-burstable-pod" + uid_ + ".slice")
 
-			// A kubelet with a --cgroup-root, as in kind, beside it.
+			// Another kubelet with a --cgroup-root, as in kind, runs next to it.
 			r.do("+a.slice", "+a.slice/a-b.slice", "+a.slice/a-b.slice/a-b-kubepods.slice", "+a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-podx_y.slice")
 			awaitWatches(t, r.dir+"/a.slice/a-b.slice/a-b-kubepods.slice")
 			gone("a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-podx_y.slice")
 
-			// The removal of what is not a pod is not reported.
+			// The removal of a cgroup that is not a pod's is not reported.
 			r.do("+system.slice", "+system.slice/kubepods", "+system.slice/kubepods/poda", "-system.slice/kubepods/poda", "+kubepods.slice/x.slice", "-kubepods.slice/x.slice")
 			r.do("+kubepods.slice/kubepods-podz.slice")
 			gone("kubepods.slice/kubepods-podz.slice")
@@ -208,7 +208,7 @@ func awaitWatches(t *testing.T, dir string) {
 	}
 }
 
-// watchesOn counts the watches of this process whose description has a text.
+// watchesOn counts the watches of this process whose description contains a text.
 func watchesOn(t *testing.T, text string) (count int) {
 	t.Helper()
 	infos, err := filepath.Glob("/proc/self/fdinfo/*")
@@ -216,7 +216,7 @@ func watchesOn(t *testing.T, text string) (count int) {
 		t.Fatal(err)
 	}
 	for _, info := range infos {
-		all, _ := os.ReadFile(info) // it may be closed by now
+		all, _ := os.ReadFile(info) // it may already be closed
 		for line := range strings.Lines(string(all)) {
 			if strings.HasPrefix(line, "inotify wd:") && strings.Contains(line, text) {
 				count++
@@ -226,7 +226,8 @@ func watchesOn(t *testing.T, text string) (count int) {
 	return count
 }
 
-// TestWatchesEnd removes the watch on a removed cgroup, which does not end by itself. The number of watches is bounded.
+// TestWatchesEnd checks that the watch on a removed cgroup, which does not end automatically, is removed. The number of
+// watches must stay bounded.
 func TestWatchesEnd(t *testing.T) {
 	for kind, newRoot := range roots {
 		t.Run(kind, func(t *testing.T) {
@@ -238,7 +239,7 @@ func TestWatchesEnd(t *testing.T) {
 				awaitWatches(t, r.dir+"/kubepods")
 				r.do("-kubepods/poda")
 				w.expect("gone")
-				if got := watchesOn(t, ""); got > 3 { // that of the last round may end with the next event
+				if got := watchesOn(t, ""); got > 3 { // a watch of the last round may end with the next event
 					t.Errorf("%d watches, at most 3", got)
 				}
 				r.do("-kubepods")
@@ -259,10 +260,10 @@ func TestWatchReportsAfterAnOverflow(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	err = Watch(ctx, r.root, func() {
-		for range limit/2 + 1 { // which Watch does not read meanwhile
+		for range limit/2 + 1 { // which Watch does not read in the meantime
 			r.do("+kubepods/x", "-kubepods/x")
 		}
-		r.do("-kubepods/poda") // which no event tells
+		r.do("-kubepods/poda") // which no event reports
 	}, stop)
 	if err != nil || ctx.Err() == nil {
 		t.Errorf("Watch: %v, before the pod was reported", err)
@@ -274,7 +275,7 @@ func TestWatchErrors(t *testing.T) {
 	if err := Watch(t.Context(), t.TempDir(), never, never); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Watch in a directory of no cgroups: %v", err)
 	}
-	// A hierarchy that goes while it is watched says nothing of the pods.
+	// A hierarchy that vanishes while it is watched does not mean that its pods have ended.
 	r := plainRoot(t)
 	r.do("+kubepods", "+kubepods/poda")
 	running := startWatch(t, r.root)

@@ -10,21 +10,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// MaxNumbers is how many device nodes one request can ask about.
+// MaxNumbers is the maximum number of device nodes in one request.
 const MaxNumbers = 1024
 
-// request is what a [Client] asks for.
+// request is the request of a [Client].
 type request struct {
 	Nodes []Number `json:"nodes"`
 }
 
-// response is the answer to a request, or why there is none.
+// response has the answer to a request, or an error.
 type response struct {
 	Answer
 	Error string `json:"error,omitempty"`
 }
 
-// maxText bounds a text in an answer, in bytes.
+// maxText is the maximum length of a text in an answer, in bytes.
 const maxText = 256
 
 func decodeRequest(message []byte) ([]Number, error) {
@@ -38,8 +38,8 @@ func decodeRequest(message []byte) ([]Number, error) {
 	return r.Nodes, nil
 }
 
-// encodeAnswer returns the message. Where there is no room for all, it names one process of each pod and node, without the causes
-// of the unread. So only more pods than a node can run keep it from having an answer.
+// encodeAnswer encodes an answer. If it is too large for one message, it has one process for each pod and node, without
+// the causes of unread processes. Then only more pods than a node can run could make it too large.
 func encodeAnswer(a Answer) []byte {
 	out := response{Answer{slices.Clone(a.Holders), slices.Clone(a.Unread)}, ""}
 	for i, u := range out.Unread {
@@ -80,10 +80,10 @@ func decodeAnswer(message []byte) (Answer, error) {
 	return r.Answer, nil
 }
 
-// MarshalText writes a number as [Number.String] does.
+// MarshalText returns the number as [Number.String] does.
 func (n Number) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// UnmarshalText reads what [Number.String] writes, in that form alone.
+// UnmarshalText accepts only the output of [Number.String].
 func (n *Number) UnmarshalText(text []byte) error {
 	var kind byte
 	var read Number

@@ -58,7 +58,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// malformed are messages that neither end takes for its own.
+// malformed are messages that both sides must reject.
 var malformed = []string{
 	"", "\n", "null null", "[]", "1", `"x"`, "{", "{}{}", "{} x", `{"nodes":["c 1:3"]`, `{"nodes":["c 1:3"]}}`,
 	`{"nodes":"c 1:3"}`, `{"nodes":[1]}`, `{"nodes":["d 1:3"]}`, `{"nodes":["c1:3"]}`, `{"nodes":["c 01:3"]}`,
@@ -106,7 +106,7 @@ func TestLongAnswers(t *testing.T) {
 		name    string
 		answer  Answer
 		holders int
-		pods    int // that are unread
+		pods    int // number of unread pods
 		none    bool
 	}{
 		{"many processes of a pod", one, 3, 0, false},
@@ -128,7 +128,8 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestUnreadCountsWhereItCould counts a process of a pod against the devices of that pod, and one of the host against all.
+// TestUnreadCountsWhereItCould checks that an unread process of a pod counts for the devices of that pod, and one of
+// the host for all devices.
 func TestUnreadCountsWhereItCould(t *testing.T) {
 	const pods, privileged, host = 0, 1, 2
 	all := []Unread{{PodUID: "a", Count: 3, Cause: "of a"}, {PodUID: "p", Any: true, Count: 1, Cause: "of p"}, {Any: true, Count: 1, Cause: "of the host"}}

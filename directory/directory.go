@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package directory follows directories by inotify, also those that are missing, or are removed and made again.
+// Package directory watches directories with inotify, including directories that are missing, or are removed and
+// created again.
 package directory
 
 import (
@@ -14,18 +15,18 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Event reports a change of a file in one of the directories, or of a directory. [Name] returns which. It is only a hint,
-// and the receiver looks for itself.
+// Event reports a change of a file in one of the directories, or of a directory. [Name] returns its path. It is only a
+// hint, so the receiver must check for itself.
 type Event = fsnotify.Event
 
-// Watch is one or more directories that are followed. Events come from its channel Events. An error from its channel
-// Errors means that some may have been lost. It has to be closed.
+// Watch watches one or more directories. It sends events to its channel Events. An error in its channel Errors means
+// that events may have been lost. It must be closed.
 type Watch struct {
 	*fsnotify.Watcher
 	dirs []string
 }
 
-// Open returns a watch that follows nothing until [Watch.Rearm].
+// Open returns a watch that watches nothing until [Watch.Rearm].
 func Open(dirs ...string) (*Watch, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -34,10 +35,10 @@ func Open(dirs ...string) (*Watch, error) {
 	return &Watch{w, dirs}, nil
 }
 
-// Rearm watches the directories that exist now, and for each the nearest existing one above it, so that it is noticed
-// when a missing one is made. It gets no event of changes further up, nor of a mount there. A caller that needs those
-// looks from time to time. It is due after an event for which [Watch.Itself] is true, and after a lost one. It is safe
-// for concurrent use.
+// Rearm watches the directories that exist now. For each missing one it watches the nearest existing parent, to notice
+// when the directory is created. It gets no event about changes or mounts further up. A caller that needs those must
+// check from time to time. Call it after an event for which [Watch.Itself] returns true, and after lost events. It is
+// safe for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error
 	for _, dir := range w.dirs {
@@ -48,22 +49,22 @@ func (w *Watch) Rearm() error {
 	return all
 }
 
-// Itself reports whether an event is of one of the directories itself, or of one above it, and not of what is in it.
+// Itself reports whether an event concerns one of the directories itself or one of its parents, and not its content.
 func (w *Watch) Itself(e Event) bool {
 	name := Name(e)
 	return slices.ContainsFunc(w.dirs, func(dir string) bool { return name == dir || strings.HasPrefix(dir, name+"/") })
 }
 
-// Name returns the plain path of an event. A file directly in / has two slashes in front in e.Name.
+// Name returns the clean path of an event. In e.Name, a file directly in / begins with two slashes.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
-// Touched reports whether more has happened to a file than a change of its mode or its times.
+// Touched reports whether an event is more than a change of a file's mode or times.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 
-// Moved reports whether a file or directory has come or gone, and was not only written to.
+// Moved reports whether a file or directory has appeared or vanished, and was not only written.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
-// rearm repeats a step that may have come too late. A directory that was made before the one above it was watched causes
+// rearm repeats a step that may have been too late. If a directory was created before its parent was watched, there is
 // no event.
 func rearm(dir string, add func(dir string) error) error {
 	for {
@@ -77,8 +78,8 @@ func rearm(dir string, add func(dir string) error) error {
 	}
 }
 
-// addNearest adds dir and the nearest directory above it that exists, and returns the last one on the way up that was
-// missing, or "". The error is that of dir, if it is not missing.
+// addNearest adds dir and its nearest existing parent. It returns the last missing directory on the way up, or "". The
+// error is that of dir, unless dir is missing.
 func addNearest(dir string, add func(dir string) error) (missing string, err error) {
 	if err = add(dir); errors.Is(err, os.ErrNotExist) {
 		missing, err = dir, nil

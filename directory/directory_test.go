@@ -15,7 +15,8 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// watched is what a test has armed. made is created just before the directory above it is watched, which no event tells.
+// watched has the directories that a test has watched. made is created just before its parent directory is watched, so
+// there is no event for it.
 type watched struct {
 	dirs []string
 	made []string
@@ -76,12 +77,12 @@ func TestRearmDoesNotRepeatWhatCannotBeWatched(t *testing.T) {
 	}
 }
 
-// inRoot calls a function on a thread for which another directory is /.
+// inRoot calls a function on a thread that has another directory as its root.
 func inRoot(t *testing.T, root string, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked, because the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, because the thread ends with the goroutine
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil {
 			err = unix.Chroot(root)
@@ -98,8 +99,8 @@ func inRoot(t *testing.T, root string, f func() error) {
 	}
 }
 
-// TestDirectoryInTheRoot checks that it is followed as any other, and is not confused with the files in it, or next to
-// it.
+// TestDirectoryInTheRoot checks that a directory in / is watched like any other, and is not confused with files in it
+// or next to it.
 func TestDirectoryInTheRoot(t *testing.T) {
 	root := t.TempDir()
 	w, err := Open("/state", "/far/down")

@@ -16,17 +16,17 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// LevelNotice is the level in slog for normal but significant messages, which is the journal's priority 5.
+// LevelNotice is the slog level for normal but significant messages, priority 5 of the journal.
 const LevelNotice = slog.Level(2)
 
-// TextLogger returns a logger that writes text to w, without time. Its callers wait for w.
+// TextLogger returns a logger that writes text without time to w. Its callers wait for w.
 func TextLogger(w io.Writer, level slog.Level) *slog.Logger { return slog.New(textHandler(w, level)) }
 
 func textHandler(w io.Writer, level slog.Level) slog.Handler {
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})
 }
 
-// plain leaves the time out and names the level notice.
+// plain removes the time and sets the name of the level notice.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -42,7 +42,7 @@ func plain(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// ParseLevel returns the level of a name, which is debug, info, notice, warn or error.
+// ParseLevel returns the level with the name debug, info, notice, warn or error.
 func ParseLevel(name string) (slog.Level, error) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": LevelNotice, "warn": slog.LevelWarn, "error": slog.LevelError,
@@ -54,7 +54,7 @@ func ParseLevel(name string) (slog.Level, error) {
 	return level, nil
 }
 
-// journalHandler writes log lines in the journal's native protocol, one Write a line.
+// journalHandler writes log lines in the journal's native protocol, one Write for each line.
 type journalHandler struct {
 	level slog.Level
 	attrs []slog.Attr
@@ -64,8 +64,8 @@ type journalHandler struct {
 // Enabled reports whether a line of that level is written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a line. The message and its attributes are its text, and each of them is a field. Message and priority
-// are the first two fields, for [textOf].
+// Handle writes a line. Its text consists of the message and its attributes. Each attribute is also a field. Message
+// and priority are the first two fields, for [textOf].
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder
 	var fields []byte
@@ -94,20 +94,20 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// textOf returns the line of an entry of [journalHandler] for standard error, with its priority as in sd-daemon(3).
+// textOf converts an entry of [journalHandler] to a line for standard error, with the priority as in sd-daemon(3).
 func textOf(entry []byte) []byte {
 	priority, rest, _ := bytes.Cut(entry, []byte("\n"))
 	message, _, _ := bytes.Cut(rest, []byte("\n"))
 	return fmt.Appendf(nil, "<%s>%s\n", bytes.TrimPrefix(priority, []byte("PRIORITY=")), bytes.TrimPrefix(message, []byte("MESSAGE=")))
 }
 
-// fieldSize is the longest value of a field in bytes. A datagram must fit into the send buffer of its socket, which has
-// 212,992 bytes unless net.core.wmem_default differs (socket(7)). A line has all keys at most, and their values once more
-// as text.
+// fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket,
+// which is 212,992 bytes unless net.core.wmem_default differs (socket(7)). At most, a line has every key as a field,
+// and every value once more in its text.
 const fieldSize = 12 << 10
 
-// appendField appends a field of the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). If the
-// value has a newline, its size comes before it, as 64 bits in little endian.
+// appendField appends a field of the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). A value
+// with a newline is preceded by its size, as 64 bits in little endian.
 func appendField(entry []byte, name, value string) []byte {
 	if len(value) > fieldSize {
 		value = value[:fieldSize] + "..."
@@ -121,7 +121,7 @@ func appendField(entry []byte, name, value string) []byte {
 	return append(append(entry, value...), '\n')
 }
 
-// WithAttrs returns a handler whose lines have these particulars too.
+// WithAttrs returns a handler that adds these attributes to its lines.
 func (h *journalHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	next := *h
 	next.attrs = slices.Concat(h.attrs, attrs)

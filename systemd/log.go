@@ -16,30 +16,32 @@ import (
 )
 
 const (
-	// queueLines bounds the lines that wait for a reader. Most have some 200 bytes, and none exceeds [fieldSize] for each key.
+	// queueLines is the maximum number of lines that wait for a reader. Most lines have about 200 bytes, and none
+	// exceeds [fieldSize] for each key.
 	queueLines = 4096
-	// errorLines is the part of the queue that lines of less importance leave to errors.
+	// errorLines is the part of the queue that is reserved for errors.
 	errorLines = queueLines / 4
-	// logCloseLimit bounds how long Close waits for a reader.
+	// logCloseLimit is the maximum time that Close waits for a reader.
 	logCloseLimit = 5 * time.Second
 	// journalPath is journald's socket for its native protocol (systemd-journald.service(8)).
 	journalPath = "/run/systemd/journal/socket"
 )
 
 // Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue, and a goroutine writes them.
-// Lines that find the queue full or that cannot be written are dropped and counted. A warning reports the count once the
-// queue is empty and the last write succeeded.
+// Lines that do not fit into the queue or cannot be written are dropped and counted. A warning reports the count when
+// the queue is empty and a write has succeeded.
 type Log struct {
 	*slog.Logger
 
 	w       io.Writer
 	lines   chan []byte
-	dropped atomic.Int64  // lines since the last warning
+	dropped atomic.Int64  // dropped lines since the last warning
 	closing chan struct{} // closed by Close
 	written chan struct{} // closed by the writer
 }
 
-// OpenLog returns a log that writes to the journal if standard error is connected to it, else text without time to w.
+// OpenLog returns a log that writes to the journal if standard error is connected to it, and otherwise writes text
+// without time to w.
 func OpenLog(w io.Writer, level slog.Level) *Log {
 	if ok, err := journal.StderrIsJournalStream(); ok && err == nil {
 		return openJournal(journalPath, os.Stderr, level)
@@ -53,7 +55,7 @@ func openJournal(path string, text io.Writer, level slog.Level) *Log {
 	})
 }
 
-// openLog returns a log of a handler that writes each line by one Write (slog.TextHandler.Handle does).
+// openLog returns a log for a handler that writes each line with one Write, as slog.TextHandler.Handle does.
 func openLog(w io.Writer, handler func(line io.Writer) slog.Handler) *Log {
 	l := &Log{w: w, lines: make(chan []byte, queueLines), closing: make(chan struct{}), written: make(chan struct{})}
 	l.Logger = slog.New(handler(queue{l}))
@@ -61,7 +63,8 @@ func openLog(w io.Writer, handler func(line io.Writer) slog.Handler) *Log {
 	return l
 }
 
-// Close waits until all lines are written, or until the reader has taken too long. Later lines are lost. It may be called once.
+// Close waits until all lines are written, or until logCloseLimit has passed. Later lines are lost. It may be called
+// once.
 func (l *Log) Close() {
 	close(l.closing)
 	select {
@@ -70,7 +73,7 @@ func (l *Log) Close() {
 	}
 }
 
-// queue puts lines into the queue of a log.
+// queue adds lines to the queue of a log.
 type queue struct{ *Log }
 
 // Write queues a line. It does not block.
@@ -94,7 +97,7 @@ func (l *Log) write() {
 	for {
 		select {
 		case line := <-l.lines:
-			if _, err := l.w.Write(line); err != nil { // a log without a reader stops nothing
+			if _, err := l.w.Write(line); err != nil { // the program continues without a reader of its log
 				l.dropped.Add(1)
 				continue
 			}
@@ -112,15 +115,16 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each write as one datagram. The socket is connected. Only then does the kernel wake a sender that
-// found the queue of the receiver full with the datagrams of others (net/unix/af_unix.c, unix_dgram_peer_wake_me).
+// journalSocket sends each Write as one datagram. Its socket is connected. Otherwise the kernel would not wake a sender
+// that found the receiver's queue full of datagrams from others (net/unix/af_unix.c, unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
 	conn net.Conn  // nil while not connected
-	text io.Writer // standard error. Its stream outlives a new socket, which a sandbox that binds the old file does not show
+	text io.Writer // standard error. It still works after journald has created a new socket, which is hidden in a sandbox that binds the old one
 }
 
-// Write sends a datagram, to the new socket if journald has made one. If there is no socket, it writes the message as text.
+// Write sends a datagram, and connects to the new socket if journald has created one. If there is no socket, it writes
+// the message as text.
 func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 	for range 2 {
 		if j.conn == nil {

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fields reads an entry in the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/).
+// fields parses an entry in the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/).
 func fields(t *testing.T, entry []byte) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -85,7 +85,7 @@ func TestTextHasNoTime(t *testing.T) {
 	}
 }
 
-// stuck is a reader that reads nothing until it is let go.
+// stuck is a reader that does not read until it is released.
 type stuck struct {
 	free chan struct{}
 	mu   sync.Mutex
@@ -105,8 +105,8 @@ func (s *stuck) String() string {
 	return s.text.String()
 }
 
-// TestReaderThatIsStuck checks that no caller waits for the reader. Lines are written in their order once it reads. The
-// count of dropped lines follows, and errors are not among them.
+// TestReaderThatIsStuck checks that no caller waits for the reader. When it reads, it gets the lines in their order.
+// The count of dropped lines follows, and no error was dropped.
 func TestReaderThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stuck{free: make(chan struct{})}
@@ -142,7 +142,7 @@ func TestReaderThatIsStuck(t *testing.T) {
 	})
 }
 
-// TestCloseIsBounded checks that the end of the daemon does not wait for a reader that is stuck.
+// TestCloseIsBounded checks that the daemon can end while a reader is stuck.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stuck{free: make(chan struct{})}
@@ -158,8 +158,8 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// TestJournalIsNotRead has a journald that reads nothing, and its queue is full with the datagrams of others. The callers
-// go on, and journald gets the lines once it reads.
+// TestJournalIsNotRead simulates a journald that reads nothing while its queue is full of datagrams from others. The
+// callers do not wait, and journald gets the lines when it reads.
 func TestJournalIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -198,7 +198,7 @@ func TestJournalIsNotRead(t *testing.T) {
 	log.Close()
 }
 
-// listen makes journald's socket.
+// listen creates journald's socket.
 func listen(t *testing.T, path string) *net.UnixConn {
 	t.Helper()
 	journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -209,8 +209,8 @@ func listen(t *testing.T, path string) *net.UnixConn {
 	return journald
 }
 
-// TestJournalIsReplaced has a journald that makes another socket. Lines go to standard error as long as the daemon does
-// not see it.
+// TestJournalIsReplaced simulates a journald that creates a new socket. Until the daemon can see the new socket, lines
+// go to standard error.
 func TestJournalIsReplaced(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -259,12 +259,12 @@ func TestJournalIsReplaced(t *testing.T) {
 	}
 }
 
-// flaky is a reader that is away at times.
+// flaky is a reader that sometimes fails.
 type flaky struct {
 	fails atomic.Bool
 	mu    sync.Mutex
 	text  bytes.Buffer
-	calls chan struct{} // nil if no test waits for them
+	calls chan struct{} // nil if the test does not wait for calls
 }
 
 func (f *flaky) Write(p []byte) (int, error) {

@@ -10,14 +10,15 @@ import (
 	"os"
 )
 
-// machineVariable has the machine ID in the sandbox of the unit, which hides /etc/machine-id.
+// machineVariable contains the machine ID, because the sandbox of the unit hides /etc/machine-id.
 const machineVariable = "METALPLUG_MACHINE_ID"
 
-// application is the key of metalplug in [MachineID], of "systemd-id128 new".
+// application is the key of metalplug for [MachineID], created with "systemd-id128 new".
 var application = [16]byte{0xe4, 0xe8, 0xf5, 0x2b, 0xc2, 0xdb, 0x4d, 0x32, 0xa2, 0x50, 0xe0, 0xa6, 0x00, 0x65, 0x46, 0xcf}
 
-// MachineID returns an ID of this machine for metalplug alone, as sd_id128_get_machine_app_specific(3) makes it of
-// machine-id(5), in 32 hexadecimal digits. It is empty where the machine has no ID yet, or METALPLUG_MACHINE_ID is empty.
+// MachineID returns a machine ID that only metalplug uses, in 32 hexadecimal digits. It is derived from machine-id(5)
+// as in sd_id128_get_machine_app_specific(3). It is empty if the machine has no ID yet, or if METALPLUG_MACHINE_ID is
+// empty.
 func MachineID() string {
 	text, passed := os.LookupEnv(machineVariable)
 	if !passed {
@@ -25,7 +26,7 @@ func MachineID() string {
 		text = string(bytes.TrimSpace(file))
 	}
 	machine, err := hex.DecodeString(text)
-	if err != nil || len(machine) != len(application) { // "uninitialized", in an image
+	if err != nil || len(machine) != len(application) { // "uninitialized" in an image
 		return ""
 	}
 	mac := hmac.New(sha256.New, machine)

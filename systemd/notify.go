@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd connects the daemon to the service manager. It has readiness, watchdog and status, and the
-// journal. Without systemd every function does nothing, or returns nothing.
+// Package systemd connects the daemon to the service manager. It handles readiness, watchdog, status and the journal.
+// Without systemd, every function does nothing or returns nothing.
 package systemd
 
 import (
@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ready notifies the service manager that the start, or a reload, is complete (sd_notify(3)).
+// Ready reports to the service manager that the start or a reload is complete (sd_notify(3)).
 func Ready() error { return notify(daemon.SdNotifyReady) }
 
-// Stopping notifies the service manager that the end has begun.
+// Stopping reports that the daemon has begun to stop.
 func Stopping() error { return notify(daemon.SdNotifyStopping) }
 
-// Reloading notifies the service manager that a reload has begun. [Ready] ends it.
+// Reloading reports that a reload has begun. [Ready] reports its end.
 func Reloading() error {
 	return notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 }
 
-// Alive is the ping that the watchdog waits for.
+// Alive sends the watchdog signal.
 func Alive() error { return notify(daemon.SdNotifyWatchdog) }
 
 // Status sets the line that "systemctl status" shows.
 func Status(line string) error { return notify("STATUS=" + line) }
 
-// Remove lets the service manager close a descriptor that [Store] gave it.
+// Remove makes the service manager close a descriptor that [Store] passed to it.
 func Remove(name string) error { return notify("FDSTOREREMOVE=1\nFDNAME=" + name) }
 
 func notify(state string) error {
@@ -41,8 +41,9 @@ func notify(state string) error {
 	return nil
 }
 
-// Store gives the service manager a copy of a descriptor for the next process (sd_pid_notify_with_fds(3), FDSTORE=1). It is
-// stored where the unit has FileDescriptorStoreMax=, until the other end hangs up.
+// Store passes a copy of a descriptor to the service manager, which keeps it for the next process
+// (sd_pid_notify_with_fds(3), FDSTORE=1). The unit must set FileDescriptorStoreMax=. The descriptor is kept until its
+// peer hangs up.
 func Store(name string, f *os.File) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -60,7 +61,7 @@ func store(path, name string, f *os.File) error {
 		return err
 	}
 	defer unix.Close(to)
-	raw, err := f.SyscallConn() // f.Fd would make reads of its other copies block
+	raw, err := f.SyscallConn() // f.Fd would make reads of other copies block
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,8 @@ func store(path, name string, f *os.File) error {
 	return errors.Join(err, sent)
 }
 
-// WatchdogInterval returns how often the service manager wants [Alive]. It is half of WatchdogSec=, or 0 for never.
+// WatchdogInterval returns how often the service manager expects [Alive]. It is half of WatchdogSec=, or 0 if there is
+// no watchdog.
 func WatchdogInterval() (time.Duration, error) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

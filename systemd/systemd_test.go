@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manager listens in the place of the service manager.
+// manager listens as the service manager.
 func manager(t *testing.T) *net.UnixConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
@@ -54,7 +54,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// The service manager gets a copy of the descriptor, by its name.
+// The service manager receives a copy of the descriptor, with its name.
 func TestStore(t *testing.T) {
 	c := manager(t)
 	f, err := os.CreateTemp(t.TempDir(), "")
@@ -119,7 +119,8 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// TestMachineID compares with "systemd-id128 machine-id --app-specific=e4e8f52bc2db4d32a250e0a6006546cf".
+// TestMachineID compares the result with that of "systemd-id128 machine-id
+// --app-specific=e4e8f52bc2db4d32a250e0a6006546cf".
 func TestMachineID(t *testing.T) {
 	for machine, want := range map[string]string{
 		"3d1219c7c4c5404aaa1f6d2a48adfda4": "cf48992234ae445d9b97943a67cc086c",

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// jobLook is how often Run checks that systemd is still there while a job of it runs. A daemon-reexec drops the
-	// connection, and with it the signal that ends the job.
+	// jobLook is how often Run checks that systemd still runs while it waits for a job. A daemon-reexec drops the
+	// connection, and so the signal for the end of the job.
 	jobLook = time.Second
-	// stopLimit bounds the request to stop a unit whose time is up.
+	// stopLimit is the maximum time to stop a unit that has timed out.
 	stopLimit = 2 * time.Second
-	// askLimit bounds a question for which a caller waits.
+	// askLimit is the maximum time for a request on which a caller waits.
 	askLimit = 5 * time.Second
-	// replace is the job mode by which a job takes the place of one that is queued for the same unit.
+	// replace is the job mode that replaces a queued job of the same unit.
 	replace = "replace"
 )
 
-// Units asks systemd about units and lets it run them, by D-Bus. As root it uses the socket of systemctl, which is there
-// without a bus daemon, and otherwise the system bus. The zero value is ready. Its methods are safe for concurrent use.
+// Units queries and runs units of systemd over D-Bus. As root it uses the private socket of systemctl, which needs no
+// bus daemon. Otherwise it uses the system bus. The zero value is ready. Its methods are safe for concurrent use.
 type Units struct {
 	dial func(ctx context.Context) (*dbus.Conn, error) // nil for this machine's systemd
 }
@@ -39,7 +39,7 @@ func Booted() bool {
 	return err == nil && info.IsDir()
 }
 
-// UnitName returns the unit of a template "name@.service" for an instance, which is escaped as systemd-escape(1) does.
+// UnitName returns the unit of a template "name@.service" for an instance, which it escapes as systemd-escape(1) does.
 func UnitName(template, instance string) string {
 	before, after, _ := strings.Cut(template, "@")
 	return before + "@" + unit.UnitNameEscape(instance) + after
@@ -57,10 +57,10 @@ func (u Units) connect(ctx context.Context) (*dbus.Conn, error) {
 	return c, nil
 }
 
-// Run runs the unit of a template for an instance. It stops one that is active still, so that its steps are always
-// carried out. It blocks until the unit is active or has ended as its Type= demands, which for a oneshot is until all its
-// commands have succeeded. The error has systemd's own result. When the time of ctx is up, Run stops the unit. When ctx
-// is only cancelled, the unit goes on.
+// Run runs the unit of a template for an instance. If the unit is still active, Run stops it first, so that its
+// commands are always executed. It blocks until the unit is active or has ended, depending on its Type=. A oneshot ends
+// when all its commands have succeeded. The error contains systemd's result. If the deadline of ctx passes, Run stops
+// the unit. If ctx is cancelled, the unit continues.
 func (u Units) Run(ctx context.Context, template, instance string) error {
 	name := UnitName(template, instance)
 	if err := u.run(ctx, name); err != nil {
@@ -75,8 +75,8 @@ func (u Units) run(ctx context.Context, name string) error {
 		return fmt.Errorf("connect to systemd: %w", err)
 	}
 	defer c.Close()
-	// The limit of starts within a time (StartLimitBurst=) is about crash loops, and here each start is asked for. An
-	// error means that the unit is not loaded, so that there is nothing to reset.
+	// The start limit (StartLimitBurst=) protects against crash loops, but here each start was requested. An error
+	// means that the unit is not loaded, so there is nothing to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
 	result := ""
@@ -84,19 +84,19 @@ func (u Units) run(ctx context.Context, name string) error {
 		result, err = await(ctx, c, over)
 	}
 	switch {
-	case err == nil && result == "done": // also if a condition of the unit does not hold, in which case nothing is to be done
+	case err == nil && result == "done": // also if a condition of the unit is false, in which case there is nothing to do
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
-	case errors.Is(err, context.DeadlineExceeded): // also while systemd was asked, which may have started it
+	case errors.Is(err, context.DeadlineExceeded): // even during the request, because systemd may have started the unit
 		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
 		defer cancel()
-		_, _ = c.StopUnitContext(stopping, name, replace, nil) // if it cannot be stopped, it is replaced when it is run again
+		_, _ = c.StopUnitContext(stopping, name, replace, nil) // if it cannot be stopped, the next run replaces it
 	}
 	return err
 }
 
-// await waits until a job is over and returns its result (org.freedesktop.systemd1(5), JobRemoved).
+// await waits for the end of a job and returns its result (org.freedesktop.systemd1(5), JobRemoved).
 func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string, err error) {
 	tick := time.NewTicker(jobLook)
 	defer tick.Stop()
@@ -114,7 +114,7 @@ func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string
 	}
 }
 
-// failure returns why a unit could not be started, as far as systemd knows.
+// failure returns systemd's reason why a unit could not be started.
 func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
 	text := "the start job ended as " + result
 	properties, err := c.GetUnitTypePropertiesContext(ctx, name, "Service")
@@ -136,16 +136,16 @@ func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
 // Unusable is a template that systemd cannot run.
 type Unusable struct {
 	Template string
-	Masked   bool // else there is no unit file
+	Masked   bool // otherwise there is no unit file
 }
 
-// String says so.
+// String describes the problem.
 func (u Unusable) String() string {
 	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, map[bool]string{false: "missing", true: "masked"}[u.Masked])
 }
 
-// Complaints returns warnings about templates that are to be run, for people. systemd does not know a template, or cannot
-// be asked. There are none where no systemd runs. It blocks for some seconds at most.
+// Complaints returns warnings about templates that will be run. It warns if systemd does not know a template or cannot
+// be queried. It returns none if systemd does not run. It blocks for a few seconds at most.
 func (u Units) Complaints(ctx context.Context, templates ...string) []string {
 	if u.dial == nil && !Booted() {
 		return nil
@@ -161,8 +161,8 @@ func (u Units) Complaints(ctx context.Context, templates ...string) []string {
 	return texts
 }
 
-// Unusable returns those of the templates that systemd has no unit file for, or only a masked one. It blocks until systemd has
-// answered, for some seconds at most.
+// Unusable returns the templates whose unit file is missing or masked. It blocks until systemd answers, for a few
+// seconds at most.
 func (u Units) Unusable(ctx context.Context, templates ...string) ([]Unusable, error) {
 	if len(templates) == 0 {
 		return nil, nil

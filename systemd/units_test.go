@@ -27,20 +27,20 @@ const (
 	unitsPath   = managerPath + "/unit"
 )
 
-// peer is a systemd that speaks D-Bus over socket pairs, as far as Units needs it.
+// peer simulates the D-Bus interface of systemd over socket pairs, as far as Units needs it.
 type peer struct {
 	t    *testing.T
-	pair func(t *testing.T) (a, b net.Conn) // nil: socketPair
+	pair func(t *testing.T) (a, b net.Conn) // nil means socketPair
 
 	mu       sync.Mutex
 	conns    []*dbus.Conn
 	asked    []string
-	result   string            // of the job, or empty if it never ends
+	result   string            // of the job, or empty if the job does not end
 	refuse   *dbus.Error       // the answer to RestartUnit
-	stands   chan struct{}     // RestartUnit is not answered before it is closed, or at once if it is nil
+	stands   chan struct{}     // RestartUnit is answered when it is closed, or at once if it is nil
 	service  map[string]any    // properties of the unit
 	files    map[string]string // unit files and their states
-	dropping bool              // it closes a connection in the place of a result
+	dropping bool              // closes a connection instead of sending a result
 }
 
 // socketPair returns two ends of a stream.
@@ -63,8 +63,8 @@ func socketPair(t *testing.T) (a, b net.Conn) {
 	return ends[0], ends[1]
 }
 
-// pipe returns two ends of a stream that is in this process alone. A goroutine that waits for it waits in the bubble of a
-// test.
+// pipe returns two ends of a stream inside this process. A goroutine that waits for it counts as blocked in a test's
+// bubble.
 func pipe(t *testing.T) (a, b net.Conn) {
 	t.Helper()
 	a, b = net.Pipe()
@@ -75,7 +75,7 @@ func pipe(t *testing.T) (a, b net.Conn) {
 	return a, b
 }
 
-// welcome is the server's side of the authentication (D-Bus specification, "Authentication Protocol").
+// welcome implements the server side of the authentication (D-Bus specification, "Authentication Protocol").
 func welcome(c net.Conn) *bufio.Reader {
 	in := bufio.NewReader(c)
 	for {
@@ -93,8 +93,8 @@ func welcome(c net.Conn) *bufio.Reader {
 	}
 }
 
-// dialled returns a connection whose other end is a godbus connection too, on which the peer answers. godbus has no
-// server's side, so that something between the two plays the server of both.
+// dialled returns a connection to another godbus connection, on which the peer answers. godbus has no server side, so a
+// proxy between the two acts as the server for both.
 func (p *peer) dialled() (*dbus.Conn, error) {
 	pair := p.pair
 	if pair == nil {
@@ -145,7 +145,7 @@ func (p *peer) note(format string, args ...any) {
 	p.asked = append(p.asked, fmt.Sprintf(format, args...))
 }
 
-// was returns what it was asked for.
+// was returns the requests that the peer received.
 func (p *peer) was() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +177,7 @@ func (p *peer) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dropping {
-		p.conns[1].Close() // that of the signals. The answer goes by the other
+		p.conns[1].Close() // the connection for signals, while the answer uses the other
 	}
 	for _, c := range p.conns {
 		if p.result != "" {
@@ -217,7 +217,7 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		peer  *peer
-		want  string // empty if it succeeds
+		want  string // empty if the run succeeds
 		asked []string
 	}{
 		{"it succeeds", &peer{result: "done"}, "", []string{reset, restart}},
@@ -252,7 +252,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestTimeIsUp uses the clock of a bubble, so that the time is up after the question on machines of any speed.
+// TestTimeIsUp uses the clock of a bubble, so that the deadline passes after the request on machines of any speed.
 func TestTimeIsUp(t *testing.T) {
 	for name, answered := range map[string]bool{"for the unit": true, "for systemd": false} {
 		t.Run(name, func(t *testing.T) {

@@ -19,7 +19,8 @@ import (
 // (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
-// ReadKernel returns a device as far as the kernel knows it, from sysfs at sys. With an error only the path is known.
+// ReadKernel returns a device with the data that the kernel has in sysfs, which is mounted at sys. After an error only
+// the path of the device is set.
 func ReadKernel(sys, sysPath string) (Device, error) {
 	dir := sys + strings.TrimPrefix(sysPath, "/sys")
 	text, err := fsutil.ReadRegular(dir+"/uevent", databaseSize)
@@ -40,9 +41,9 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 	return NewDevice(sysPath, all), nil
 }
 
-// ReadDevice returns a device as udev has it, without libudev. It reads sysfs at sys, and udevd's database below run. A
-// device that udevd has not processed has the kernel's properties alone. It reads the formats of udevd's
-// device_update_db_handle and device_read_db_internal (systemd, src/libsystemd/sd-device).
+// ReadDevice returns a device as udev reports it, without libudev. It reads sysfs at sys and the database of udevd
+// below run. A device that udevd has not processed yet has only the kernel's properties. The formats are those of
+// udevd's device_update_db_handle and device_read_db_internal (systemd, src/libsystemd/sd-device).
 func ReadDevice(sys, run, sysPath string) (Device, error) {
 	d, err := ReadKernel(sys, sysPath)
 	if err != nil {
@@ -71,8 +72,8 @@ func recordName(d Device, all map[string]string) string {
 	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
-// takeRecord adds the content of a record. E:KEY=VALUE is a property, S:NAME a link below /dev, G:TAG a tag that the device
-// has had, and Q:TAG one that it has.
+// takeRecord adds the content of a database record to all. E:KEY=VALUE is a property, S:NAME a link below /dev, G:TAG a
+// tag that the device had at some time, and Q:TAG a current tag.
 func takeRecord(all map[string]string, text string) {
 	var links, tags, current []string
 	for line := range strings.Lines(text) {

@@ -6,7 +6,7 @@ package udev
 
 import "testing"
 
-// TestReadDeviceAsLibudev checks that both report the same of all devices of this machine.
+// TestReadDeviceAsLibudev checks that ReadDevice and libudev agree on all devices of this machine.
 func TestReadDeviceAsLibudev(t *testing.T) {
 	all, err := enumerate()
 	if err != nil {
@@ -16,10 +16,10 @@ func TestReadDeviceAsLibudev(t *testing.T) {
 	for _, want := range all {
 		got, err := ReadDevice("/sys", "/run", want.SysPath)
 		if err != nil {
-			continue // it has gone
+			continue // the device has vanished
 		}
 		again, _ := ReadDevice("/sys", "/run", want.SysPath)
-		if got != again { // it is changing
+		if got != again { // the device is changing
 			continue
 		}
 		compared++

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// TestReadDevice checks the content of sysfs and the record, as libudev reports it.
+// TestReadDevice checks that sysfs and the database record are read as libudev reads them.
 func TestReadDevice(t *testing.T) {
 	root := t.TempDir()
 	const disk, pci, net = "/sys/devices/pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1", "/sys/devices/pci0000:00/0000:01:00.0", "/sys/devices/virtual/net/lo"

@@ -18,29 +18,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelLog makes events of what drivers write into the kernel's log about a PCI function, where they send none.
+// kernelLog turns messages of drivers about PCI functions into events, for faults about which the drivers send no
+// event.
 //
-// Follows Documentation/ABI/testing/dev-kmsg. Each read gives one record, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", then
-// lines that begin with a blank. Bytes that cannot be printed are \xNN. Where records were overwritten before they were read,
-// a read gives EPIPE once, and the next one the oldest record that is left.
+// The format is described in Documentation/ABI/testing/dev-kmsg. Each read returns one record,
+// "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", followed by lines that begin with a space. Unprintable bytes are
+// written as \xNN. If records were overwritten before they were read, a read fails once with EPIPE, and the next read
+// returns the oldest remaining record.
 type kernelLog struct {
 	file        *os.File
 	read        func(buf []byte) (int, error) // of the file
 	functions   string                        // the directory of links to the PCI functions, by address
-	overwritten atomic.Uint64                 // times that the kernel overwrote records before they were read
+	overwritten atomic.Uint64                 // how often the kernel overwrote unread records
 }
 
 const (
-	// kernelLogPath is the node of the kernel's log. To open it takes CAP_SYSLOG where kernel.dmesg_restrict is set, as on
-	// Debian (devkmsg_open). To read a log that systemd has opened takes no capability.
+	// kernelLogPath is the device node of the kernel log. Opening it needs CAP_SYSLOG if kernel.dmesg_restrict is set,
+	// as on Debian (devkmsg_open). Reading a log that systemd has opened needs no capability.
 	kernelLogPath = "/dev/kmsg"
-	// longestRecord is more than a record can have (PRINTK_MESSAGE_MAX). With less the read gives EINVAL.
+	// longestRecord is larger than any record (PRINTK_MESSAGE_MAX). With a smaller buffer, read fails with EINVAL.
 	longestRecord = 16 << 10 // bytes
-	// fromUser is the first facility that a process can write with. The kernel's own is 0 (devkmsg_write).
+	// fromUser is the lowest facility that a process can use for its messages. The kernel uses 0 (devkmsg_write).
 	fromUser = 8
 )
 
-// openKernelLog opens the log, of which only what is written from now on is read.
+// openKernelLog opens the log at its end, so only later messages are read.
 func openKernelLog() (*kernelLog, error) {
 	file, err := os.Open(kernelLogPath)
 	if err != nil {
@@ -53,8 +55,8 @@ func openKernelLog() (*kernelLog, error) {
 	return newKernelLog(file), nil
 }
 
-// kernelLogFromFile takes the log that systemd has opened and keeps. Its first reads give the messages that no process has
-// read. The log has a descriptor of its own. f stays the caller's and may be closed.
+// kernelLogFromFile uses a log that systemd has opened and keeps open. The first reads return the messages that no
+// process has read yet. The log duplicates the descriptor. The caller still owns f and may close it.
 func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -67,14 +69,14 @@ func newKernelLog(file *os.File) *kernelLog {
 	return &kernelLog{file: file, read: file.Read, functions: "/sys/bus/pci/devices"}
 }
 
-// close is allowed on nil, the log that could not be opened.
+// close may be called on nil, which is a log that could not be opened.
 func (k *kernelLog) close() {
 	if k != nil {
 		k.file.Close()
 	}
 }
 
-// listen sends an event for each message that is about a PCI function, until ctx ends, whose error it then returns.
+// listen sends an event for each message about a PCI function until ctx ends, and returns the error of ctx.
 func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, k.file)()
 	buf := make([]byte, longestRecord)
@@ -100,7 +102,7 @@ func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// event makes an event of a line of a record, if it is the kernel's and about a PCI function that is there.
+// event turns a line of a record into an event, if the kernel wrote it and it is about an existing PCI function.
 func (k *kernelLog) event(line string) (Event, bool) {
 	head, text, ok := strings.Cut(line, ";")
 	priority, _, _ := strings.Cut(head, ",")
@@ -124,8 +126,8 @@ func (k *kernelLog) event(line string) (Event, bool) {
 	}}, true
 }
 
-// functionIn returns the address of the PCI function that a message about health is about, or "". NVIDIA's driver leaves out
-// the function, which is 0 for every GPU.
+// functionIn returns the address of the PCI function that a health message is about, or "". NVIDIA's driver omits the
+// function number, which is 0 for every GPU.
 func functionIn(message string) string {
 	rest, ok := strings.CutPrefix(message, "NVRM: Xid (PCI:")
 	switch {

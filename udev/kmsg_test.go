@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// logged is a kernel log that a test writes. It is a FIFO, so that the poller works as it does on /dev/kmsg.
+// logged is a kernel log to which a test writes. It is a FIFO, so the poller treats it like /dev/kmsg.
 type logged struct {
 	*kernelLog
 	t      *testing.T
@@ -73,7 +73,7 @@ func (l *logged) write(text string) {
 	}
 }
 
-// next returns the message of the next event and checks the rest of it.
+// next returns the message of the next event and checks its other fields.
 func (l *logged) next(sysPath string) string {
 	l.t.Helper()
 	select {
@@ -103,7 +103,7 @@ func TestKernelLog(t *testing.T) {
 	if got := l.next(gpu); got != xid79 {
 		t.Errorf("message %q", got)
 	}
-	// A process can write any message, but not as the kernel. And a function has to be there.
+	// A process can write any message, but not with the kernel's facility. The function must also exist.
 	l.write("11,3,30,-;" + xid79 + "\nx\n;\n3;\n3,4,40,-;NVRM: Xid (PCI:0000:99:00): 79, gone\n")
 	l.write("3,5,50,c,extra=1;NVRM: Xid (PCI:10000:e1:00 GPU-I:05): 48, DBE\\x0aSecond line\n SUBSYSTEM=pci\n")
 	if got := l.next("/sys/devices/pci0000:15/0000:15:01.0/10000:e1:00.0"); got != "NVRM: Xid (PCI:10000:e1:00 GPU-I:05): 48, DBE" {
@@ -133,7 +133,7 @@ func TestKernelLogSurvivesWhatIsOverwritten(t *testing.T) {
 	}
 }
 
-// Only what comes after it was opened is read, and none of it needs more than the node.
+// The log returns only messages written after it was opened, and needs nothing but the node.
 func TestOpenKernelLog(t *testing.T) {
 	k, err := openKernelLog()
 	if err != nil {

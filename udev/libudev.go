@@ -11,13 +11,14 @@ import (
 	libudev "github.com/jochenvg/go-udev"
 )
 
-// batch is how many devices of libudev's wait for the garbage collector at most. Each has some KiB in C's memory, which the
-// collector does not see, and only its finalizer frees it.
+// batch is the maximum number of libudev devices that wait for the garbage collector. Each holds some KiB of C memory,
+// which the collector does not see and only a finalizer frees.
 const batch = 512
 
 func checkLibudev() error { return nil }
 
-// enumerate copies all devices out of libudev. No filter is set, so devices that udevd has not worked off are there too.
+// enumerate returns copies of all devices in libudev. It sets no filter, so the result includes devices that udevd has
+// not processed yet.
 func enumerate() ([]Device, error) {
 	var u libudev.Udev
 	enumeration := u.NewEnumerate()

@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// The head of the messages that udevd sends to its listeners is struct monitor_netlink_header in systemd's
-// src/libsystemd/sd-device/device-monitor.c. The offsets count from the beginning of the message. All numbers but the magic
-// one are in the machine's own byte order.
+// The messages that udevd sends to its listeners begin with struct monitor_netlink_header of systemd's
+// src/libsystemd/sd-device/device-monitor.c. Offsets count from the start of the message. All numbers except the magic
+// number are in native byte order.
 const (
 	prefix       = "libudev\x00"
 	magic        = 0xfeedcafe
 	offMagic     = 8
 	offHead      = 12 // size of the head
 	offProperty  = 16 // offset of the properties
-	offLength    = 20 // their length in bytes
+	offLength    = 20 // length of the properties in bytes
 	shortestHead = 24
 )
 
-// decode reads one message of udevd's. The event it returns has no time.
+// decode parses a message of udevd. The returned event has no time.
 func decode(message []byte) (Event, error) {
 	text, err := body(message)
 	if err != nil {
@@ -40,7 +40,7 @@ func decode(message []byte) (Event, error) {
 	return newEvent(all)
 }
 
-// body returns the part of a message behind its head, of which every size is checked.
+// body returns the part of a message after its header, and checks all sizes in the header.
 func body(message []byte) (string, error) {
 	if len(message) < shortestHead || string(message[:len(prefix)]) != prefix {
 		return "", errors.New("decode udev message: it does not begin with libudev")
@@ -58,7 +58,7 @@ func body(message []byte) (string, error) {
 	return string(message[begin : begin+length]), nil
 }
 
-// newEvent makes an event of the properties of a message.
+// newEvent makes an event from the properties of a message.
 func newEvent(all map[string]string) (Event, error) {
 	if all["ACTION"] == "" || all["SUBSYSTEM"] == "" {
 		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM")

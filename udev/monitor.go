@@ -13,22 +13,24 @@ import (
 )
 
 const (
-	// groupUdev is the multicast group to which udevd sends a device when its node, links and permissions are ready. Group 1
-	// has the kernel's own events. A group's bit in an address is 1 << (group - 1).
+	// groupUdev is the multicast group to which udevd sends a device after its node, links and permissions are ready.
+	// The kernel sends its events to group 1. In an address, the bit of a group is 1 << (group - 1).
 	groupUdev    = 2
 	groupUdevBit = 1 << (groupUdev - 1)
 
-	// receiveBuffer is what libudev asks for as well. An event takes more than 1 KiB of it.
+	// receiveBuffer is the size that libudev requests too. Each event takes more than 1 KiB of it.
 	receiveBuffer = 128 << 20 // bytes
 
-	// largestMessage is far above what udevd sends. The kernel's part alone is at most 2 KiB (UEVENT_BUFFER_SIZE).
+	// largestMessage is far larger than the messages of udevd. The kernel's part of a message has at most 2 KiB
+	// (UEVENT_BUFFER_SIZE).
 	largestMessage = 64 << 10 // bytes
 )
 
 // Monitor is the socket on which udevd reports events. It queues them from the moment it is opened.
 //
-// It is our own instead of libudev's, for three reasons. A socket from systemd needs no network namespace of the host.
-// libudev cannot tell an overflow from an empty queue. And without /run/udev/control it silently joins no group.
+// It replaces libudev's monitor for three reasons. A socket passed by systemd does not need the host's network
+// namespace. libudev cannot distinguish an overflow from an empty queue. Without /run/udev/control, libudev silently
+// joins no group.
 type Monitor struct {
 	file             *os.File
 	message, control []byte // room for one message
@@ -37,23 +39,23 @@ type Monitor struct {
 	foreign, malformed, overflows atomic.Uint64
 }
 
-// Dropped counts what was read and not sent on, since the monitor was opened.
+// Dropped counts the messages that were received but not reported since the monitor was opened.
 type Dropped struct {
-	Foreign   uint64 // messages of senders other than uid 0, or not sent to udev's group
+	Foreign   uint64 // messages from senders other than uid 0, or not sent to udev's group
 	Malformed uint64 // messages that could not be decoded
-	Overflows uint64 // times that the kernel had to drop messages, each reported as [Overflow]
+	Overflows uint64 // times that the kernel dropped messages, each reported as [Overflow]
 
-	Overwritten uint64 // times that the kernel's log was overwritten before it was read, which loses the messages
+	Overwritten uint64 // times that unread messages in the kernel log were overwritten
 }
 
-// OpenMonitor opens the socket. Events of the machine come only in the host's network namespace. The kernel grants the
-// whole receive buffer only with CAP_NET_ADMIN, else net.core.rmem_max.
+// OpenMonitor opens the socket. Events of the machine arrive only in the host's network namespace. Without
+// CAP_NET_ADMIN, the kernel limits the receive buffer to net.core.rmem_max.
 func OpenMonitor() (*Monitor, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
 		return nil, fmt.Errorf("open udev event socket: %w", err)
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // a small buffer overflows sooner, no more
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // a smaller buffer only overflows sooner
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit}); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("open udev event socket: %w", err)
@@ -61,8 +63,8 @@ func OpenMonitor() (*Monitor, error) {
 	return newMonitor(fd)
 }
 
-// MonitorFromFile takes the socket that systemd passes for ListenNetlink=kobject-uevent 2. The monitor has a descriptor of
-// its own. f stays the caller's and may be closed.
+// MonitorFromFile uses the socket that systemd passes for ListenNetlink=kobject-uevent 2. The monitor duplicates the
+// descriptor. The caller still owns f and may close it.
 func MonitorFromFile(f *os.File) (*Monitor, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -71,9 +73,9 @@ func MonitorFromFile(f *os.File) (*Monitor, error) {
 	return newMonitor(own)
 }
 
-// newMonitor makes a monitor of a socket, which it closes if there is an error.
+// newMonitor makes a monitor from a socket, and closes the socket if that fails.
 func newMonitor(fd int) (*Monitor, error) {
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // else the buffer stays as it is
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // otherwise the buffer keeps its size
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("take udev event socket: %w", err)
@@ -81,7 +83,7 @@ func newMonitor(fd int) (*Monitor, error) {
 	return &Monitor{file: os.NewFile(uintptr(fd), "udev"), message: make([]byte, largestMessage), control: make([]byte, 256)}, nil
 }
 
-// Close closes the socket. A Listen that runs returns an error.
+// Close closes the socket. A running Listen returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
 
 // Dropped returns the counters. It is safe for concurrent use.
@@ -89,8 +91,8 @@ func (m *Monitor) Dropped() Dropped {
 	return Dropped{Foreign: m.foreign.Load(), Malformed: m.malformed.Load(), Overflows: m.overflows.Load()}
 }
 
-// Listen sends every event to events until ctx ends, whose error it then returns. It may be called once. If events were lost,
-// an [Overflow] follows the events that the kernel kept. After it nothing is missing.
+// Listen sends every event to events until ctx ends, and returns the error of ctx. It may be called once. If events
+// were lost, an [Overflow] follows the last event that the kernel kept. No event is missing after it.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event
 	return each(ctx, "read udev event socket", m.file, func(fd int) (err error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// wire is a monitor in a network namespace of its own, and a thread there that sends to it.
+// wire is a monitor in its own network namespace, with a thread there that sends to it.
 type wire struct {
 	*Monitor
 	do     chan func(fd int)
@@ -47,7 +47,7 @@ func newWire(t *testing.T) *wire {
 	return w
 }
 
-// run keeps the thread, which is not unlocked and so ends with it.
+// run keeps its thread locked, so the thread ends with it.
 func (w *wire) run(ready chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Unshare(unix.CLONE_NEWNET)
@@ -68,7 +68,7 @@ func (w *wire) run(ready chan<- error) {
 	}
 }
 
-// on runs f on the thread in the namespace.
+// on runs f on the thread in the network namespace.
 func (w *wire) on(f func(fd int)) {
 	done := make(chan struct{})
 	w.do <- func(fd int) { defer close(done); f(fd) }
@@ -80,7 +80,7 @@ func (w *wire) send(t *testing.T, group uint32, messages ...[]byte) {
 	w.on(func(fd int) {
 		for _, message := range messages {
 			err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: group})
-			// ENOBUFS says that a listener's queue is full, and ECONNREFUSED that there is no listener.
+			// ENOBUFS means that a listener's queue is full, and ECONNREFUSED that there is no listener.
 			if err != nil && err != unix.ENOBUFS && err != unix.ECONNREFUSED {
 				t.Errorf("send: %v", err)
 			}
@@ -88,7 +88,7 @@ func (w *wire) send(t *testing.T, group uint32, messages ...[]byte) {
 	})
 }
 
-// listen starts to listen. expect takes the events.
+// listen starts a Listen. expect receives its events.
 func (w *wire) listen(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w.cancel = cancel
@@ -144,8 +144,8 @@ func TestMonitorForeign(t *testing.T) {
 	w := newWire(t)
 	w.listen(t)
 	w.on(func(fd int) {
-		// For this thread alone, hence not unix.Setresuid. The effective uid stays 0, or nothing could be sent. The kernel
-		// stamps a message with the real one.
+		// The raw system call changes this thread only, unlike unix.Setresuid. The effective uid stays 0, because
+		// sending needs it. The kernel adds the real uid to each message.
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 1000, 0, 0); errno != 0 {
 			t.Errorf("setresuid: %v", errno)
 		}
@@ -156,7 +156,7 @@ func TestMonitorForeign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.on(func(fd int) { // to the monitor's own address
+	w.on(func(fd int) { // sent to the address of the monitor alone
 		if err := unix.Sendto(fd, message("add", "unicast"), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}); err != nil {
 			t.Errorf("send: %v", err)
 		}
@@ -182,7 +182,7 @@ func (m *Monitor) port() (port uint32, err error) {
 	return port, errors.Join(err, controlErr)
 }
 
-// The loop of go-udev (DeviceChan) goes deaf permanently here. It takes ENOBUFS for the end of the queue, and its
+// The loop of go-udev (DeviceChan) stops receiving permanently here. It takes ENOBUFS for an empty queue, and its
 // edge-triggered epoll reports nothing more while the buffer is full.
 func TestMonitorOverflow(t *testing.T) {
 	w := newWire(t)
@@ -193,7 +193,7 @@ func TestMonitorOverflow(t *testing.T) {
 	}
 	w.send(t, groupUdevBit, burst...)
 	w.listen(t)
-	w.expect(t, "add", "/sys/devices/0") // what fitted into the queue
+	w.expect(t, "add", "/sys/devices/0") // the events that fitted into the queue
 	for e := range w.events {
 		if e.Action == Overflow {
 			break
@@ -230,7 +230,7 @@ func TestMonitorFromFile(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		f := os.NewFile(uintptr(fd), "from systemd") // blocking, as systemd passes it
+		f := os.NewFile(uintptr(fd), "from systemd") // in blocking mode, as systemd passes it
 		defer f.Close()
 		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit}); err != nil {
 			t.Error(err)

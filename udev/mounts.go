@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchMountTable calls changed after each change of the mounts of process 1 until ctx ends, and then returns the error of ctx.
-// proc is where procfs is. Nothing wakes up until the kernel reports a change.
+// WatchMountTable calls changed after each change of the mounts of process 1 until ctx ends, and then returns the error
+// of ctx. proc is the directory of procfs. It sleeps until the kernel reports a change.
 func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	t, err := openTable(filepath.Join(proc, "1/mountinfo"), func(line string) []string { return []string{line} })
 	if err != nil {
@@ -29,17 +29,17 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	})
 }
 
-// table is a file in procfs whose changes wake up the runtime's poller. The kernel marks a change since the last look, for
-// each open file, as an exceptional condition (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c, swaps_poll in
-// mm/swapfile.c).
+// table is a file in procfs whose changes the runtime's poller reports. For each open file, the kernel reports a change
+// since the last poll as an exceptional condition (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c, swaps_poll
+// in mm/swapfile.c).
 type table struct {
 	file *os.File
-	keys func(line string) []string // by which a change is known
-	used map[string]struct{}        // the keys as last reported
+	keys func(line string) []string // keys whose changes count
+	used map[string]struct{}        // the keys of the last report
 }
 
-// openMounts opens the mounts of this process and, where it may read them, those of process 1, because a unit has a mount
-// namespace of its own, and the swaps. proc is where procfs is.
+// openMounts opens the swaps, the mounts of this process and, if permitted, those of process 1, because a unit has its
+// own mount namespace. proc is the directory of procfs.
 func openMounts(proc string) (tables []*table, err error) {
 	for i, name := range []string{"self/mountinfo", "1/mountinfo", "swaps"} {
 		t, err := openTable(filepath.Join(proc, name), usedDevices)
@@ -59,7 +59,7 @@ func closeTables(tables []*table) {
 	}
 }
 
-// openTable opens a file and reads it, so that no change from here on is missed.
+// openTable opens a file and reads it once, so that no later change is missed.
 func openTable(name string, keys func(line string) []string) (*table, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -73,8 +73,8 @@ func openTable(name string, keys func(line string) []string) (*table, error) {
 	return t, nil
 }
 
-// listen sends an [Event] with the action [Mounts] after each change of the set of block devices that this host has mounted
-// or swaps to. It returns the error of ctx. The devices in use at first are not an event.
+// listen sends an [Event] with the action [Mounts] each time the set of mounted or swapped-to block devices changes. It
+// returns the error of ctx. The devices in use at the start cause no event.
 func (t *table) listen(ctx context.Context, events chan<- Event) error {
 	return t.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }
@@ -93,9 +93,9 @@ func (t *table) each(ctx context.Context, report func() error) error {
 	})
 }
 
-// read returns the keys of all lines.
+// read returns the keys of all lines of the file.
 func (t *table) read() (map[string]struct{}, error) {
-	// From its beginning, where the kernel makes a new text.
+	// At the start of the file, the kernel generates the text again.
 	text, err := io.ReadAll(io.NewSectionReader(t.file, 0, 1<<62))
 	if err != nil {
 		return nil, err
@@ -109,15 +109,15 @@ func (t *table) read() (map[string]struct{}, error) {
 	return used, nil
 }
 
-// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)). It returns
-// MAJOR:MINOR of what is mounted, and the name below /dev of what is mounted or swapped to.
+// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)). It
+// returns MAJOR:MINOR of a mounted device, and the name below /dev of a mounted device or swap.
 func usedDevices(line string) (used []string) {
 	source := line
 	if mount, rest, ok := strings.Cut(line, " - "); ok {
 		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // major 0 is tmpfs, btrfs and others
 			used = append(used, fields[2])
 		}
-		_, source, _ = strings.Cut(rest, " ") // behind the type of the file system
+		_, source, _ = strings.Cut(rest, " ") // after the file system type
 	}
 	if name, _, _ := strings.Cut(strings.TrimSpace(source), " "); strings.HasPrefix(name, "/dev/") {
 		used = append(used, name)

@@ -37,8 +37,8 @@ Filename				Type		Size
 	}
 }
 
-// namespace runs functions on a thread with a mount namespace of its own, and returns a directory in place of /proc in
-// which "self" is that thread.
+// namespace runs functions on a thread that has its own mount namespace, and returns a replacement for /proc in which
+// "self" is that thread.
 func namespace(t *testing.T) (proc string, on func(func() error)) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -47,7 +47,7 @@ func namespace(t *testing.T) (proc string, on func(func() error)) {
 	proc = t.TempDir()
 	do, done := make(chan func() error), make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked, so the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 		for f := range do {
 			done <- f()
 		}
@@ -78,7 +78,7 @@ func namespace(t *testing.T) (proc string, on func(func() error)) {
 	return proc, on
 }
 
-// errChroot is why mounts cannot be made private to a test.
+// errChroot is the reason why a test cannot make mounts private.
 var errChroot = errors.New("the root directory is no mount point, as in a chroot")
 
 func TestWatchMounts(t *testing.T) {
@@ -94,7 +94,7 @@ func TestWatchMounts(t *testing.T) {
 		on(func() error { return unix.Mount(source, dir, "tmpfs", 0, "") })
 	}
 	unmount := func() { t.Helper(); on(func() error { return unix.Unmount(dir, 0) }) }
-	mount("/dev/early") // between opening and listening
+	mount("/dev/early") // between openMounts and listen
 
 	ctx, cancel := context.WithCancel(t.Context())
 	events, done := make(chan Event, 16), make(chan error, 1)
@@ -130,7 +130,7 @@ func TestWatchMounts(t *testing.T) {
 	}
 }
 
-// A mount that brings no block device into use is a change too.
+// A mount that uses no additional block device is a change too.
 func TestWatchMountTable(t *testing.T) {
 	proc, on := namespace(t)
 	if err := os.Symlink("self", filepath.Join(proc, "1")); err != nil {
@@ -147,7 +147,7 @@ func TestWatchMountTable(t *testing.T) {
 		})
 	}()
 	dir := t.TempDir()
-	for seen := false; !seen; { // the first mounts may come before the table is open
+	for seen := false; !seen; { // the first mounts may precede the opening of the table
 		on(func() error { return unix.Mount(dir, dir, "", unix.MS_BIND, "") })
 		select {
 		case <-changes:

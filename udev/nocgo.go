@@ -6,8 +6,8 @@ package udev
 
 import "errors"
 
-// errNoLibudev is the answer of the machine's udev without cgo, or with the tag nolibudev. Recordings and the event socket
-// still work.
+// errNoLibudev is returned for the machine's udev by builds without cgo or with the tag nolibudev. Recordings and the
+// event socket still work.
 var errNoLibudev = errors.New("open udev: built without libudev")
 
 func checkLibudev() error { return errNoLibudev }

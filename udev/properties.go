@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. Only DEVPATH is missing, see
-// [Device.Property]. They are immutable, and == compares them. The zero value is none.
+// Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. DEVPATH is not among them, see
+// [Device.Property]. They are immutable and can be compared with ==. The zero value has no property.
 //
-// They are one text, as udevd sends them, and not a map. A machine may have ten thousand devices with twenty properties each,
-// which take 0.5 KiB a device as text and 2 KiB as a map.
+// They are stored as one text, as udevd sends them, instead of a map. With twenty properties, a device takes 0.5 KiB as
+// text and 2 KiB as a map, and a machine may have ten thousand devices.
 type Properties struct {
-	text string // "KEY=VALUE\x00" for each, in the order of the keys, each key once
+	text string // "KEY=VALUE\x00" for each property, sorted by key, without duplicates
 }
 
-// NewProperties makes them of a map. DEVPATH is left out. No key of udev's holds "=" or NUL, and no value holds NUL.
+// NewProperties makes properties from a map. It omits DEVPATH. Keys of udev contain neither "=" nor NUL, and values
+// contain no NUL.
 func NewProperties(all map[string]string) Properties {
 	size := 0
 	for key, value := range all {
@@ -37,13 +38,13 @@ func NewProperties(all map[string]string) Properties {
 	return Properties{text.String()}
 }
 
-// Value returns the value of a property, or "" if it is not there.
+// Value returns the value of a property, or "" if it is missing.
 func (p Properties) Value(key string) string {
 	value, _ := p.Lookup(key)
 	return value
 }
 
-// Lookup returns the value of a property, and whether it is there.
+// Lookup returns the value of a property, and whether it exists.
 func (p Properties) Lookup(key string) (value string, ok bool) {
 	for name, value := range p.All() {
 		if name == key {
@@ -53,7 +54,7 @@ func (p Properties) Lookup(key string) (value string, ok bool) {
 	return "", false
 }
 
-// All yields keys and values in the order of the keys.
+// All yields the keys and values, sorted by key.
 func (p Properties) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for rest := p.text; rest != ""; {
@@ -66,7 +67,7 @@ func (p Properties) All() iter.Seq2[string, string] {
 	}
 }
 
-// With returns the properties with another value of one of them, which need not have been there.
+// With returns a copy of the properties in which key has the given value.
 func (p Properties) With(key, value string) Properties {
 	all := maps.Collect(p.All())
 	all[key] = value

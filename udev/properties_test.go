@@ -36,7 +36,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// Two are equal exactly if they hold the same properties, given in any order.
+// Two values are equal exactly if they have the same properties, given in any order.
 func TestPropertiesCompare(t *testing.T) {
 	p := udev.NewProperties(map[string]string{"A": "1", "B": "2"})
 	for name, c := range map[string]struct {

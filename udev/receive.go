@@ -39,8 +39,8 @@ func (m *Monitor) next(fd int) (Event, error) {
 	}
 }
 
-// trusted reports whether udevd may have sent a message. It came from uid 0 to all members of udev's group. A process that is
-// root in another user namespace has another uid here, and a message to this socket alone is not udevd's.
+// trusted reports whether a message may be from udevd. A message of udevd comes from uid 0 and is sent to udev's group.
+// Root of another user namespace has a different uid here, and udevd sends no message to this socket alone.
 func trusted(from unix.Sockaddr, control []byte) bool {
 	netlink, ok := from.(*unix.SockaddrNetlink)
 	if !ok || netlink.Groups != groupUdevBit {

@@ -19,7 +19,8 @@ import (
 
 const rulesFile = "60-metalplug.rules"
 
-// script is what the rule of a subsystem has the shell do, for a device of that name or path, as udev hands it to the shell.
+// script returns the shell script in the rule of a subsystem, for a device of that name or path, as udev passes it to
+// the shell.
 func script(t *testing.T, subsystem, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(rulesFile)
@@ -30,12 +31,12 @@ func script(t *testing.T, subsystem, name string) string {
 	if found == nil {
 		t.Fatalf("%s has no script for subsystem %s", rulesFile, subsystem)
 	}
-	// In the substitutions of udev(7) "$$" is "$", "%k" the kernel's name, "%p" the path of the device.
+	// In the substitutions of udev(7), "$$" is "$", "%k" the kernel name, and "%p" the path of the device.
 	return strings.NewReplacer("$$", "$", "%k", path.Base(name), "%p", name).Replace(string(found[1]))
 }
 
-// run has the shell run a script with files below a directory instead of those of this machine, and returns what it says
-// and the links in /dev/char.
+// run executes a shell script with files below a directory instead of this machine's. It returns the output and the
+// links in /dev/char.
 func run(t *testing.T, script string, files map[string]string) (said string, links map[string]string) {
 	t.Helper()
 	root := t.TempDir()
@@ -52,7 +53,7 @@ func run(t *testing.T, script string, files map[string]string) (said string, lin
 		t.Fatal(err)
 	}
 	moved := regexp.MustCompile(`/(dev|proc|sys)/`).ReplaceAllString(script, root+"/$1/")
-	// A script that waits for a file does not wait here. The files that are there at once are enough.
+	// A script that waits for a file does not wait here. All files exist from the start.
 	out, err := exec.Command("/bin/sh", "-c", strings.ReplaceAll(moved, "sleep 0.1", "true")).Output()
 	if err != nil {
 		return "", nil
@@ -70,8 +71,8 @@ func run(t *testing.T, script string, files map[string]string) (said string, lin
 	return strings.TrimSpace(string(out)), links
 }
 
-// The link of a generic node is by the wwid of its own namespace, with any numbers, and not by that of the namespace whose
-// disk has these numbers.
+// The link of a generic node uses the wwid of its own namespace, whatever its numbers are. It does not use that of the
+// namespace whose disk has the same numbers.
 func TestRuleForNVMe(t *testing.T) {
 	const first, second, head = "/devices/pci0000:00/0000:00:1d.0/nvme/nvme4/", "/devices/pci0000:00/0000:00:1e.0/nvme/nvme3/", "/devices/virtual/nvme-subsystem/nvme-subsys5/"
 	files := map[string]string{
@@ -119,7 +120,7 @@ func TestRulesForNVIDIA(t *testing.T) {
 	}
 }
 
-// udevd passes over a rule that it cannot read, and says so in the journal only.
+// udevd ignores a rule that it cannot parse, and reports that only in the journal.
 func TestRulesAreWellFormed(t *testing.T) {
 	const since = 254 // udevadm(8), verify
 	out, err := exec.Command("udevadm", "--version").Output()

@@ -11,29 +11,29 @@ import (
 	"sync/atomic"
 )
 
-// Options say where the system's parts are. The zero value is this machine as it usually is.
+// Options has the locations of the system's parts. The zero value uses the standard locations of this machine.
 type Options struct {
-	Socket *os.File // udev's event socket as systemd passes it, for [MonitorFromFile], or nil to open one
-	// KernelLog is /dev/kmsg as systemd passes it, which is read from the first message that was not read before. With nil
-	// [Open] opens it, and reads the messages from now on.
+	Socket *os.File // udev's event socket from systemd, for [MonitorFromFile], or nil to open one
+	// KernelLog is /dev/kmsg from systemd, which is read from the first unread message. If it is nil, [Open] opens the
+	// log and reads later messages only.
 	KernelLog *os.File
-	Proc      string // where procfs is, or empty for /proc
-	Run       string // where udevd keeps its state in the directory udev, or empty for /run
-	Cgroup    string // where cgroup v2 is, in which udevd's unit has one, or empty for /sys/fs/cgroup
+	Proc      string // mount point of procfs, or empty for /proc
+	Run       string // parent of udevd's state directory udev, or empty for /run
+	Cgroup    string // mount point of cgroup v2, which has a cgroup for udevd's unit, or empty for /sys/fs/cgroup
 }
 
-// System is this machine's udev, as a [Source]. Devices come from libudev, events from a [Monitor], for what is
-// mounted from procfs and for what drivers only log from the kernel's log. Its methods are safe for concurrent use.
+// System is a [Source] for this machine's udev. Devices come from libudev, events from a [Monitor], mounts from procfs,
+// and messages of drivers from the kernel log. Its methods are safe for concurrent use.
 type System struct {
 	monitor *Monitor
 	mounts  []*table
 	udevd   *udevdWatch
 	log     *kernelLog            // nil if it could not be opened
-	logErr  atomic.Pointer[error] // why it is not read, or nil
+	logErr  atomic.Pointer[error] // why the log is not read, or nil
 	run     string
 }
 
-// Open begins to listen. Events from then on wait for Listen. The caller has to close the system.
+// Open starts to listen. Later events are queued until Listen is called. The caller must close the system.
 func Open(o Options) (s *System, err error) {
 	if err := checkLibudev(); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func Open(o Options) (s *System, err error) {
 	return s, nil
 }
 
-// Close ends listening permanently. Listen must have returned.
+// Close stops listening permanently. Listen must have returned.
 func (s *System) Close() error {
 	closeTables(s.mounts)
 	s.udevd.close()
@@ -75,7 +75,7 @@ func (s *System) Close() error {
 	return s.monitor.Close()
 }
 
-// KernelLog returns why the kernel's log is not read, or not any more, or nil. Without the log no [Logged] comes.
+// KernelLog returns why the kernel log is not read, or nil if it is read. Without the log there are no [Logged] events.
 func (s *System) KernelLog() error {
 	if err := s.logErr.Load(); err != nil {
 		return *err
@@ -83,8 +83,8 @@ func (s *System) KernelLog() error {
 	return nil
 }
 
-// Enumerate lists all devices that have a subsystem, also those that udevd has not processed. It reads the whole of sysfs and
-// udev's database, some 0.1 ms for each device. It leaves out a device that vanishes in between.
+// Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all
+// of sysfs and udev's database, which takes about 0.1 ms for each device. It omits a device that vanishes in between.
 func (s *System) Enumerate() ([]Device, error) {
 	devices, err := enumerate()
 	if err != nil {
@@ -93,8 +93,8 @@ func (s *System) Enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-// Listen sends the events of udevd, of its absence, of the mounts and of the kernel's log until parent ends, whose error it then
-// returns. If the kernel's log cannot be read any more, it goes on without. It may be called once.
+// Listen sends the events of udevd, its absence, the mounts and the kernel log until parent ends, and returns the error
+// of parent. If the kernel log becomes unreadable, it continues without the log. It may be called once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -118,11 +118,11 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	return context.Cause(ctx)
 }
 
-// Running reports whether there is an udevd. Without one no event comes and no node gets its links. Listen sends [Missed] at
-// intervals instead.
+// Running reports whether udevd runs. Without udevd there are no events, and nodes get no links. Listen then sends
+// [Missed] at intervals.
 func (s *System) Running() bool { return s.udevd.running() }
 
-// Dropped returns the counters of the event socket and of the kernel's log.
+// Dropped returns the counters of the event socket and the kernel log.
 func (s *System) Dropped() Dropped {
 	dropped := s.monitor.Dropped()
 	if s.log != nil {

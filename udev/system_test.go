@@ -55,7 +55,7 @@ func TestEnumerate(t *testing.T) {
 		if link, err := os.Readlink(d.SysPath + "/subsystem"); err == nil && filepath.Base(link) != d.Subsystem {
 			t.Errorf("device %+v: the kernel says %s", d, link)
 		}
-		kernel, _ := os.ReadFile(d.SysPath + "/uevent") // what is not there says nothing
+		kernel, _ := os.ReadFile(d.SysPath + "/uevent") // a missing file counts as empty
 		for line := range strings.Lines(string(kernel)) {
 			name, isNode := strings.CutPrefix(line, "DEVNAME=")
 			devType, isType := strings.CutPrefix(line, "DEVTYPE=")
@@ -118,7 +118,7 @@ func TestSystemKernelLog(t *testing.T) {
 	}
 }
 
-// A container may have /dev/null in the place of the kernel's log.
+// A container may have /dev/null instead of the kernel log.
 func TestSystemGoesOnWithoutTheKernelLog(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -130,7 +130,7 @@ func TestSystemGoesOnWithoutTheKernelLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.close()
-	proc, _ := namespace(t) // a mount on this host during the test is an event too
+	proc, _ := namespace(t) // a mount on this host during the test would be an event too
 	mounts, err := openMounts(proc)
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package udev reports the devices of this machine and what happens to them, as udevd sees it.
+// Package udev reports the devices of this machine and their changes, as udevd sees them.
 //
-// Two rules hold for its users. An event is only a hint to look again at a sysfs path, because the kernel may lose, reorder
-// and repeat events. And a source listens from the moment it is opened, so that enumerating afterwards misses nothing. A
-// change in between is seen twice.
+// Its users must follow two rules. An event is only a hint to inspect a sysfs path again, because the kernel may lose,
+// reorder and repeat events. A source listens from the moment it is opened, so an enumeration after that misses
+// nothing. A change between the two is seen twice.
 package udev
 
 import (
@@ -15,10 +15,11 @@ import (
 	"time"
 )
 
-// Device is a copy of one device as udev reports it. No handle of libudev leaves this package. == compares two reports.
+// Device is a copy of one device as udev reports it. Handles of libudev do not leave this package. Two reports can be
+// compared with ==.
 type Device struct {
-	Subsystem  string // of the kernel, "nvme", "drm", "infiniband"
-	DevType    string // udev's devtype, "disk", "partition", "drm_minor", usually empty
+	Subsystem  string // of the kernel, such as "nvme", "drm", "infiniband"
+	DevType    string // of udev, such as "disk", "partition", "drm_minor", usually empty
 	SysPath    string // "/sys/devices/…", always with the prefix "/sys", also for a recording
 	DevNode    string // "/dev/nvme0n1", empty for a device without a node
 	Properties Properties
@@ -43,34 +44,35 @@ func (d Device) Property(key string) (value string, ok bool) {
 	return d.Properties.Lookup(key)
 }
 
-// devPath is the property that says where below /sys a device is.
+// devPath is the property with the path of a device below /sys.
 const devPath = "DEVPATH"
 
 // Actions of an [Event] that are not the kernel's own.
 const (
-	// Overflow says that events were lost and everything must be enumerated again.
+	// Overflow means that events were lost and all devices must be enumerated again.
 	Overflow = "overflow"
-	// Missed says that udevd was absent, and everything must be enumerated again.
+	// Missed means that udevd was absent and all devices must be enumerated again.
 	Missed = "missed"
-	// Mounts says that the set of block devices which this host has mounted or swaps to has changed.
+	// Mounts means that the set of mounted or swapped-to block devices has changed.
 	Mounts = "mounts"
-	// Logged says that a driver has written a message about a device into the kernel's log. The property MESSAGE holds it.
+	// Logged means that a driver has written a message about a device to the kernel log. The property MESSAGE contains
+	// it.
 	Logged = "logged"
 )
 
 // Event is a hint that something happened to a device.
 type Event struct {
 	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Missed], [Mounts], [Logged]
-	Device   Device    // as the event reports it, empty for the first three, and for [Logged] hardly more than the path
-	Received time.Time // when this process read it
+	Device   Device    // as the event reports it; empty for the first three, and little more than the path for [Logged]
+	Received time.Time // when this process read the event
 }
 
-// Source is where devices come from, the machine's udev or a recording of another machine.
+// Source is a source of devices, either the machine's udev or a recording of another machine.
 type Source interface {
-	// Enumerate lists all devices that are present now. It blocks while it reads sysfs and udev's database.
+	// Enumerate returns all devices that are present now. It blocks while it reads sysfs and udev's database.
 	Enumerate() ([]Device, error)
-	// Listen sends every event since the source was opened, until ctx ends, whose error it then returns.
-	// It may be called once.
+	// Listen sends every event since the source was opened until ctx ends, and returns the error of ctx. It may be
+	// called once.
 	Listen(ctx context.Context, events chan<- Event) error
 }
 
@@ -78,10 +80,10 @@ type Source interface {
 type Match struct {
 	Subsystem  string
 	DevType    string
-	Properties map[string]string // property name to [Glob] pattern, of which all must hold
+	Properties map[string]string // [Glob] patterns by property name, which must all match
 }
 
-// Matches reports whether d is selected.
+// Matches reports whether m selects d.
 func (m Match) Matches(d Device) bool {
 	if m.Subsystem != "" && m.Subsystem != d.Subsystem || m.DevType != "" && m.DevType != d.DevType {
 		return false
@@ -95,11 +97,11 @@ func (m Match) Matches(d Device) bool {
 	return true
 }
 
-// Glob reports whether value matches a shell pattern as udev's rules write it. It has alternatives separated by "|", each
-// with "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in a file name, "*" also matches "/". A malformed pattern
-// matches nothing. [CheckGlob] finds it beforehand.
+// Glob reports whether value matches a shell pattern in the syntax of udev's rules. It has alternatives separated by
+// "|", each with "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in a file name, "*" also matches "/". A
+// malformed pattern matches nothing. [CheckGlob] reports such a pattern beforehand.
 func Glob(pattern, value string) bool {
-	// path.Match stops "*" at a slash. No property holds a NUL, so it can stand in for the slash on both sides.
+	// In path.Match, "*" does not match a slash. No property contains NUL, so NUL can replace the slash on both sides.
 	pattern, value = strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00")
 	for alternative := range strings.SplitSeq(pattern, "|") {
 		if ok, err := path.Match(alternative, value); ok && err == nil {
@@ -109,7 +111,7 @@ func Glob(pattern, value string) bool {
 	return false
 }
 
-// CheckGlob returns the error of a malformed pattern.
+// CheckGlob returns an error if a pattern is malformed.
 func CheckGlob(pattern string) error {
 	for alternative := range strings.SplitSeq(pattern, "|") {
 		if _, err := path.Match(alternative, ""); err != nil {
@@ -119,7 +121,8 @@ func CheckGlob(pattern string) error {
 	return nil
 }
 
-// IsPCIAddress reports whether a name is the address of a PCI function, 0000:3b:00.0. A domain may have more digits.
+// IsPCIAddress reports whether name is the address of a PCI function, such as 0000:3b:00.0. A domain may have more
+// digits.
 func IsPCIAddress(name string) bool { return pciAddress.MatchString(name) }
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)

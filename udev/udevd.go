@@ -14,18 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// absentInterval is how often everything is to be enumerated while there is no udevd, since no event comes.
+// absentInterval is how often all devices are enumerated while udevd is absent, because there are no events.
 const absentInterval = 5 * time.Second
 
-// udevdCgroup is the file cgroup.events of udevd's unit. Its key "populated" says whether a process is in the cgroup, and a
-// change modifies the file ("[Un]populated Notification" in the kernel's Documentation/admin-guide/cgroup-v2.rst).
+// udevdCgroup is the file cgroup.events of udevd's unit. Its key "populated" shows whether the cgroup has a process,
+// and each change of it modifies the file ("[Un]populated Notification" in the kernel's
+// Documentation/admin-guide/cgroup-v2.rst).
 const udevdCgroup = "system.slice/systemd-udevd.service/cgroup.events"
 
-// udevdWatch notices that udevd ends. Events of that time never come, because udevd does not send them when it is back.
-// Nothing wakes up while udevd runs.
+// udevdWatch notices when udevd ends. Events of that time are lost, because udevd does not send them after it has
+// restarted. It sleeps while udevd runs.
 type udevdWatch struct {
-	cgroup   string // where cgroup v2 is
-	run      string // where udevd keeps its state, in the directory udev
+	cgroup   string // mount point of cgroup v2
+	run      string // parent of udevd's state directory udev
 	interval time.Duration
 	fd       int      // of inotify
 	inotify  *os.File // for reads that wait
@@ -41,8 +42,9 @@ func openUdevdWatch(cgroup, run string) (*udevdWatch, error) {
 
 func (w *udevdWatch) close() { w.inotify.Close() }
 
-// running reports whether udevd's cgroup has a process. Where systemd has no cgroup v2, the files of udevd tell. The sandbox
-// of the unit hides the control socket, since udevd obeys every process of uid 0 there. The database is there permanently.
+// running reports whether udevd's cgroup has a process. If systemd does not use cgroup v2, it checks the files of
+// udevd. The sandbox of the unit hides the control socket, because udevd obeys every process with uid 0 there. The
+// database exists permanently.
 func (w *udevdWatch) running() bool {
 	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err == nil {
 		text, err := os.ReadFile(filepath.Join(w.cgroup, udevdCgroup))
@@ -56,15 +58,15 @@ func (w *udevdWatch) running() bool {
 	return false
 }
 
-// listen sends [Missed] when udevd ends and when it is back, and at intervals in between, until ctx ends, whose error it then
-// returns.
+// listen sends [Missed] when udevd ends, at intervals while it is absent, and when it is back. It returns the error of
+// ctx when ctx ends.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, w.inotify)()
 	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)
 	for changed := false; ; changed = true {
 		w.arm()
 		var limit time.Time
-		if absent := !w.running(); absent || changed { // from here on, the watch notices a change
+		if absent := !w.running(); absent || changed { // later changes wake up the watch
 			if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
 				return err
 			}
@@ -73,7 +75,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 			}
 		}
 		_ = w.inotify.SetReadDeadline(limit)
-		if ctx.Err() != nil { // its end may have set the deadline before
+		if ctx.Err() != nil { // the end of ctx may have set the deadline already
 			return ctx.Err()
 		}
 		_, err := w.inotify.Read(buf)
@@ -86,11 +88,11 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// arm watches the cgroup that is there now, or else the directory in which it appears. Where the kernel allows no more
-// watches, udevd is looked for at intervals while it is absent, and its end is not noticed.
+// arm watches the existing cgroup, or else the directory in which it will appear. If the kernel allows no more watches,
+// an absent udevd is checked for at intervals, and the end of udevd is not noticed.
 func (w *udevdWatch) arm() {
 	file := filepath.Join(w.cgroup, udevdCgroup)
-	for range 2 { // the cgroup may appear before the watch of the directory is there
+	for range 2 { // the cgroup may appear before its directory is watched
 		if _, err := unix.InotifyAddWatch(w.fd, file, unix.IN_MODIFY|unix.IN_DELETE_SELF); err == nil {
 			return
 		}

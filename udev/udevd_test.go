@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// cgroups is a made-up cgroup v2 in which systemd runs.
+// cgroups is a simulated cgroup v2 of a node with systemd.
 type cgroups struct {
 	t    *testing.T
 	root string
@@ -51,7 +51,7 @@ func (c cgroups) remove() {
 	c.must(os.Remove(filepath.Join(c.root, filepath.Dir(udevdCgroup))))
 }
 
-// present watches a udevd that runs.
+// present watches a running udevd.
 func present(t *testing.T) *udevdWatch {
 	t.Helper()
 	c := newCgroups(t)
@@ -81,7 +81,7 @@ func (c cgroups) watch(interval time.Duration) <-chan Event {
 	return events
 }
 
-// missed waits for an event.
+// missed waits for a Missed event.
 func (c cgroups) missed(events <-chan Event) {
 	c.t.Helper()
 	select {
@@ -94,7 +94,7 @@ func (c cgroups) missed(events <-chan Event) {
 	}
 }
 
-// While there is no udevd, everything is enumerated at intervals, and once more when it is back, each time.
+// While udevd is absent, all devices are enumerated at intervals, and once more when it is back.
 func TestUdevdThatEnds(t *testing.T) {
 	for name, end := range map[string]func(cgroups){
 		"its cgroup is empty": func(c cgroups) { c.put("0") },
@@ -116,11 +116,11 @@ func TestUdevdThatEnds(t *testing.T) {
 	}
 }
 
-// Everything is enumerated at once when udevd ends and when it is back, also with other units that start in between.
+// All devices are enumerated immediately when udevd ends and when it is back, even if other units start in between.
 func TestUdevdIsBackAtOnce(t *testing.T) {
 	c := newCgroups(t)
 	events := c.watch(time.Hour)
-	c.missed(events) // it is absent, and what happens from here on is noticed
+	c.missed(events) // udevd is absent, and later changes are noticed
 	c.must(os.Mkdir(filepath.Join(c.root, "system.slice", "other.service"), 0o755))
 	c.put("1")
 	c.missed(events)
@@ -134,13 +134,13 @@ func TestUdevdIsBackAtOnce(t *testing.T) {
 	c.missed(events)
 }
 
-// TestUdevdIsRestarted has udevd back before the watch has looked.
+// TestUdevdIsRestarted restarts udevd before the watch checks for it.
 func TestUdevdIsRestarted(t *testing.T) {
 	c := newCgroups(t)
 	c.put("1")
 	events := c.watch(20 * time.Millisecond)
 	limit := time.After(10 * time.Second)
-	for { // it may not watch yet
+	for { // the watch may not be armed yet
 		c.put("0")
 		c.put("1")
 		select {
@@ -156,7 +156,7 @@ func TestUdevdIsRestarted(t *testing.T) {
 	}
 }
 
-// TestUdevdRunning checks that the files of udevd decide where systemd has no cgroup v2.
+// TestUdevdRunning checks that udevd's files decide if systemd does not use cgroup v2.
 func TestUdevdRunning(t *testing.T) {
 	c := newCgroups(t)
 	w := &udevdWatch{cgroup: c.root, run: c.root}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-unit runs one unit of a vendor for metalplugd. It takes one request over the socket that is its standard
-// input, gives one answer, and ends. It needs no capability, only the uid 0 that systemd asks for.
+// Command metalplug-unit runs one vendor unit for metalplugd. It reads one request from the socket that is its standard
+// input, sends one answer, and exits. It needs no capability, only uid 0, which systemd requires.
 package main
 
 import (

@@ -27,10 +27,10 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitConfig = 78 // EX_CONFIG of sysexits.h, after which the unit does not restart
+	exitConfig = 78 // EX_CONFIG of sysexits.h, after which the unit is not restarted
 )
 
-// version is set when a release is built.
+// version is set at build time for releases.
 var version = "unreleased"
 
 const help = `metalplugd offers the devices of this machine to the kubelet until it is stopped.
@@ -74,7 +74,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	load := func() (config.Config, error) { return usable(*file) }
 	absolute, err := filepath.Abs(*file)
-	if err != nil { // the working directory is gone
+	if err != nil { // the working directory was removed
 		absolute = *file
 	}
 	loaded, err := load()
@@ -89,8 +89,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer log.Close()
 	plugin.LogTo(log.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop)   // the second signal kills
-	signal.Ignore(syscall.SIGPIPE) // the daemon goes on without a reader of its log
+	context.AfterFunc(ctx, stop)   // the second signal kills the process
+	signal.Ignore(syscall.SIGPIPE) // the daemon continues without a reader of its log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	if *preview { // its error is in the answer
@@ -136,7 +136,7 @@ func usable(file string) (config.Config, error) {
 	return c, c.Check()
 }
 
-// usage says what is wrong with the command line.
+// usage prints an error of the command line.
 func usage(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "metalplugd: %v\nSee 'metalplugd --help'.\n", err)
 	return exitUsage

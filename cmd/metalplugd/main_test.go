@@ -31,7 +31,7 @@ func TestExitCodes(t *testing.T) {
 		name string
 		args []string
 		code int
-		text string // in what is printed
+		text string // expected in the output
 	}{
 		{"version", []string{"--version"}, exitOK, "metalplugd unreleased (go"},
 		{"help", []string{"--help"}, exitOK, "-log-level LEVEL"},

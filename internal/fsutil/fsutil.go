@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fsutil reads and replaces the files that metalplug keeps, and says in short why that failed.
+// Package fsutil reads and replaces the files of metalplug, with short errors.
 package fsutil
 
 import (
@@ -13,14 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsynced is the error of a replacement that a crash may undo.
+// ErrUnsynced means that a crash may undo a replacement.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
-// ReplaceFile replaces a file by the output of encode, with these permissions under any umask. After a crash the old or
-// the new file is there, whole. It writes to NAME.new first. Only one call at a time may replace a file.
+// ReplaceFile replaces a file by the output of encode, with the given permissions regardless of the umask. After a
+// crash, either the old or the new file is complete. It writes to NAME.new first. Calls for the same file must not run
+// at the same time.
 func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) error) error {
 	next := name + ".new"
-	_ = os.Remove(next) // left by a crash. It could be a link
+	_ = os.Remove(next) // left over from a crash, and possibly a link
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -44,9 +45,10 @@ func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) er
 	return nil
 }
 
-// ReadRegular reads a regular file of at most limit bytes. Anything else is an error, also a link and a pipe.
+// ReadRegular reads a regular file with at most limit bytes. For anything else, such as a link or a pipe, it returns an
+// error.
 func ReadRegular(name string, limit int64) ([]byte, error) {
-	// Without O_NONBLOCK a pipe would wait for its writer.
+	// Without O_NONBLOCK, opening a pipe would wait for a writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("read %s: it is a symbolic link", name)
@@ -71,7 +73,7 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// SyncDir makes the names in a directory outlast a crash.
+// SyncDir flushes the entries of a directory to disk, so that they survive a crash.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -81,8 +83,8 @@ func SyncDir(dir string) error {
 	return d.Sync()
 }
 
-// Cause returns the errno in an error, without what the os and net packages put around it, for a caller that names the operation
-// and the path. It returns an error without an errno as it is.
+// Cause returns the errno of an error, without the context that the packages os and net add. It is for callers that
+// name the operation and the path themselves. It returns an error without an errno unchanged.
 func Cause(err error) error {
 	if errno := unix.Errno(0); errors.As(err, &errno) {
 		return errno

@@ -15,8 +15,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// TestReplaceFile checks that a link in the place of the new file is not written through, and that a failure leaves the
-// old file.
+// TestReplaceFile checks that a link in place of the new file is not followed, and that a failure keeps the old file.
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	name, elsewhere := filepath.Join(dir, "file"), filepath.Join(dir, "elsewhere")
@@ -46,8 +45,8 @@ func TestReplaceFile(t *testing.T) {
 	}
 }
 
-// TestReadRegular checks that everything but a small regular file is refused, and that no read waits for the writer of a
-// pipe.
+// TestReadRegular checks that everything except a small regular file is rejected, and that no read waits for the writer
+// of a pipe.
 func TestReadRegular(t *testing.T) {
 	for want, put := range map[string]func(name string) error{
 		"":                            func(name string) error { return os.WriteFile(name, []byte("1234"), 0o600) },

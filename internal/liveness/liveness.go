@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveness finds a loop that no longer makes progress. Nothing wakes up until another goroutine asks.
+// Package liveness detects loops that make no progress. It causes no wake-ups except when a goroutine checks a loop.
 package liveness
 
 import (
@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Probe asks one loop whether it makes progress. The zero value is ready. Its methods are safe for concurrent use.
+// Probe checks whether a loop makes progress. The zero value is ready. Its methods are safe for concurrent use.
 type Probe struct {
 	once  sync.Once
 	asked chan struct{}
@@ -24,20 +24,20 @@ func (p *Probe) init() {
 	})
 }
 
-// Asked returns the channel from which the loop receives a question. To receive it is the answer.
+// Asked returns the channel on which the loop receives questions. Receiving a question answers it.
 func (p *Probe) Asked() <-chan struct{} {
 	p.init()
 	return p.asked
 }
 
-// End answers all questions from now on. The loop calls it when it returns.
+// End answers all future questions. The loop calls it when it returns.
 func (p *Probe) End() {
 	p.init()
 	p.end()
 }
 
-// Alive returns when the loop, which may start later, has answered or has ended. The error is that of ctx with the name of the
-// loop.
+// Alive returns when the loop has answered or ended. The loop may start later. The error is that of ctx, with the name
+// of the loop.
 func (p *Probe) Alive(ctx context.Context, name string) error {
 	p.init()
 	select {
@@ -49,7 +49,7 @@ func (p *Probe) Alive(ctx context.Context, name string) error {
 	return nil
 }
 
-// Poke puts a signal into a channel of one slot, unless there is one. It does not block.
+// Poke sends a signal to a channel with a buffer of one, unless a signal is already there. It does not block.
 func Poke(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

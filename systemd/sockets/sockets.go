@@ -10,8 +10,8 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 )
 
-// Passed returns the descriptors that the service manager has passed on, by FileDescriptorName=. The caller owns them.
-// A second call returns the same.
+// Passed returns the descriptors that the service manager has passed, by FileDescriptorName=. The caller owns them. A
+// second call returns the same.
 func Passed() map[string]*os.File {
 	sockets := make(map[string]*os.File)
 	for name, files := range activation.FilesWithNames() {

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attrs writes the attributes in a directory of a device and those in directories below it that are no devices. The kernel
-// lists them nowhere, so it reads everything that is not known to be useless or harmful. A class that does not exist yet may
-// need it, and a recording cannot be asked again.
+// attrs writes the attributes in the directory of a device, and those in its subdirectories that are not devices. The
+// kernel has no list of attributes, so attrs reads every file that is not known to be useless or harmful. A future
+// class may need any of them, and a recording cannot be extended later.
 func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, depth int) {
 	entries, err := os.ReadDir(filepath.Join(dir, below))
 	if err != nil {
-		return // it has vanished
+		return // the device has vanished
 	}
 	for _, e := range entries {
 		name := path.Join(below, e.Name())
@@ -47,8 +47,8 @@ func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, de
 	}
 }
 
-// skipped reports whether an entry of a device's directory is left alone. It follows from the rest, is large or of no use, or
-// a read of it has an effect or takes the hardware long.
+// skipped reports whether an entry of a device's directory is omitted. Such an entry is redundant, large or useless, or
+// reading it changes something or takes the hardware long.
 func skipped(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",
@@ -61,10 +61,11 @@ func skipped(name string) bool {
 	})
 }
 
-// errUnread is the error of an attribute that can only be written.
+// errUnread is returned for write-only attributes.
 var errUnread = errors.New("cannot be read")
 
-// readAttr reads an attribute in one plain read, past the Go poller, which would wait forever where a driver answers EAGAIN.
+// readAttr reads an attribute with a single read, without the Go poller, which would wait forever if a driver returned
+// EAGAIN.
 func readAttr(file string, e fs.DirEntry) (string, error) {
 	if info, err := e.Info(); err != nil || info.Mode().Perm()&0o444 == 0 {
 		return "", errUnread
@@ -94,7 +95,7 @@ func writeAttr(text *strings.Builder, name, value string) {
 	fmt.Fprintf(text, "H: %s=%s\n", name, hex.EncodeToString([]byte(value)))
 }
 
-// escape is the inverse of unescape, as g_strescape of GLib.
+// escape is the inverse of unescape, and equal to g_strescape of GLib.
 func escape(text string) string {
 	var b strings.Builder
 	for i := range len(text) {

@@ -14,16 +14,16 @@ var bundled embed.FS
 
 // Named is a recording that comes with the program.
 type Named struct {
-	Name  string // of the file, without its ending, "nvme-blank"
-	Title string // one line for people, from the comment with "title" that begins the text
-	Text  []byte // for [Parse], and the caller may write to it
+	Name  string // of the file, without its extension, such as "nvme-blank"
+	Title string // one line for people, from the "title" comment at the start of the text
+	Text  []byte // for [Parse]; the caller may modify it
 }
 
 // Bundled lists the recordings that come with the program, sorted by name.
 func Bundled() []Named {
 	entries, err := bundled.ReadDir("bundled")
 	if err != nil {
-		panic(fmt.Errorf("list bundled recordings: %w", err)) // the files are part of the program
+		panic(fmt.Errorf("list bundled recordings: %w", err)) // the files are embedded in the program
 	}
 	list := make([]Named, len(entries))
 	for i, entry := range entries {

@@ -75,7 +75,8 @@ func TestMaskOfSecretsInSecrets(t *testing.T) {
 	if strings.Contains(masked, "ABCDE") || strings.Contains(masked, "4142434445") || !strings.HasSuffix(masked, " x") {
 		t.Errorf("%q", masked)
 	}
-	// The longer one is replaced as a whole. Otherwise it would have two halves that fit together by chance only.
+	// The longer identity is replaced as a whole. Otherwise it would be replaced in two parts, which would match the
+	// other texts only by chance.
 	if fields := strings.Fields(masked); strings.HasPrefix(fields[0], fields[1]) {
 		t.Errorf("%q", masked)
 	}
@@ -102,8 +103,7 @@ malformed
 	}
 }
 
-// Attributes that can only be written or are too deep are left alone, and so are other devices and links that lead nowhere in
-// sysfs.
+// Attributes that are write-only or too deep, other devices, and links to nothing in sysfs are left out.
 func TestAttributesThatAreLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Parse reads the text of a recording. An error names the line and says what was expected there.
+// Parse parses the text of a recording. An error names the line and what was expected there.
 func Parse(text []byte) (*Recording, error) {
 	p := parser{recording: &Recording{make(map[string]device), make(map[string]bool), newTree()}}
 	number := 0
@@ -27,19 +27,19 @@ func Parse(text []byte) (*Recording, error) {
 		return nil, fmt.Errorf("line %d: %w", number, err)
 	}
 	r := p.recording
-	for _, path := range r.paths() { // last, since the text's own word counts, and of two devices the first
+	for _, path := range r.paths() { // added last, because entries of the text and of earlier devices take precedence
 		r.tree.derive(r.devices[path].Device)
 	}
 	return r, nil
 }
 
-// parser is the state between two lines.
+// parser is the state between two lines of a recording.
 type parser struct {
 	recording  *Recording
-	path       string // of the block's device, below /sys, or empty between blocks
+	path       string // path of the block's device below /sys, or empty between blocks
 	text       strings.Builder
 	properties map[string]string
-	node       string // of N:, below /dev, "nvme0"
+	node       string // from N:, the name below /dev, such as "nvme0"
 	links      []string
 }
 
@@ -89,7 +89,7 @@ func (p *parser) parseField(tag byte, value string) error {
 	case 'L':
 		return p.parseLink(value)
 	case 'M', 'R', 'J', 'U', 'T', 'D', 'I', 'Q', 'V', 'B':
-		return nil // the properties have all of it too, see info in udevadm(8)
+		return nil // the properties contain all of it, see info in udevadm(8)
 	}
 	return fmt.Errorf("expected one of P: N: S: E: A: H: L: F:, found %q", string(tag)+":")
 }
@@ -108,8 +108,7 @@ func (p *parser) beginBlock(devPath string) error {
 	return p.recording.tree.addDir("sys" + devPath)
 }
 
-// endBlock adds the device. The name of its node and its links are properties even where the text has them only in lines N
-// and S.
+// endBlock adds the device. Its node and links become properties even if the text has them only in lines N and S.
 func (p *parser) endBlock() error {
 	if p.path == "" {
 		return nil
@@ -194,7 +193,8 @@ func unhex(text string) (string, error) {
 	return string(decoded), nil
 }
 
-// unescape undoes g_strescape, with which umockdev-record writes attributes. It uses the letters of C and octal numbers.
+// unescape reverses g_strescape, with which umockdev-record writes attributes. It accepts the letter escapes of C and
+// octal numbers.
 func unescape(text string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(text))
@@ -219,7 +219,7 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// clip quotes what was found, short enough for a line of a log.
+// clip quotes the unexpected text, shortened for a line of a log.
 func clip(text string) string {
 	const most = 60
 	if len(text) > most {

@@ -61,7 +61,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestWindowsLineEnds has the line ends of bug reports from web forms.
+// TestWindowsLineEnds parses text with the line ends that web forms put into bug reports.
 func TestWindowsLineEnds(t *testing.T) {
 	r := mustParse(t, strings.ReplaceAll(disk, "\n", "\r\n"))
 	if len(r.Devices()) != 2 || r.Devices()[0].Subsystem != "pci" {
@@ -69,9 +69,9 @@ func TestWindowsLineEnds(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that every text that parses makes a tree inside its root, without a link that leads out of it. The other
-// tests have large trees. Go's fuzzer ends a process that stays with one input for 10 s (internal/fuzz/worker.go), and under
-// load the hundreds of files of a large tree took that long.
+// FuzzParse checks that every valid recording makes a tree inside its root, and that no link leads out of it. Other
+// tests use large trees. Go's fuzzer kills a process that spends 10 s on one input (internal/fuzz/worker.go), which
+// under load was enough time for the hundreds of files of a large tree.
 func FuzzParse(f *testing.F) {
 	const largest = 8 << 10
 	nothing, err := recording.Parse(nil)

@@ -14,26 +14,28 @@ import (
 )
 
 const (
-	// attrSize is the most that is read of one attribute, in bytes. sysfs gives a page (Documentation/filesystems/sysfs.rst).
+	// attrSize is the maximum number of bytes that are read from an attribute. An attribute in sysfs has at most one
+	// page (Documentation/filesystems/sysfs.rst).
 	attrSize = 4096
-	// configSize is the part of PCI configuration space that is recorded, in bytes. It is the header, which the kernel keeps
-	// (PCI_STD_HEADER_SIZEOF).
+	// configSize is the number of recorded bytes of PCI configuration space. This is the header, which the kernel
+	// caches (PCI_STD_HEADER_SIZEOF).
 	configSize = 64
-	// attrDepth is how deep attributes lie below their device. The deepest is "ports/1/gid_attrs/ndevs/0" of InfiniBand.
+	// attrDepth is the maximum depth of an attribute below its device. The deepest known one is
+	// "ports/1/gid_attrs/ndevs/0" of InfiniBand.
 	attrDepth = 5
 )
 
-// Recorder writes recordings of a machine. They are the text that umockdev-record writes, with files of /proc and nodes of
-// /dev in lines of our own, which begin with F. It needs no privileges, but what only root may read is not in the recording
-// without them.
+// Recorder writes recordings of a machine. They are in the format of umockdev-record, plus lines that begin with F for
+// files of /proc and nodes of /dev. A Recorder needs no privileges, but without root the recording lacks files that
+// only root can read.
 type Recorder struct {
-	Sys, Dev, Proc string // where the trees are, "/sys", "/dev" and "/proc"
-	Serials        bool   // keep serial numbers and other identities, instead of a made-up one for each
+	Sys, Dev, Proc string // roots of the trees, such as "/sys", "/dev" and "/proc"
+	Serials        bool   // keep serial numbers and other identities instead of replacing them
 
-	secrets secrets // that were found, or that are to be hidden
+	secrets secrets // identities that were found or passed to Hide
 }
 
-// Hide has the recorder mask further texts.
+// Hide makes the recorder mask more texts.
 func (r *Recorder) Hide(texts ...string) {
 	if r.secrets == nil {
 		r.secrets = make(secrets)
@@ -43,7 +45,7 @@ func (r *Recorder) Hide(texts ...string) {
 	}
 }
 
-// Mask returns a text with a made-up identity for each one that was recorded or hidden, as in the recording.
+// Mask returns a text in which each recorded or hidden identity is replaced as in the recording.
 func (r *Recorder) Mask(text string) string {
 	if r.Serials {
 		return text
@@ -51,9 +53,9 @@ func (r *Recorder) Mask(text string) string {
 	return r.secrets.mask(text)
 }
 
-// Record writes the devices, with their attributes, and what of /proc and /dev says how they are used. The text is what
-// [Parse] reads. A device that vanishes in between is left out. It blocks as long as the kernel does, because some reads ask
-// the hardware.
+// Record writes the devices with their attributes, and the files of /proc and /dev that show how they are used. [Parse]
+// can read the text. A device that vanishes during the recording is omitted. It blocks as long as the kernel does,
+// because some attributes are read from the hardware.
 func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 	var text strings.Builder
 	r.Hide()
@@ -72,7 +74,7 @@ func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
-		return // buses and drivers, which follow from the links of their devices
+		return // buses and drivers, which the links of their devices imply
 	}
 	fmt.Fprintf(text, "P: %s\n", devPath)
 	if d.DevNode != "" {
@@ -84,7 +86,7 @@ func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	for key, value := range d.Properties.All() {
 		switch key {
 		case "DEVNAME", "DEVLINKS", "USEC_INITIALIZED", "ACTION", "SEQNUM":
-			continue // follow from the rest, or from the moment
+			continue // redundant, or valid only at the moment
 		}
 		if strings.ContainsAny(key+value, "\n\x00") {
 			continue
@@ -96,8 +98,8 @@ func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// files writes the files outside of sysfs that a class reads. They show what is mounted and swapped to, what NVIDIA's driver
-// reports, and its nodes, which udev does not know.
+// files writes the files outside sysfs that classes read. They show mounts and swaps, the reports of NVIDIA's driver,
+// and NVIDIA's nodes, which udev does not know.
 func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
@@ -130,13 +132,13 @@ func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device
 	}
 }
 
-// proc reads a file in procfs.
+// proc returns the content of a file in procfs.
 func (r *Recorder) proc(name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(r.Proc, strings.TrimPrefix(name, "/proc")))
 	return string(content), err
 }
 
-// ofDisks returns the lines of mountinfo that are about a block device. The others show only people's files.
+// ofDisks returns the lines of mountinfo that concern a block device. Other lines would only reveal users' paths.
 func ofDisks(mountinfo string, devices []udev.Device) string {
 	numbers := make(map[string]bool)
 	for _, d := range devices {

@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// record makes the tree of a recording and records it again.
+// record writes the tree of a recording and records it again.
 func record(t *testing.T, text string, serials bool) (*recording.Recording, string) {
 	t.Helper()
 	first, err := recording.Parse([]byte(text))
@@ -42,7 +42,7 @@ func record(t *testing.T, text string, serials bool) (*recording.Recording, stri
 	return second, out.String()
 }
 
-// TestRecordingOfARecording checks that each bundled machine is the same when it is recorded again.
+// TestRecordingOfARecording checks that recording each bundled machine again gives the same result.
 func TestRecordingOfARecording(t *testing.T) {
 	for _, b := range recording.Bundled() {
 		t.Run(b.Name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestRecordingOfARecording(t *testing.T) {
 	}
 }
 
-// plain leaves out the order of links, which has no meaning, and the moment.
+// plain removes the order of links, which has no meaning, and the time.
 func plain(d udev.Device) udev.Device {
 	properties := maps.Collect(d.Properties.All())
 	delete(properties, "USEC_INITIALIZED")
@@ -75,7 +75,7 @@ func plain(d udev.Device) udev.Device {
 	return d
 }
 
-// files returns the content or link target of each file in the tree of a recording, except files that are left alone on
+// files returns the content or link target of each file in the tree of a recording, except files that are omitted on
 // purpose.
 func files(t *testing.T, r *recording.Recording) map[string]string {
 	t.Helper()
@@ -94,7 +94,7 @@ func files(t *testing.T, r *recording.Recording) map[string]string {
 			return nil
 		}
 		content, err := os.ReadFile(name)
-		if filepath.Base(name) == "uevent" { // of which the order means nothing
+		if filepath.Base(name) == "uevent" { // its line order has no meaning
 			lines := strings.Split(string(content), "\n")
 			slices.Sort(lines)
 			content = []byte(strings.Join(lines, "\n"))
@@ -170,7 +170,7 @@ func TestMaskedRecording(t *testing.T) {
 	}
 }
 
-// broken is a file that cannot be written to.
+// broken is a writer that always fails.
 type broken struct{}
 
 var errFull = errors.New("no space left")

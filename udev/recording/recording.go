@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recording stands in for the hardware of another machine, from the text that umockdev-record writes of it.
+// Package recording simulates the hardware of another machine from text in the format of umockdev-record.
 //
-// A recording is a list of blocks, separated by blank lines, one for each device:
+// A recording is a list of blocks, one for each device, separated by blank lines:
 //
 //	P: /devices/pci0000:00/0000:00:02.0/nvme/nvme0     begins a device: its path below /sys
 //	N: nvme0                                           its node below /dev
@@ -13,17 +13,18 @@
 //	L: driver=../../../bus/pci/drivers/nvme            an attribute that is a link
 //	# a comment
 //
-// A line of ours, which umockdev does not know, may stand anywhere:
+// A line of this format, which umockdev does not know, may be anywhere:
 //
 //	F: /proc/swaps=Filename\tType\n                    a file below /proc or /dev that belongs to no device
 //	F: /proc/4242/                                     a directory there
 //
-// The other lines of udevadm's export (those with M, R, J, U, T, D, I, Q, V and B, and a link priority) say nothing that the
-// properties do not. They are passed over, as are DEVPATH and the content of a node. Unlike umockdev, a path may begin with /module/ too.
+// The other lines of udevadm's export (M, R, J, U, T, D, I, Q, V, B and link priorities) repeat information of the
+// properties. They are ignored, as are DEVPATH and the content of a node. Unlike in umockdev, a path may also begin
+// with /module/.
 //
-// Nothing is made up. An attribute that a recording does not hold, such as a NUMA node, is not in the tree. The files and
-// links that sysfs and udev themselves derive from the rest are added. These are uevent, dev, the links of subsystem, class,
-// bus, driver and IOMMU group, and the links of /dev/block and /dev/char.
+// The package invents no data. An attribute that is missing in a recording, such as a NUMA node, is also missing in the
+// tree. It adds the files and links that sysfs and udev derive from the rest. These are uevent, dev, the links to
+// subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
 package recording
 
 import (
@@ -35,20 +36,20 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Recording is the parsed form of a text. It is immutable and safe for concurrent use.
+// Recording is a parsed recording. It is immutable and safe for concurrent use.
 type Recording struct {
 	devices map[string]device // by SysPath
-	files   map[string]bool   // the names in the tree of those that belong to no device
+	files   map[string]bool   // names of tree entries that belong to no device
 	tree    tree
 }
 
-// device is one block. The embedded Device holds no part of the text that was parsed.
+// device is one block. The embedded Device does not refer to the parsed text.
 type device struct {
 	udev.Device
 	text string // of the block
 }
 
-// Devices lists the devices, parents before their children.
+// Devices returns the devices, parents before their children.
 func (r *Recording) Devices() []udev.Device {
 	devices := make([]udev.Device, 0, len(r.devices))
 	for _, path := range r.paths() {
@@ -57,19 +58,20 @@ func (r *Recording) Devices() []udev.Device {
 	return devices
 }
 
-// paths lists the paths of the devices, parents before their children.
+// paths returns the paths of the devices, parents before their children.
 func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)) }
 
-// Write makes the tree of the recording in root/sys, root/dev and root/proc. The directory root is made where it is missing,
-// and should be empty.
+// Write creates the tree of the recording in root/sys, root/dev and root/proc. It creates the directory root if it is
+// missing. The directory should be empty.
 func (r *Recording) Write(root string) error { return apply(root, nil, r.tree) }
 
-// Update turns the tree below root, which r has written, into that of another recording, and returns the events of the
-// difference in the order in which udevd would send them. Removals come first, children before their parents. Then come
-// additions, parents before their children, and then changes. The tree is as the events say before they are returned. A
-// change of a table of mounts or swaps is the event [udev.Mounts], of another file that belongs to no device [udev.Overflow].
+// Update changes the tree below root, which r has written, into that of another recording. It returns the events of the
+// differences in the order in which udevd would send them. Removals come first, children before their parents. Then
+// come additions, parents before their children, and then changes. The tree is complete before Update returns. A change
+// of a mount or swap table is reported as [udev.Mounts], and a change of another file without a device as
+// [udev.Overflow].
 //
-// After an error the tree may be neither the one nor the other.
+// After an error the tree may be a mixture of both.
 func (r *Recording) Update(root string, to *Recording) ([]udev.Event, error) {
 	if err := apply(root, r.tree, to.tree); err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ func mustParse(t *testing.T, text string) *recording.Recording {
 	return r
 }
 
-// listing shows a tree. Directories end in "/", links show their target, files their content.
+// listing returns the entries of a tree. Directories end in "/", links have their target, and files their content.
 func listing(t *testing.T, root string) map[string]string {
 	t.Helper()
 	found := make(map[string]string)

@@ -19,18 +19,19 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// quiet is how long a file has to rest before it is read. A save is several writes, and no event marks the last.
+// quiet is how long a file must be unchanged before it is read. An editor saves a file with several writes, and no
+// event marks the last one.
 const quiet = 20 * time.Millisecond
 
-// maxText is the largest recording that is read, in bytes. A machine of 10,000 devices has some 20 MB.
+// maxText is the maximum size of a recording, in bytes. A machine with 10,000 devices has about 20 MB.
 const maxText = 64 << 20
 
-// Source is a recording in a file, as a [udev.Source]. Saving the file is a hotplug. It keeps only the devices of the
-// recording in memory. Its tree and a copy of the text are in a directory of its own below $TMPDIR, which had better be in
-// memory for a machine of thousands of devices, each of which is a dozen files.
+// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. It keeps only the
+// devices of the recording in memory. Its tree and a copy of the text are in a temporary directory below $TMPDIR. For
+// thousands of devices this should be a RAM disk, because each device takes a dozen files.
 type Source struct {
-	// Warn is called from Listen with the reason why a saved file was not taken over. Everything then stays as it was. It
-	// must be set before. It may be nil.
+	// Warn is called from Listen with the reason why a saved file was rejected. The previous recording then stays in
+	// effect. It must be set before Listen is called, and may be nil.
 	Warn func(error)
 
 	file    string
@@ -41,10 +42,10 @@ type Source struct {
 	devices []udev.Device
 }
 
-// Open reads the recording in a file, writes its tree to a temporary directory and watches the file from then on. The
-// caller has to close the source, which removes the tree.
+// Open reads the recording in a file, writes its tree to a temporary directory, and watches the file from then on. The
+// caller must close the source, which removes the tree.
 func Open(file string) (_ *Source, err error) {
-	// Absolute, since the watcher reports names the way they were given.
+	// The path must be absolute, because the watcher reports names as they were given.
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
 	}
@@ -54,8 +55,8 @@ func Open(file string) (_ *Source, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	// The directory, for an editor puts a new file in place of the old one. It watches first and then reads, so that a save
-	// in between is seen twice, never missed.
+	// It watches the directory, because editors replace the file by a new one. It watches before it reads, so that a
+	// save in between is seen twice and never missed.
 	if s.watcher, err = directory.Open(filepath.Dir(file)); err != nil {
 		return nil, err
 	}
@@ -76,13 +77,13 @@ func Open(file string) (_ *Source, err error) {
 	return s, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// Check returns why the recording in a file could not be opened, or nil. It reads all of it.
+// Check returns an error if the recording in a file could not be opened. It reads the whole file.
 func Check(file string) error {
 	_, _, err := read(file)
 	return err
 }
 
-// read reads a recording.
+// read reads and parses a recording.
 func read(file string) (text []byte, r *Recording, err error) {
 	if text, err = readText(file); err != nil {
 		return nil, nil, err
@@ -101,7 +102,7 @@ func readText(file string) ([]byte, error) {
 	return text, nil
 }
 
-// Root is the directory in which sys, dev and proc are.
+// Root returns the directory that contains sys, dev and proc.
 func (s *Source) Root() string { return s.root }
 
 // Close stops watching and removes the tree. Listen must have returned.
@@ -116,17 +117,17 @@ func (s *Source) Close() error {
 	return err
 }
 
-// Enumerate lists the devices of the recording as the tree has them now.
+// Enumerate returns the devices that are in the tree now.
 func (s *Source) Enumerate() ([]udev.Device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.devices), nil
 }
 
-// Listen applies each save of the file to the tree and sends the events of the difference. A file that is gone changes
+// Listen applies each save of the file to the tree and sends the events of the differences. Removing the file changes
 // nothing.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
-	rest := time.NewTimer(quiet) // also for a save since Open
+	rest := time.NewTimer(quiet) // also for a save after Open
 	defer rest.Stop()
 	for {
 		select {
@@ -155,12 +156,12 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	}
 }
 
-// reload takes over the file as it is now. It replaces the tree and the copy of its text.
+// reload loads the current file. It replaces the tree and the copy of the text.
 func (s *Source) reload() ([]udev.Event, error) {
 	text, err := readText(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil // an editor may be at work, and the next file is an event
+		return nil, nil // an editor may be saving it; the next version causes an event
 	case err != nil:
 		return nil, err
 	case len(text) == 0:
@@ -187,7 +188,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// copyName is where the text is that the tree was made of.
+// copyName returns the path of the text from which the tree was made.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
 
 func (s *Source) warn(err error) {

@@ -16,16 +16,16 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// Source is what the daemon takes for the machine's udev.
+// The daemon can use a Source instead of the machine's udev.
 var _ udev.Source = (*recording.Source)(nil)
 
-// opened is a source that is listened to.
+// opened is a source with a running Listen.
 type opened struct {
 	*recording.Source
 	file    string
 	events  chan udev.Event
 	warned  chan error
-	passing string // in the warning of a source that is faster than the test while it changes the file, or empty
+	passing string // part of the warning of a source that reads a half-written file, or empty
 }
 
 func openSource(t *testing.T, text string) *opened {
@@ -58,7 +58,7 @@ func openSource(t *testing.T, text string) *opened {
 	return o
 }
 
-// save truncates and then writes the file, as some editors do.
+// save truncates and writes the file, as some editors do.
 func (o *opened) save(t *testing.T, text string) {
 	t.Helper()
 	o.passing = "the file is empty"
@@ -94,13 +94,13 @@ func (o *opened) expect(t *testing.T, want ...string) {
 	if !slices.Equal(brief(got), want) {
 		t.Fatalf("events %q, want %q", brief(got), want)
 	}
-	for len(o.warned) > 0 { // before the events
+	for len(o.warned) > 0 { // warnings precede the events
 		o.passes(t, <-o.warned)
 	}
 	o.passing = ""
 }
 
-// passes makes sure that a warning is one that passes.
+// passes checks that a warning is a temporary one.
 func (o *opened) passes(t *testing.T, err error) {
 	t.Helper()
 	if o.passing == "" || !strings.Contains(err.Error(), o.passing) {
@@ -156,7 +156,7 @@ func TestSourceSurvivesABrokenFile(t *testing.T) {
 	o.expect(t, "add nvme0n1", "add nvme0n1p1")
 }
 
-// TestSourceSeesASaveBeforeListen checks that the source listens from the moment it is opened.
+// TestSourceSeesASaveBeforeListen checks that the source notices changes from the moment it is opened.
 func TestSourceSeesASaveBeforeListen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine")
 	o := &opened{file: file, events: make(chan udev.Event, 4)}

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// tree is what lies below a root, by names relative to it, "sys/devices/…". No name leads through a file or a link of the
-// tree, and no link out of it ([checkTarget]), so every write and every read stays inside the root.
+// tree has the entries below a root, by relative names such as "sys/devices/…". No name passes through a file or a link
+// of the tree, and no link leads out of it ([checkTarget]). So all reads and writes stay inside the root.
 type tree map[string]entry
 
 // entry is a file with its content, a link with its target, or a directory.
@@ -36,7 +36,7 @@ func newTree() tree {
 	return tree{".": {kind: isDir}, "sys": {kind: isDir}, "dev": {kind: isDir}, "proc": {kind: isDir}}
 }
 
-// add adds a file or a link, and the directories above it.
+// add adds a file or a link, with its parent directories.
 func (t tree) add(name string, e entry) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (t tree) add(name string, e entry) error {
 	return err
 }
 
-// addDir adds a directory and those above it.
+// addDir adds a directory with its parents.
 func (t tree) addDir(name string) error {
 	switch e, ok := t[name]; {
 	case ok && e.kind == isDir:
@@ -66,13 +66,13 @@ func (t tree) addDir(name string) error {
 	return nil
 }
 
-// Limits on paths are NAME_MAX of Linux, and its PATH_MAX with room for the root.
+// The path limits are NAME_MAX of Linux, and PATH_MAX less some room for the root.
 const (
 	maxElement = 255
 	maxPath    = 3072
 )
 
-// checkName returns why a relative path is not the plain name of a file below the root.
+// checkName returns an error unless a relative path is a plain file name below the root.
 func checkName(name string) error {
 	plain := name != "." && filepath.IsLocal(name) && path.Clean(name) == name && len(name) <= maxPath
 	for element := range strings.SplitSeq(name, "/") {
@@ -84,8 +84,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkTarget returns what is wrong with the target of a link in a directory. A target has ".." only at its beginning, so that
-// counting levels is proof that it stays inside the root.
+// checkTarget returns an error if a link in a directory must not have this target. A target may have ".." only at its
+// start, so counting levels proves that it stays inside the root.
 func checkTarget(dir, target string) error {
 	down := target + "/"
 	for strings.HasPrefix(down, "../") {
@@ -100,8 +100,8 @@ func checkTarget(dir, target string) error {
 	return checkName(strings.TrimSuffix(down, "/"))
 }
 
-// derive adds the files and links that the kernel and udevd make for every device, unless something else is there or the name is
-// not plain.
+// derive adds the files and links that the kernel and udevd create for every device, unless the name exists already or
+// is not plain.
 func (t tree) derive(d udev.Device) {
 	dir, name := d.SysPath[1:], path.Base(d.SysPath)
 	var uevent strings.Builder
@@ -110,7 +110,7 @@ func (t tree) derive(d udev.Device) {
 			uevent.WriteString(key + "=" + strings.TrimPrefix(value, "/dev/") + "\n")
 		}
 	}
-	_ = t.add(dir+"/uevent", entry{uevent.String(), isFile}) // not where the text has its own
+	_ = t.add(dir+"/uevent", entry{uevent.String(), isFile}) // unless the text has its own
 	node := strings.TrimPrefix(d.DevNode, "/")
 	for link := range strings.FieldsSeq(d.Properties.Value("DEVLINKS")) {
 		t.link(link[1:], node)
@@ -146,14 +146,14 @@ func (t tree) derive(d udev.Device) {
 	}
 }
 
-// link adds a link from name to target, both relative to the root, unless something else is there.
+// link adds a link from name to target, both relative to the root, unless name exists.
 func (t tree) link(name, target string) {
 	if relative, err := filepath.Rel(path.Dir(name), target); err == nil && checkName(target) == nil {
 		_ = t.add(name, entry{relative, isLink})
 	}
 }
 
-// ofKernel reports whether the kernel reports a property. It does not report those that udevd and its rules add.
+// ofKernel reports whether a property comes from the kernel. The others are added by udevd and its rules.
 func ofKernel(key string) bool {
 	switch key {
 	case "ACTION", "SEQNUM", "SUBSYSTEM", "DEVLINKS", "TAGS", "CURRENT_TAGS", "USEC_INITIALIZED":
@@ -164,7 +164,7 @@ func ofKernel(key string) bool {
 	})
 }
 
-// isBus reports whether a subsystem is a bus of the kernel's and not a class, which a recording does not say.
+// isBus reports whether a subsystem is a bus and not a class, which a recording does not show.
 func isBus(subsystem string) bool {
 	return slices.Contains([]string{
 		"acpi", "auxiliary", "ccw", "clockevents", "clocksource", "container", "cpu", "css", "cxl", "dax", "dfl",
@@ -174,8 +174,8 @@ func isBus(subsystem string) bool {
 	}, subsystem)
 }
 
-// apply turns the tree below root from one state into another. A file that stays the same is not touched. A file that changes
-// is replaced at one stroke, so that no reader ever finds half of it, or nothing. A from of nil is a tree that no process reads.
+// apply changes the tree below root from one state to another. It does not touch unchanged files. It replaces a changed
+// file atomically, so that no reader finds a partial file or none. If from is nil, no process reads the tree yet.
 func apply(root string, from, to tree) error {
 	for name, e := range from {
 		if next, ok := to[name]; ok && (next.kind == isDir) == (e.kind == isDir) {
@@ -202,8 +202,8 @@ func apply(root string, from, to tree) error {
 	return nil
 }
 
-// write makes the file or link. If read is set, a process may be reading. Then it makes the file beside sys and dev first,
-// and moves it into its place.
+// write creates the file or link. If read is true, a process may be reading the tree. Then write creates the file next
+// to sys and dev first, and renames it into place.
 func (e entry) write(root, name string, read bool) error {
 	at := filepath.Join(root, name)
 	to := at
@@ -220,7 +220,7 @@ func (e entry) write(root, name string, read bool) error {
 		err = os.Rename(to, at)
 	}
 	if err != nil {
-		_ = os.Remove(to) // else the next one could not be made
+		_ = os.Remove(to) // otherwise the next file could not be created
 	}
 	return err
 }
