@@ -4,7 +4,7 @@ package device_test
 
 import "testing"
 
-// BenchmarkLook is a look at all devices of a recording, most of which are of no class.
+// BenchmarkLook inspects all devices of a recording, most of which belong to no class.
 func BenchmarkLook(b *testing.B) {
 	for _, name := range []string{"nvme", "gpu-nvidia", "infiniband-mlx5"} {
 		b.Run(name, func(b *testing.B) {

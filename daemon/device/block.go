@@ -2,10 +2,12 @@
 
 package device
 
-// Whether this host uses a block device, or data on it would be lost. Such a device must not be handed out.
+// The functions in this file find out whether the host uses a block device, or data on it could be lost. Such a device
+// must not be offered.
 //
-// Package sysfs reads what the kernel shows. Data that nothing uses at present is known only from what udev read off the
-// disk, and udev may be late. All of it is a first sieve. The helper that opens the node exclusively has the last word.
+// Package sysfs reads the state of the kernel. Data that is not in use is known only from udev's last read of the disk,
+// which may be out of date. These checks are only a first filter. The helper, which opens the node exclusively,
+// decides.
 
 import (
 	"errors"
@@ -16,11 +18,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// onTop selects what is built on disks, which is not below them in sysfs.
+// onTop selects devices that are built on disks, which are not below the disks in sysfs.
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
-// inUse returns why a block device must be left alone, as [ErrInUse] if it is used, or nil if nothing was found. Where two
-// ways reach a disk, each of them shows only a part of its use, such as what was written.
+// inUse returns why a block device must not be offered, with [ErrInUse] if it is in use, or nil. If a disk has two
+// paths, each path shows only part of its use, such as the writes through it.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
@@ -37,12 +39,13 @@ func inUse(h *Host, u udev.Device) error {
 
 var errTwin = errors.New("two ways to one disk, or a copy")
 
-// twin returns why a disk is not offered to which another device may be a second way. Two pods would have the disk.
+// twin returns why a disk is not offered if another device may be a second path to it. Otherwise two pods could get the
+// same disk.
 func twin(name string) error {
 	return excludedf("%s has the same identity: %w; join the ways (nvme_core.multipath, multipathd), or remove one", name, errTwin)
 }
 
-// occupied looks for partitions and for what udev's builtin blkid has found on the device itself.
+// occupied checks for partitions, and for signatures that udev's builtin blkid has found on the device.
 func occupied(h *Host, u udev.Device) error {
 	if partitions := h.Partitions(u.SysPath); len(partitions) > 0 {
 		names := make([]string, len(partitions))
@@ -51,7 +54,7 @@ func occupied(h *Host, u udev.Device) error {
 		}
 		return dataf("partitions (%s)", strings.Join(names, ", "))
 	}
-	// A partition inherits this one from its disk (60-persistent-storage.rules).
+	// A partition inherits this property from its disk (60-persistent-storage.rules).
 	if table := u.Properties.Value("ID_PART_TABLE_TYPE"); table != "" && u.DevType != "partition" {
 		return dataf("a partition table (%s)", table)
 	}

@@ -4,26 +4,27 @@ package device
 
 import "slices"
 
-// Bundle is the class of devices that are made of devices of other resources. It finds nothing in udev, and is not one of
-// [Classes]. The inventory makes its devices.
+// Bundle is the class of devices that consist of devices of other resources. It matches no udev device, and is not in
+// [Classes]. The inventory forms its devices.
 var Bundle = Class{Name: "bundle", Doc: "devices of other resources that are near to each other"}
 
-// BundlePrefix begins the ID of a bundle. The ID of its first member follows.
+// BundlePrefix is the beginning of a bundle's ID. The ID of the first member follows.
 const BundlePrefix = "bundle"
 
-// Nears are the words for how far a device of a bundle may be from the first one, the nearest first. They are both below one
-// PCI bridge, such as that of a PCIe switch, below one PCI host bridge, on one NUMA node, or on one machine.
+// Nears are the values of near, which limit the distance between the first member of a bundle and the others, nearest
+// first. Both must be below the same PCI bridge, such as that of a PCIe switch, below the same PCI host bridge, on the
+// same NUMA node, or on the same machine.
 var Nears = []string{"switch", "root", "numa", "any"}
 
-// Members says which devices make up a bundle.
+// Members describes the devices that form a bundle.
 type Members struct {
-	Resources []string // each once, that of the first member first
-	Counts    []int    // how many devices of each
+	Resources []string // without duplicates, beginning with that of the first member
+	Counts    []int    // number of devices of each resource
 	Near      string   // one of [Nears]
-	Hold      bool     // whether devices that are left over are not offered
+	Hold      bool     // whether unused members are not offered on their own
 }
 
-// Kind returns the index of a resource among the members, or -1.
+// Kind returns the index of a resource in Resources, or -1.
 func (m *Members) Kind(resource string) int {
 	if m == nil {
 		return -1
@@ -31,7 +32,7 @@ func (m *Members) Kind(resource string) int {
 	return slices.Index(m.Resources, resource)
 }
 
-// BundleOf returns the rule for the bundles that devices of a resource belong to, or nil.
+// BundleOf returns the rule of the bundles that use devices of a resource, or nil.
 func BundleOf(rules []Rule, resource string) *Rule {
 	i := slices.IndexFunc(rules, func(r Rule) bool { return r.Bundle.Kind(resource) >= 0 })
 	if i < 0 {

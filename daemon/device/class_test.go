@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// TestClasses checks what the compiler cannot check of a class, which is a value.
+// TestClasses checks properties of each class that the compiler cannot check.
 func TestClasses(t *testing.T) {
 	wellFormed := regexp.MustCompile(`^[a-z]+$`)
 	names := make(map[string]bool)
@@ -53,7 +53,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// The head of a class's file is what the manual and a reader go by.
+// The manual and readers rely on the comment at the top of a class's file.
 func TestClassFilesSayWhatTheyNeed(t *testing.T) {
 	for _, name := range []string{"gpu.go", "fpga.go", "infiniband.go", "nvme.go", "node.go"} {
 		text, err := os.ReadFile(name)
@@ -68,7 +68,7 @@ func TestClassFilesSayWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// recordings are all recordings of the tests and of the program, by name.
+// recordings returns all recordings of the tests and of the program, by name.
 func recordings(t *testing.T) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
@@ -127,7 +127,7 @@ func checkSighting(t *testing.T, name string, s device.Sighting) {
 	}
 }
 
-// Hardware may go at any moment. No class may make up a device of what is left, or break.
+// Hardware may vanish at any moment. No class may then report a wrong device or fail.
 func TestLookAtWhatIsGoing(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	for name, text := range recordings(t) {
@@ -139,7 +139,7 @@ func TestLookAtWhatIsGoing(t *testing.T) {
 			if sightings := device.Look(h, rules, &u); len(sightings) > 0 {
 				t.Errorf("%s: %s is gone, and seen", name, u.SysPath)
 			}
-			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // an empty directory, where only the attributes went
+			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // an empty directory, from which only the attributes have vanished
 				t.Fatal(err)
 			}
 			for _, s := range device.Look(h, rules, &u) {
@@ -149,7 +149,7 @@ func TestLookAtWhatIsGoing(t *testing.T) {
 	}
 }
 
-// A device that is reached by a PCI function without an answer is unhealthy, with all its parts and all its ports.
+// If a PCI function does not answer, each device, part and port that is reached through it must be unhealthy.
 func TestSickFunctionIsSickInEveryPart(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	sick := 0
@@ -171,7 +171,7 @@ func TestSickFunctionIsSickInEveryPart(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range lookAll(h, rules, devices) {
-				reached := slices.Equal(s.Functions, []string{function}) // by this one only
+				reached := slices.Equal(s.Functions, []string{function}) // through this function only
 				if reached && s.Health == nil {
 					t.Errorf("%s: %s is well, though %s does not answer", name, s.Device.ID, function)
 				}
@@ -189,7 +189,7 @@ func TestSickFunctionIsSickInEveryPart(t *testing.T) {
 	}
 }
 
-// functionsIn lists the PCI functions by which devices are reached, each once.
+// functionsIn returns the PCI functions through which devices are reached, without duplicates.
 func functionsIn(sightings []device.Sighting) []string {
 	var functions []string
 	for _, s := range sightings {

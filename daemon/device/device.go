@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device knows the classes of hardware that metalplug offers. It says what a device of each class is, how it is
-// recognised across reboots, whether it is healthy, and what a container needs to use it.
+// Package device implements the classes of hardware that metalplug offers. For each class it defines what a device is,
+// how it is recognised after a reboot, whether it is healthy, and what a container needs to use it.
 //
-// A class is a value of type [Class] with match rules and a handful of functions in one file. Its functions read sysfs,
-// procfs and /dev through a [Host]. They keep nothing, and read again what they need later. They may block for as long as the
-// kernel does, so they run beside the inventory's loop, never in it.
+// A class is a value of type [Class], with match rules and a few functions in one file. Its functions read sysfs,
+// procfs and /dev through a [Host]. They store nothing, and read everything again when they need it. They may block as
+// long as the kernel does, so they never run in the inventory's loop.
 package device
 
 import (
@@ -15,20 +15,20 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device is one thing that a container can be given. It says what the device is, and sysfs says in which state.
+// Device is a device that a container can get. It identifies the device, and sysfs has its state.
 type Device struct {
-	ID       string // stable across reboots and slots, unique on the machine, as [MakeID] makes it
+	ID       string // stable across reboots and slots, unique on the machine, made by [MakeID]
 	Class    *Class
 	Model    string       // for people, may be empty
-	SysPath  string       // of the udev device that it was identified from
-	Part     string       // which part of that udev device, or empty for a whole one
-	NUMANode int          // or -1 if it is not known
-	Udev     *udev.Device // the udev device that it was identified from, shared, or nil before the first look
-	rule     *Rule        // that takes it, or nil
-	group    *members     // of a group during a look, or nil
+	SysPath  string       // of the udev device from which it was identified
+	Part     string       // name of the part of that udev device, or empty for a whole one
+	NUMANode int          // or -1 if unknown
+	Udev     *udev.Device // the udev device from which it was identified, shared, or nil before the first inspection
+	rule     *Rule        // the rule that takes it, or nil
+	group    *members     // the nodes of a group, only during an inspection, or nil
 }
 
-// nodes returns the udev devices that have the nodes of a device of class node.
+// nodes returns the udev devices whose nodes belong to a device of class node.
 func (d Device) nodes() []udev.Device {
 	if d.group != nil {
 		return d.group.all
@@ -38,12 +38,12 @@ func (d Device) nodes() []udev.Device {
 
 // Node is a device node that a container gets.
 type Node struct {
-	Host        string // where the runtime finds it, by a link that outlives renumbering if udev makes one
+	Host        string // path for the runtime, if possible a link that outlives renumbering
 	Container   string // its path in the container
-	Permissions string // of "rwm", or empty for those of the resource
+	Permissions string // of "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class have this one node. A process that has it open need not have any of the
+// Shared reports whether all devices of a class share this node. A process that has it open may use none of the
 // devices.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
@@ -54,13 +54,13 @@ func (n Node) Shared() bool {
 	}, n.Container)
 }
 
-// Allocation is what a container gets for one device.
+// Allocation is the set of things that a container gets for one device.
 type Allocation struct {
 	Nodes []Node
-	Env   map[string]string // names that users of the class know, with the values of several devices joined by commas
+	Env   map[string]string // variables that users of the class expect; values of several devices are joined by commas
 }
 
-// Own returns the host paths of the nodes that are of one device alone.
+// Own returns the host paths of the nodes that belong to this device only.
 func (a Allocation) Own() []string {
 	var nodes []string
 	for _, n := range a.Nodes {
@@ -71,52 +71,56 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
-// Class is a kind of hardware. A nil function is an ability that the class does not have. Identify, Health and Allocate are
-// never nil. No function may mention [Classes].
+// Class is a kind of hardware. A nil function means that the class lacks this ability. Identify, Health and Allocate
+// are never nil. No function may use [Classes].
 type Class struct {
 	Name string // as in the configuration
-	Doc  string // one line for people
+	Doc  string // description for people, one line
 
-	// Match selects the one udev device that stands for the hardware, its subject. Any of them suffices.
+	// Match selects the udev device that represents the hardware, which is called the subject. A subject matches at
+	// least one of them.
 	Match []udev.Match
-	// Wakes selects events of other devices after which every subject of the class must be looked at again. Events
-	// above and below a subject's own sysfs path always have that effect.
+	// Wakes selects other devices whose events require an inspection of all subjects of the class. Events above or
+	// below the sysfs path of a subject always require one.
 	Wakes []udev.Match
-	// Disks reports whether its devices are disks, or reach one. They are looked at again after each change of what this host
-	// mounts or builds on disks.
+	// Disks reports whether the devices are disks or give access to one. Such devices are inspected again when the host
+	// mounts something, or builds something on a disk.
 	Disks bool
-	// Renamed reports whether udev gives its devices other names. A device that is not at its path need not be gone then.
+	// Renamed reports whether udev may rename the devices. A device that is missing at its path may then still be
+	// present.
 	Renamed bool
-	// Every is how often its subjects are looked at without an event, for the health that the kernel sends none of. With 0
-	// only the audit looks at them.
+	// Every is how often the subjects are inspected without an event, for changes of health about which the kernel
+	// sends none. If it is 0, only the periodic check of all devices inspects them.
 	Every time.Duration
-	// DevNodes are shell patterns of all nodes that the class hands out. A test checks the unit and the policy against them.
+	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares the unit and the
+	// policy with them.
 	DevNodes []string
 
-	// Identify finds the devices in a subject. An error means that there is none, and says why, such as [ErrExcluded],
-	// [ErrGone] or the error of a read.
+	// Identify returns the devices of a subject. An error means that there is none, and gives the reason, such as
+	// [ErrExcluded], [ErrGone] or a read error.
 	Identify func(*Host, udev.Device) ([]Device, error)
-	// Offer returns why a device must not be handed out at present, or nil. The device may be healthy all the same.
+	// Offer returns why a device must not be offered now, or nil. Such a device may still be healthy.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, a [warning] for one that is usable all the same, or else why it is not healthy.
-	// It leaves out the health that all PCI functions have in common (pci_health.go).
+	// Health returns nil for a healthy device, a [warning] if it is still usable, or the reason why it is unhealthy. It
+	// does not check the health that all PCI functions have in common (pci_health.go).
 	Health func(*Host, Device) error
-	// Target returns how a helper finds a device by itself, or nil if the helper can do nothing to it.
+	// Target describes the device for a helper. It returns nil if a helper can do nothing with it.
 	Target func(*Host, Device) *Target
-	// NeedsAll reports whether a device is unhealthy with any of its functions. Otherwise one healthy function is enough.
+	// NeedsAll reports whether a device is unhealthy if any of its functions is. Otherwise one healthy function is
+	// enough.
 	NeedsAll bool
-	// Notice returns the mark that an event leaves on the hardware, where sysfs does not show later what it says. It is
-	// asked about every event of the machine.
+	// Notice returns the mark for an event, if sysfs does not show the reported fault afterwards. It is called for
+	// every event of the machine.
 	Notice func(udev.Event) (Mark, bool)
-	// Allocate finds the nodes and variables that a container needs.
+	// Allocate adds the nodes and variables that a container needs.
 	Allocate func(*recipe, Device)
 }
 
-// slowCheck is how often hardware is looked at for changes without an event. These are PCI functions that fall off the bus
-// where there is no hotplug, counters, and attributes of drivers.
+// slowCheck is how often hardware is inspected for changes without an event. Examples are PCI functions that vanish
+// from a bus without hotplug, counters, and attributes of drivers.
 const slowCheck = time.Minute
 
-// Classes are all classes, in the order in which a udev device is tried.
+// Classes are all classes, in the order in which they are tried for a udev device.
 var Classes = []*Class{&GPU, &FPGA, &InfiniBand, &NVMe, &Generic}
 
 // ClassNamed returns the class of that name, or nil.
@@ -130,8 +134,8 @@ func ClassNamed(name string) *Class {
 // Selects reports whether d is a subject of the class.
 func (c *Class) Selects(d udev.Device) bool { return anyMatch(c.Match, d) }
 
-// WokenBy reports whether an event of d is a reason to look at every subject of the class, because d may be a member of a
-// group that one of them stands for.
+// WokenBy reports whether an event of d requires an inspection of all subjects of the class, because d may belong to a
+// group that one of them represents.
 func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {
 	return anyMatch(c.Wakes, d) || slices.ContainsFunc(rules, func(r Rule) bool {
 		return r.Class == c && r.Group != nil && r.Group.names(d.DevNode)

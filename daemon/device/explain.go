@@ -12,24 +12,24 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Step is one decision of a look about a device.
+// Step is one decision in the inspection of a device.
 type Step struct {
 	What string // "class", "identity", "offer", "rule", "health" or "nodes"
-	Name string // of the class or the resource that was tried, or empty if there is no choice
-	OK   bool   // the step does not keep the device back
-	Why  string // for people, what was found or what is missing
+	Name string // of the class or resource that was tried, or empty if there was no choice
+	OK   bool   // the step is no reason against an offer
+	Why  string // for people, the finding or the missing condition
 	Rule string // the resource whose rule decided, or empty
-	Key  string // the key of that rule which decided, "match", "match.PCI_ID", "exclude.PCI_ID" or "name"
+	Key  string // key of the rule that decided: "match", "match.PCI_ID", "exclude.PCI_ID" or "name"
 }
 
-// Explained is what a look found out about one device, with the steps of the look.
+// Explained is the result of inspecting one device, with the steps of the inspection.
 type Explained struct {
 	Sighting
 	Steps []Step
 }
 
-// Explain looks at one udev device as [Look] does, and derives the steps from what the look found. Where Look finds nothing,
-// Explain returns one sighting whose device has no ID. It blocks as Look does.
+// Explain inspects a udev device like [Look], and derives the steps from the result. If Look finds no device, Explain
+// returns one sighting whose device has no ID. It blocks like Look.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
 	found, _ := lookAt(h, rules, withFunction(h, &seen))
 	all := make([]Explained, len(found))
@@ -79,7 +79,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	e.add("nodes", "", err, strings.Join(names, " "))
 }
 
-// explainClass adds which class takes a udev device, and for class node by which rule.
+// explainClass adds the step that shows which class takes a udev device, and for class node which rule.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := selecting(u); c != nil {
 		e.add("class", c.Name, nil, "it stands for a device of this class: "+c.Doc)
@@ -100,7 +100,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	}
 }
 
-// add adds a step that ended with err or, if err is nil, with found.
+// add adds a step with the reason err, or with the text found if err is nil.
 func (e *Explained) add(what, name string, err error, found string) {
 	if err != nil {
 		found = err.Error()
@@ -108,7 +108,7 @@ func (e *Explained) add(what, name string, err error, found string) {
 	e.Steps = append(e.Steps, Step{What: what, Name: name, OK: err == nil, Why: found})
 }
 
-// tried adds the decision of a rule.
+// tried adds a step with the decision of a rule.
 func (e *Explained) tried(what, name string, t try, found string) {
 	e.add(what, name, t.err, found)
 	s := &e.Steps[len(e.Steps)-1]
@@ -120,8 +120,8 @@ func (e *Explained) tried(what, name string, t try, found string) {
 	}
 }
 
-// Taker returns the first of other rules that would take the device. The error says why none would. It reads sysfs and looks at
-// no disk.
+// Taker returns the first of the given rules that would take the device. The error gives the reason if none would. It
+// reads sysfs, but no disk.
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	blind := *h
 	blind.Touch = Touch{}
@@ -138,7 +138,7 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	return nil, err
 }
 
-// describe returns by what a rule matches that takes a device.
+// describe returns the keys by which a rule matches a device that it takes.
 func (r *Rule) describe(h *Host, u matched) string {
 	if len(r.Match) == 0 {
 		return "every " + r.Class.Name

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// steps writes an explanation, a step a line.
+// steps formats an explanation, one line for each step.
 func steps(e device.Explained) string {
 	var text strings.Builder
 	for _, s := range e.Steps {
@@ -26,7 +26,8 @@ func steps(e device.Explained) string {
 	return text.String()
 }
 
-// On every machine the explanation ends where the look does, and one of its steps is the reason that keeps a device back.
+// On every machine, the explanation and the inspection have the same result, and one step has the reason against an
+// offer.
 func TestExplanationsAgreeWithLooks(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.umockdev")
 	if err != nil || len(files) == 0 {

@@ -2,29 +2,29 @@
 
 package device
 
-// FPGAs, which are the ports of DFL cards (Intel, Altera, Silicom), with the kernel's drivers or the older ones of OPAE, and
-// cards of Xilinx and AMD with XRT, or with the driver xdma (fpga_xilinx.go).
+// FPGAs are ports of DFL cards (Intel, Altera, Silicom) with the kernel's drivers or the older OPAE drivers, and cards
+// of Xilinx and AMD with XRT or the driver xdma (fpga_xilinx.go).
 //
 // Follows: Documentation/fpga/dfl.rst; Documentation/ABI/testing/sysfs-platform-dfl-port and sysfs-class-fpga-manager;
 // drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers plugins/xfpga/sysfs.c of
 // OPAE/opae-sdk.
 //
-// Identity: the PCI address of the card and, on it, the number of the port. No card shows a serial number in sysfs to all
-// users, and the accelerator in it (afu_id, xclbinuuid) changes with every programming. The number in dfl-port.N is the order
-// of discovery.
+// Identity: the PCI address of the card and the number of the port on it. No card shows a serial number in sysfs to all
+// users, and the ID of its accelerator (afu_id, xclbinuuid) changes with each programming. The number in dfl-port.N
+// depends on the order of discovery.
 //
-// Health: no error is latched in a DFL port, and the accelerator is not stopped for its power. An error stays until it is
-// written back, or the port is reset. The last programming of any card, as its fpga_manager remembers it, has not ended in an
-// error. After such an error the content is unknown until the next programming. And what pci_health.go says. The kernel sends
-// no event, so it is read every minute.
+// Health: the DFL port has no latched error, and the accelerator is not stopped because of its power. An error remains
+// until it is written back or the port is reset. The last programming of each card, according to its fpga_manager, has
+// not failed. After a failure the content is unknown until the next programming. In addition, the checks of
+// pci_health.go apply. The kernel sends no event, so the state is read every minute.
 //
-// Nodes: /dev/dfl-port.N. Never /dev/dfl-fme.N, through which the card is programmed and taken apart. The drivers ask for no
-// capability there.
+// Nodes: /dev/dfl-port.N, but never /dev/dfl-fme.N, through which the card is programmed and dismantled. The drivers
+// require no capability for the latter.
 //
-// Reset: of a DFL port, within a millisecond. It hits nothing else, and leaves memory beside the accelerator as it is. Cards
-// of other families have none.
+// Reset: a DFL port is reset within a millisecond. The reset affects nothing else, and keeps the memory next to the
+// accelerator. Cards of other families have no reset.
 //
-// Needs: sysfs. No ioctl, no capability, no node is opened.
+// Needs: sysfs. It uses no ioctl and no capability, and opens no node.
 
 import (
 	"errors"
@@ -41,11 +41,11 @@ var FPGA = Class{
 	Name: "fpga",
 	Doc:  "FPGA accelerators: ports of DFL cards, cards of Xilinx with XRT or xdma",
 	Match: []udev.Match{
-		// Its subsystem is the bus, and its driver is not there from the beginning.
+		// Its subsystem is the bus, and its driver may be missing at first.
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},
-	// The management function of a card is beside the one that stands for it.
+	// The management function of a card is a sibling of the function that represents the card.
 	Wakes: []udev.Match{{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xclmgmt"}}},
 	Every: slowCheck,
 	DevNodes: []string{
@@ -69,9 +69,9 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 		d.ID = MakeID("fpga", address)
 		return []Device{d}, nil
 	}
-	// Until the driver is bound its attributes are missing, and open(2) gives ENXIO.
+	// Until the driver is bound, the attributes are missing and open(2) fails with ENXIO.
 	if driver := h.Link(u.SysPath, "driver"); driver != "dfl-port" && driver != "intel-fpga-port" {
-		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // it has the name of the node without the number
+		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // the name of the node without its number
 		return nil, incompletef("driver %s is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE", missing)
 	}
 	port, err := h.Attr(u.SysPath, "id")
@@ -96,8 +96,8 @@ func fpgaHealth(h *Host, d Device) error {
 	return joined(err, programmed(h, FunctionIn(d.SysPath)))
 }
 
-// programmed returns the error of the last programming of the FPGA of a PCI function, such as "write init error" (state_show
-// of fpga-mgr.c). It is not known which port of a card the error is about.
+// programmed returns the error of the last programming of an FPGA, such as "write init error" (state_show of
+// fpga-mgr.c). The error does not show which port of the card it concerns.
 func programmed(h *Host, function string) error {
 	const class = "/sys/class/fpga_manager"
 	for _, name := range h.Names(class) {
@@ -112,12 +112,12 @@ func programmed(h *Host, function string) error {
 	return nil
 }
 
-// powerStopped is the power state in which the port lets nothing through to the accelerator any more (AP6). AP1 and AP2
-// only slow it down, and pass.
+// powerStopped is the power state in which the port blocks all traffic to the accelerator (AP6). AP1 and AP2 only slow
+// it down temporarily.
 const powerStopped = 6
 
-// dflHealth reads what the port has latched. Errors stay until a process writes them back (dfl-afu-error.c). A port whose
-// bitstream has no error feature has none of these attributes.
+// dflHealth reads the latched errors of a port. Errors remain until a process writes them back (dfl-afu-error.c). A
+// port whose bitstream has no error feature lacks these attributes.
 func dflHealth(h *Host, sysPath string) error {
 	for _, name := range []string{"errors/errors", "errors/first_error"} {
 		text, err := h.Attr(sysPath, name)

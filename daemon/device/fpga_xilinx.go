@@ -2,21 +2,22 @@
 
 package device
 
-// FPGA cards of Xilinx and AMD, with XRT, or with the driver xdma of the DMA engine that the users' own designs have.
+// These FPGA cards of Xilinx and AMD use XRT, or the driver xdma of the DMA engine in users' own designs.
 //
 // Follows: src/runtime_src/core/pcie/driver/linux/xocl of Xilinx/XRT (userpf/xocl_sysfs.c, mgmtpf/mgmt-sysfs.c);
 // XDMA/linux-kernel/xdma/xdma_cdev.c of Xilinx/dma_ip_drivers.
 //
-// A card with XRT has two PCI functions and is one device. The user function, of driver xocl, stands for it. In a virtual
-// machine it may be alone.
+// A card with XRT has two PCI functions, but is one device. Its user function, with driver xocl, represents it. A
+// virtual machine may have only that function.
 //
-// Health: of XRT, both functions are ready and not offline, the user function is not in a bad state, and the management
-// function answers. Driver xdma says nothing of its own.
+// Health: with XRT, both functions are ready and not offline, the state of the user function is not bad, and the
+// management function answers. The driver xdma reports no health.
 //
-// Nodes: of XRT the render node. Never /dev/xclmgmtN, by which the card is programmed, and which class node can offer. With
-// xdma it is the nodes by which the design is used, which are user, bypass, the DMA channels h2c and c2h, and events. Never
-// control, by which a DMA engine can be made to read and write any memory, xvc, the way to the debugger in the FPGA, and the
-// descriptors of the engines (bypass_h2c, bypass_c2h). The number in xdmaN is the order of discovery. No link outlives it.
+// Nodes: with XRT, the render node. /dev/xclmgmtN, through which the card is programmed, is never added, but class node
+// can offer it. With xdma, the nodes to use the design, which are user, bypass, the DMA channels h2c and c2h, and
+// events. It never adds control, which can make a DMA engine read and write any memory, xvc, which leads to the
+// debugger in the FPGA, or the descriptors of the engines (bypass_h2c, bypass_c2h). The number in xdmaN depends on the
+// order of discovery. No link outlives renumbering.
 
 import (
 	"errors"
@@ -27,7 +28,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// xrtHealth reads the attributes of both functions of a card. Versions of XRT have different ones.
+// xrtHealth checks the attributes of both functions of a card. The set of attributes depends on the version of XRT.
 func xrtHealth(h *Host, user string) error {
 	if err := xrtState(h, user, "xocl"); err != nil {
 		return err
@@ -42,7 +43,8 @@ func xrtHealth(h *Host, user string) error {
 	return xrtState(h, management, "xclmgmt")
 }
 
-// xrtState reads what a driver of XRT says of a function. Numbers are decimal or with 0x, such as "0x1" in xocl's ready.
+// xrtState checks the attributes that a driver of XRT shows for a function. Numbers are decimal or with 0x, such as
+// "0x1" in xocl's ready.
 func xrtState(h *Host, function, driver string) error {
 	for _, good := range []struct {
 		name string
@@ -60,8 +62,8 @@ func xrtState(h *Host, function, driver string) error {
 	return nil
 }
 
-// xrtManagement returns the management function of the card that a user function is on. It returns "" if that is not on this
-// machine.
+// xrtManagement returns the management function of the card to which a user function belongs. It returns "" if this
+// machine does not have that function.
 func xrtManagement(h *Host, user string) string {
 	slot, _, _ := strings.Cut(path.Base(user), ".")
 	for _, name := range h.Names(path.Dir(user)) {
@@ -73,13 +75,14 @@ func xrtManagement(h *Host, user string) string {
 	return ""
 }
 
-// xdmaNodes are the names of the devices for users of the design in the FPGA.
+// xdmaNodes match the devices for users of the design in the FPGA.
 const xdmaNodes = "xdma[0-9]*_user|xdma[0-9]*_bypass|xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*|xdma[0-9]*_events_[0-9]*"
 
-// xdmaEngines are the names of the devices that the driver makes for each DMA engine. Before it has made one, it is not done.
+// xdmaEngines match the devices that the driver creates for each DMA engine. Until one exists, the driver has not
+// finished.
 const xdmaEngines = "xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*"
 
-// addXDMA adds the nodes of a function of driver xdma.
+// addXDMA adds the nodes of a function with driver xdma.
 func (r *recipe) addXDMA(function string) {
 	engines := 0
 	for _, name := range r.Names(function + "/xdma") {

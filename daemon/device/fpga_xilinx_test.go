@@ -47,7 +47,7 @@ func TestXRT(t *testing.T) {
 	})
 }
 
-// TestXDMA checks that a container gets no node of the engine's registers, of its descriptors or of the debugger.
+// TestXDMA checks that a container gets no node of an engine's registers or descriptors, or of the debugger.
 func TestXDMA(t *testing.T) {
 	const card = "fpga-0000:5e:00.0 numa0\n"
 	const nodes = "  /dev/xdma0_bypass\n  /dev/xdma0_c2h_0\n  /dev/xdma0_events_0\n  /dev/xdma0_events_1\n  /dev/xdma0_h2c_0\n  /dev/xdma0_user"
@@ -64,7 +64,7 @@ func TestXDMA(t *testing.T) {
 	})
 }
 
-// The management function of a card is reason to look at the card.
+// An event of the management function requires an inspection of the card.
 func TestFPGAWokenByManagement(t *testing.T) {
 	_, devices := recorded(t, "fpga-xrt")
 	for _, d := range devices {

@@ -2,31 +2,31 @@
 
 package device
 
-// GPUs and other processing accelerators on PCI, below the drivers nvidia, amdgpu, i915, xe and those of the subsystem
-// accel.
+// GPUs and other PCI accelerators with the drivers nvidia, amdgpu, i915, xe and those of the subsystem accel.
 //
 // Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst;
 // Documentation/ABI/testing/sysfs-bus-pci; include/linux/pci_ids.h (base class 0x03, class 0x1200).
 //
-// Identity: what the hardware itself reports, which is NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. It goes with the
-// card from slot to slot. Where there is none (Intel, consumer cards of AMD, accelerators) the PCI address, which stays with
-// the slot. Numbers of nodes are never used, because DRM gives the lowest free minor to the next device (drm_minor_alloc).
+// Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. It stays with the
+// card when the card moves to another slot. If there is none (Intel, consumer cards of AMD, accelerators), the PCI
+// address, which stays with the slot. Node numbers are never used, because DRM assigns the lowest free minor to the
+// next device (drm_minor_alloc).
 //
-// Parts: a GPU that is divided is offered as its parts and not as a whole, since both would be the same memory. Parts are MIG
-// devices (gpu_mig.go), AMD's partitions (gpu_amd.go), and virtual functions, which are PCI functions of their own.
+// Parts: a partitioned GPU is offered as its parts instead of as a whole, because both use the same memory. Parts are
+// MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI functions.
 //
-// Health: a driver is bound, Gaudi's says that the card is operational, and what pci_health.go says. Marks keep what a driver
-// reports once (gpu_health.go, gpu_xid.go). DRM's WEDGED stands until the driver says "none" or is bound again, i915's ERROR
-// and RESET until ERROR=0, and a failed reset of amdgpu until one succeeds. NVIDIA's Xid stands until the driver's recovery
-// action (Xid 154) is None or it is bound again.
+// Health: a driver is bound, Gaudi's driver reports the card as operational, and the checks of pci_health.go succeed.
+// Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). DRM's WEDGED lasts until the driver
+// reports "none" or is bound again, ERROR and RESET of i915 until ERROR=0, and a failed reset of amdgpu until one
+// succeeds. NVIDIA's Xid lasts until the driver's recovery action (Xid 154) is None, or until it is bound again.
 //
-// Nodes: those which the driver makes below the function, /dev/dri/card*, /dev/dri/renderD*, /dev/accel/accel*. Never
-// /dev/accel/accel_controlD*, by which Gaudi is steered. gpu_nvidia.go and gpu_amd.go add more.
+// Nodes: those of the driver below the function, /dev/dri/card*, /dev/dri/renderD*, /dev/accel/accel*.
+// /dev/accel/accel_controlD*, which controls Gaudi, is never added. gpu_nvidia.go and gpu_amd.go add more.
 //
-// Reset: none automatically, because the drivers of NVIDIA, AMD and Intel do not survive that of the PCI function. By name
-// "pci", 0.1 s, for those that do (daemon/reset/pci.go, survivors).
+// Reset: not automatic, because the drivers of NVIDIA, AMD and Intel do not survive a reset of the PCI function. The
+// method "pci" takes 0.1 s, for drivers that survive it (daemon/reset/pci.go, survivors).
 //
-// Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. No ioctl, no capability, no node is opened.
+// Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. It uses no ioctl and no capability, and opens no node.
 
 import (
 	"errors"
@@ -44,15 +44,16 @@ var GPU = Class{
 	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and whatever is in the subsystem accel)",
 	Match: []udev.Match{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "3????"}},
-		// FPGA cards have this class too (xocl, dfl-pci). The vendor or the driver shows which ones are accelerators.
+		// FPGA cards have this class too (xocl, dfl-pci). The vendor or the driver shows whether a device is an
+		// accelerator.
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
-	// The nodes that NVIDIA's modules make have no device in sysfs and no event. The nearest that the kernel reports is the
-	// module.
+	// The nodes of NVIDIA's modules have no device in sysfs and no event. The closest event of the kernel is that of
+	// the module.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
-		// The nodes of AMD's partitions are below no PCI function.
+		// The nodes of AMD's partitions are not below the PCI function.
 		{Subsystem: "drm", Properties: map[string]string{"DEVPATH": "/devices/platform/amdgpu_xcp*"}},
 	},
 	Every: slowCheck,
@@ -69,14 +70,14 @@ var GPU = Class{
 	Allocate: gpuAllocate,
 }
 
-// Vendors of PCI functions, as in PCI_ID.
+// Vendor IDs of PCI functions, as in PCI_ID.
 const (
 	vendorNVIDIA = "10DE"
 	vendorAMD    = "1002"
 )
 
-// Displays of virtual machines and of management controllers, which compute nothing. The PCI class does not tell them from
-// GPUs. virtio-gpu has 0x0380, as data-centre GPUs do, and also a render node.
+// Displays of virtual machines and management controllers, which cannot compute. Their PCI class does not distinguish
+// them from GPUs. virtio-gpu has 0x0380 like data-centre GPUs, and also has a render node.
 const (
 	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|hibmc-drm|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
 		"vmwgfx|hyperv_drm"
@@ -121,7 +122,7 @@ func gpuOffer(h *Host, d Device) error {
 			return err
 		}
 	}
-	// The firmware's display may have no driver that renders. Then only the console can use it.
+	// The firmware's display may have a driver that cannot render. Then it serves only the console.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return byNamef("the display of the console (boot_vga), without a render node")
@@ -141,8 +142,8 @@ func gpuHealth(h *Host, d Device) error {
 	return nil
 }
 
-// habanaHealth reads the status of the card from Gaudi's driver, such as "operational", "in reset" or "disabled" (status in
-// Documentation/ABI/testing/sysfs-driver-habanalabs, hl_device_status).
+// habanaHealth reads the status of a card from Gaudi's driver, such as "operational", "in reset" or "disabled" (status
+// in Documentation/ABI/testing/sysfs-driver-habanalabs, hl_device_status).
 func habanaHealth(h *Host, sysPath string) error {
 	status, err := h.Attr(sysPath, "status")
 	switch {
@@ -165,16 +166,16 @@ func gpuAllocate(r *recipe, d Device) {
 	}
 }
 
-// addFunction adds the nodes that the driver has made below the PCI function.
+// addFunction adds the nodes that the driver has created below the PCI function.
 func (r *recipe) addFunction(function string) {
 	cards, renders := drmNames(r.Host, function, "card"), drmNames(r.Host, function, "renderD")
 	if len(renders) > 0 && len(cards) == 0 {
-		r.fail(incompletef("its card node is missing")) // drm_dev_register makes the render node first
+		r.fail(incompletef("its card node is missing")) // drm_dev_register creates the render node first
 	}
 	r.addDRM(function, renders...)
 	r.addDRM(function, cards...)
 	for _, name := range r.Names(function + "/accel") {
-		if sysfs.Numbered(name, "accel") { // accel_controlD* of Habana steers the card
+		if sysfs.Numbered(name, "accel") { // accel_controlD* of Habana controls the card
 			r.add("/dev/accel/" + name)
 		}
 	}
@@ -183,8 +184,8 @@ func (r *recipe) addFunction(function string) {
 	}
 }
 
-// drmNames lists the DRM devices of a PCI function that have a node, "card" or "renderD" and a number. Connectors have none.
-// Those of virtio_gpu are one level further down (virtio_gpu_probe).
+// drmNames returns the DRM devices of a PCI function that have a node, with names "card" or "renderD" plus a number.
+// Connectors have no node. With virtio_gpu they are one directory deeper (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
 	for _, name := range h.Names(sysPath) {

@@ -2,23 +2,26 @@
 
 package device
 
-// GPUs below AMD's driver, whole or divided into partitions (XCP), as an Instinct in the modes DPX, TPX, QPX and CPX.
+// GPUs with AMD's driver, whole or divided into partitions (XCP), such as an Instinct in the modes DPX, TPX, QPX and
+// CPX.
 //
 // Follows: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdxcp/amdgpu_xcp_drv.c,
 // amdkfd/kfd_topology.c (node_show, kfd_topology_add_device), amdgpu_ras.c (amdgpu_ras_badpages_read).
 //
-// Identity: unique_id, else the PCI address. A partition also has the mode and its place among the partitions, "cpx3",
-// counted in the order of the compute driver's topology, in which the driver adds them (kfd_topology_add_device). The node
-// amdgpu_xcp_N of a partition is not an identity, because N counts over all GPUs.
+// Identity: unique_id, otherwise the PCI address. A partition also has the mode and its index, such as "cpx3". The
+// index follows the topology of the compute driver, to which the driver adds the partitions in order
+// (kfd_topology_add_device). The name amdgpu_xcp_N of a partition's node cannot identify it, because N counts over all
+// GPUs.
 //
-// Only the compute driver shows which nodes belong to a partition, by the minor of the render node. All but those of the
-// first lie below platform devices without a PCI parent, and they are there whether the GPU is divided or not. The kernel
-// sends no event when the mode changes, so the GPU is looked at every minute.
+// Only the compute driver shows which nodes belong to a partition, by the minor of its render node. All nodes except
+// those of the first partition belong to platform devices without a PCI parent. They exist even if the GPU is not
+// partitioned. The kernel sends no event when the mode changes, so the GPU is inspected every minute.
 //
-// Health: the GPU's. Its RAS counters are not read (gpu_health.go). A page of its memory that is bad and cannot be
-// taken out of use is a warning.
+// Health: that of the GPU. Its RAS counters are not read (gpu_health.go). A bad memory page that cannot be retired is a
+// warning.
 //
-// Nodes: the render node and the card, and /dev/kfd, one for all GPUs. The render node keeps them apart there.
+// Nodes: the render node, the card node, and /dev/kfd, which all GPUs share. Within /dev/kfd, access to the render node
+// decides which GPU a process can use.
 
 import (
 	"errors"
@@ -31,7 +34,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// amdDevices returns the GPU and, if it is divided, its parts.
+// amdDevices returns the GPU or, if it is partitioned, also its parts.
 func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	var err error
 	if gpu.ID, err = amdIdentity(h, sysPath); err != nil {
@@ -51,8 +54,8 @@ func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	return devices, nil
 }
 
-// amdIdentity reads the number that the chip was made with (amdgpu_get_unique_id). Consumer cards have none. The attribute is
-// missing or empty there, and the address of the slot takes its place.
+// amdIdentity returns the number that the chip got in production (amdgpu_get_unique_id). Consumer cards have no such
+// number. Their attribute is missing or empty, and the PCI address identifies them.
 func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
 	switch {
@@ -61,30 +64,32 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	case strings.Trim(unique, "0") != "":
 		return MakeID("gpu", unique), nil
 	case len(drmNames(h, sysPath, "renderD")) == 0:
-		// amdgpu_pci_probe makes the attribute first and the nodes last. It may still come while there are no nodes.
+		// amdgpu_pci_probe creates the attribute first and the nodes last. So the attribute may still appear while
+		// there are no nodes.
 		return "", incompletef("driver amdgpu has not made its nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil
 }
 
-// amdMode returns the mode in which a GPU is divided, in lower case, or "".
+// amdMode returns the partition mode of a GPU in lower case, or "" if it is not partitioned.
 func amdMode(h *Host, sysPath string) string {
 	mode, err := h.Attr(sysPath, "current_compute_partition")
-	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // not SPX, which is one partition, and not UNKNOWN
+	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // neither SPX, which is one partition, nor UNKNOWN
 		return ""
 	}
 	return strings.ToLower(mode)
 }
 
-// kfdNodes lists the render nodes that the compute driver has for the PCI function at a path, in the order of its topology. A GPU
-// that is divided has one for each partition.
+// kfdNodes returns the render nodes that the compute driver has for a PCI function, in the order of its topology. A
+// partitioned GPU has one for each partition.
 func kfdNodes(h *Host, function string) []string {
 	const topology = "/sys/class/kfd/kfd/topology/nodes"
 	numbers := h.Names(topology)
 	slices.SortFunc(numbers, byNumber)
 	var renders []string
 	for _, number := range numbers {
-		// Nodes without these are processors. EPERM where the device cgroup bars it (kfd_devcgroup_check_permission).
+		// Nodes without these properties are processors. A read fails with EPERM if the device cgroup denies the node
+		// (kfd_devcgroup_check_permission).
 		text, _ := h.Read(topology + "/" + number + "/properties")
 		p := keyed(text, " ")
 		domain, _ := strconv.ParseUint(p["domain"], 10, 32)
@@ -96,9 +101,9 @@ func kfdNodes(h *Host, function string) []string {
 	return renders
 }
 
-// kfdAt reports whether a location is that of the PCI function with an address. It has bus, device and function in 16 bits.
-// The location of a partition has its number too. Some kernels put it in place of the function, others in the uppermost four
-// bits.
+// kfdAt reports whether a location is that of the PCI function with the given address. It contains bus, device and
+// function in 16 bits. The location of a partition also contains its number. Some kernels put it in place of the
+// function, others in the upper four bits.
 func kfdAt(domain, location uint64, address string) bool {
 	const function, partition = 0x7, 0xf0000000
 	var d, bus, slot, f uint64
@@ -112,7 +117,7 @@ func kfdAt(domain, location uint64, address string) bool {
 	return domain == d && location == bus<<8|slot<<3|f
 }
 
-// amdOffer keeps back a GPU that is divided.
+// amdOffer returns an error for a partitioned GPU.
 func amdOffer(h *Host, d Device) error {
 	mode := amdMode(h, d.SysPath)
 	switch {
@@ -124,8 +129,8 @@ func amdOffer(h *Host, d Device) error {
 	return excludedf("divided (%s) into partitions, which are offered in its place", mode)
 }
 
-// addAMD adds the node of the compute driver too, which the module makes before it probes any GPU (kfd_chardev_init). A
-// kernel without CONFIG_HSA_AMD has none, and its GPUs still render.
+// addAMD adds the node of the compute driver, which the module creates before it probes any GPU (kfd_chardev_init). It
+// does not exist in kernels without CONFIG_HSA_AMD, whose GPUs can still render.
 func (r *recipe) addAMD(d Device) {
 	if d.Part == "" {
 		r.addFunction(d.SysPath)
@@ -135,8 +140,8 @@ func (r *recipe) addAMD(d Device) {
 	r.addIfThere("/dev/kfd")
 }
 
-// addPartition adds the nodes of a partition. These are the render node that the compute driver names, and the card of the
-// same DRM device. Where udev links to them it does so by amdgpu_xcp_N.
+// addPartition adds the nodes of a partition. These are the render node that the compute driver reports, and the card
+// node of the same DRM device. If udev creates links to them, these use the name amdgpu_xcp_N.
 func (r *recipe) addPartition(d Device) {
 	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
@@ -152,10 +157,10 @@ func (r *recipe) addPartition(d Device) {
 	}
 }
 
-// amdHealth counts the pages of memory that are bad and could not be taken out of use. They have flag F, in lines such as
-// "0x00000001 : 0x00001000 : F". Flag R is out of use, and P will be.
+// amdHealth counts bad memory pages that could not be retired. They have the flag F, in lines such as "0x00000001 :
+// 0x00001000 : F". The flag R means retired, and P pending.
 func amdHealth(h *Host, sysPath string) error {
-	text, _ := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages") // only some chips have it
+	text, _ := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages") // only some chips have this attribute
 	bad := 0
 	for line := range strings.Lines(text) {
 		if strings.HasSuffix(strings.TrimSpace(line), ": F") {

@@ -2,14 +2,14 @@
 
 package device
 
-// Faults that the drivers of GPUs report once and do not show afterwards.
+// This file handles faults that GPU drivers report only once.
 //
 // Follows Documentation/gpu/drm-uapi.rst, Device Wedging (Linux 6.15), drivers/gpu/drm/i915/gt/intel_reset.c
 // (intel_gt_reset_global), drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged) and
 // drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover). For NVIDIA see gpu_xid.go.
 //
-// It does not read ras/*_err_count of amdgpu. A read resets the counters of most chips (amdgpu_ras_sysfs_read), and other
-// readers lose theirs.
+// It does not read ras/*_err_count of amdgpu. On most chips, reading it resets the counters (amdgpu_ras_sysfs_read),
+// which other readers would then miss.
 
 import (
 	"path"
@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// gpuNotice reads the events of DRM devices and what drivers only log.
+// gpuNotice evaluates the events of DRM devices, and messages that drivers only log.
 func gpuNotice(e udev.Event) (Mark, bool) {
 	switch {
 	case e.Action == udev.Logged:
@@ -27,17 +27,17 @@ func gpuNotice(e udev.Event) (Mark, bool) {
 		return Mark{}, false
 	}
 	m := Mark{SysPath: FunctionIn(e.Device.SysPath), Source: "drm"}
-	if m.SysPath == "" { // the device of a GPU of a system on chip is above the directory drm
+	if m.SysPath == "" { // the device of a GPU in a system on chip is above the directory drm
 		m.SysPath = path.Dir(path.Dir(e.Device.SysPath))
 	}
 	p := e.Device.Properties
 	switch {
-	case p.Value("WEDGED") == "none": // the driver has reset it already
+	case p.Value("WEDGED") == "none": // the driver has already reset it
 	case p.Value("WEDGED") != "":
 		m.Reason = "its driver has given it up (WEDGED=" + p.Value("WEDGED") + ")"
 	case p.Value("ERROR") == "1", p.Value("RESET") == "1":
 		m.Reason = "driver i915 has found an error and resets it"
-	case p.Value("ERROR") == "0": // which does not come if the reset was of no use
+	case p.Value("ERROR") == "0": // which is not sent if the reset did not help
 	default:
 		return Mark{}, false
 	}
@@ -49,7 +49,7 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 	if text, ok := strings.CutPrefix(message, "NVRM: Xid "); ok {
 		return xidMark(d.SysPath, text)
 	}
-	// Before Linux 6.15 xe and amdgpu said it nowhere else.
+	// Before Linux 6.15, xe and amdgpu reported this only in the log.
 	if _, text, ok := strings.Cut(message, " GPU reset"); ok && strings.HasPrefix(message, "amdgpu ") {
 		return amdReset(d.SysPath, text)
 	}
@@ -59,8 +59,8 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 	return Mark{}, false
 }
 
-// amdReset reads how a reset by amdgpu has ended, "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". Its beginning
-// leaves no mark, because the unique_id cannot be read until its end.
+// amdReset parses the result of a reset by amdgpu, "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". The
+// start of a reset leaves no mark, because the unique_id cannot be read until the reset ends.
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {

@@ -2,28 +2,31 @@
 
 package device
 
-// The MIG devices of NVIDIA's GPUs. A GPU that is divided is offered as its compute instances, never as a whole.
+// This file finds the MIG devices of NVIDIA's GPUs. A partitioned GPU is offered as its compute instances, never as a
+// whole.
 //
 // Follows: kernel-open/nvidia/nv-caps.c and src/nvidia/arch/nvalloc/unix/src/os.c (osRmCapRegisterSmcPartition) of
 // NVIDIA/open-gpu-kernel-modules; "Device Nodes and Capabilities" and "CUDA Device Enumeration" of NVIDIA's MIG User
 // Guide; select_gpu_device in src/cli/common.c of NVIDIA/libnvidia-container.
 //
-// Below /proc/driver/nvidia/capabilities/gpu<device minor>/mig there is a directory gi<N> for each GPU instance. In it is a
-// directory ci<N> for each compute instance. Both have a file access with the minor of a node in /dev/nvidia-caps. The files
-// show no profile (1g.10gb) and no UUID of the instance. The UUID is a hash of a number which only the driver knows
-// (nvGenerateSmcUuid), and NVML returns it.
+// The directory /proc/driver/nvidia/capabilities/gpu<device minor>/mig contains a directory gi<N> for each GPU
+// instance. That contains a directory ci<N> for each compute instance. Both contain a file access with the minor of a
+// node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance. The UUID is a
+// hash of a number that only the driver knows (nvGenerateSmcUuid), and is available from NVML.
 //
-// Identity: the GPU's UUID and the numbers of both instances, as drivers before 470 wrote the UUID of a MIG device
-// (MIG-GPU-<UUID>/<GI>/<CI>). It means the same instance while that exists. A new one in its place may be of another size and
-// has the same identity. So repartition a GPU when no pod holds it.
+// Identity: the GPU's UUID and the numbers of both instances. Drivers before 470 used the same form for the UUID of a
+// MIG device (MIG-GPU-<UUID>/<GI>/<CI>). It identifies an instance as long as that exists. A new instance in the same
+// place has the same identity, but may have another size. So repartition a GPU only while no pod holds it.
 //
-// Health: the GPU's. The kernel sends no event when instances are made or destroyed, so the GPU is looked at every minute.
+// Health: that of the GPU. The kernel sends no event when instances are created or destroyed, so the GPU is inspected
+// every minute.
 //
-// Nodes: the GPU's own, by which every process talks to the driver, and the two capabilities, without which the driver
-// gives no access to an instance. CUDA takes the first instance that it has access to.
+// Nodes: those of the GPU, through which every process talks to the driver, and the two capabilities that the driver
+// requires for access to an instance. CUDA uses the first instance that it can access.
 //
-// NVIDIA_VISIBLE_DEVICES names the GPU. NVIDIA's container toolkit knows no instance by what files tell, and refuses what it
-// does not know. For a GPU it adds the driver's libraries, and no capability, so that no other instance is within reach.
+// NVIDIA_VISIBLE_DEVICES contains the GPU. NVIDIA's container toolkit cannot identify instances from these files, and
+// rejects values that it does not know. For a GPU it adds the driver's libraries but no capability, so other instances
+// stay out of reach.
 
 import (
 	"path"
@@ -35,8 +38,8 @@ import (
 
 const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
 
-// migParts lists the compute instances of the GPU with a device minor, as "gi<N>/ci<N>". divided reports whether there is a
-// GPU instance, with or without them.
+// migParts returns the compute instances of the GPU with a device minor, as "gi<N>/ci<N>". divided reports whether the
+// GPU has a GPU instance, even without compute instances.
 func migParts(h *Host, minor string) (parts []string, divided bool) {
 	mig := nvidiaCapabilities + minor + "/mig"
 	for _, gi := range h.Names(mig) {
@@ -66,7 +69,7 @@ func migDevices(h *Host, gpu Device, minor string) []Device {
 	return devices
 }
 
-// migOffer keeps back a GPU that is divided, because CUDA cannot use it as a whole.
+// migOffer returns an error for a partitioned GPU, because CUDA cannot use it as a whole.
 func migOffer(h *Host, minor string) error {
 	parts, divided := migParts(h, minor)
 	switch {
@@ -78,16 +81,16 @@ func migOffer(h *Host, minor string) error {
 	return nil
 }
 
-// addMIG adds the nodes of both capabilities of a MIG device, that of the GPU instance and that of the compute instance.
+// addMIG adds the nodes of both capabilities of a MIG device, for its GPU instance and its compute instance.
 func (r *recipe) addMIG(minor, part string) {
 	for _, instance := range []string{path.Dir(part), part} {
-		// The file tells the minor of the node of a capability (nv_cap_procfs_read).
+		// The file contains the minor of the capability's node (nv_cap_procfs_read).
 		name := nvidiaCapabilities + minor + "/mig/" + instance + "/access"
 		text, err := r.Read(name)
 		if err != nil {
 			r.fail(incompletef("its capability is not known: %w", err))
 		}
-		number, err := strconv.ParseUint(keyed(text, ":")["DeviceFileMinor"], 10, 20) // of a device number (MINORBITS)
+		number, err := strconv.ParseUint(keyed(text, ":")["DeviceFileMinor"], 10, 20) // the number of bits of a minor (MINORBITS)
 		if err != nil {
 			r.fail(incompletef("%s does not tell the minor of its node", name))
 		}

@@ -68,7 +68,7 @@ func TestMIG(t *testing.T) {
 	})
 }
 
-// The pods of one resource may be given whole GPUs only, or MIG devices only.
+// A resource can be limited to whole GPUs or to MIG devices.
 func TestMIGByRule(t *testing.T) {
 	h, devices := recorded(t, "gpu-nvidia-mig")
 	rules := []device.Rule{

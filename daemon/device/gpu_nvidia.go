@@ -2,17 +2,17 @@
 
 package device
 
-// GPUs below NVIDIA's driver, proprietary or open, which says little in sysfs.
+// GPUs with NVIDIA's driver, proprietary or open, which shows little in sysfs.
 //
 // Follows: kernel-open/nvidia/nv-procfs.c (nv_procfs_read_gpu_info), nv-chardev-numbers.h and nv-caps.c of
 // NVIDIA/open-gpu-kernel-modules.
 //
-// Identity: the GPU's UUID, which is also what nvidia-smi, CUDA and the CDI specs of nvidia-ctk call it. The driver knows it
-// once it has initialised the GPU for the first user since it was loaded, such as nvidia-persistenced.
+// Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. The driver knows it after
+// it has initialised the GPU for the first user since the driver was loaded, such as nvidia-persistenced.
 //
-// Nodes: by the device minor that the driver tells, which follows neither the PCI address nor the UUID. No link outlives
-// renumbering. A resource that needs one across reboots injects by CDI. The nodes are made by nvidia-modprobe, without an
-// event.
+// Nodes: those with the device minor that the driver reports, which depends on neither PCI address nor UUID. No link
+// outlives renumbering. A resource that needs stable nodes across reboots should use CDI. nvidia-modprobe creates the
+// nodes without an event.
 
 import (
 	"errors"
@@ -23,8 +23,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// nvidiaInformation reads the driver's lines of "Key: value" about the GPU at a PCI address, and returns its UUID too. Older drivers
-// write question marks in place of an unknown UUID, newer ones leave the line out.
+// nvidiaInformation parses the driver's lines "Key: value" about the GPU at a PCI address, and also returns the UUID.
+// For an unknown UUID, older drivers write question marks, and newer ones omit the line.
 func nvidiaInformation(h *Host, address string) (information map[string]string, uuid string, err error) {
 	text, err := h.Read("/proc/driver/nvidia/gpus/" + address + "/information")
 	switch {
@@ -41,7 +41,7 @@ func nvidiaInformation(h *Host, address string) (information map[string]string, 
 	return information, uuid, err
 }
 
-// keyed reads lines of a key, a separator and a value.
+// keyed parses lines with a key, a separator and a value.
 func keyed(text, separator string) map[string]string {
 	all := make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -52,7 +52,7 @@ func keyed(text, separator string) map[string]string {
 	return all
 }
 
-// nvidiaDevices returns the GPU and, if it is divided, its parts.
+// nvidiaDevices returns the GPU or, if it is partitioned, also its parts.
 func nvidiaDevices(h *Host, gpu Device, address string) ([]Device, error) {
 	information, uuid, err := nvidiaInformation(h, address)
 	if err != nil {
@@ -62,7 +62,7 @@ func nvidiaDevices(h *Host, gpu Device, address string) ([]Device, error) {
 	return append([]Device{gpu}, migDevices(h, gpu, information["Device Minor"])...), nil
 }
 
-// nvidiaOffer keeps back a GPU that the driver was told to leave alone, and one that is divided.
+// nvidiaOffer returns an error for a GPU that the driver is configured to ignore, and for a partitioned GPU.
 func nvidiaOffer(h *Host, d Device) error {
 	information, _, err := nvidiaInformation(h, path.Base(d.SysPath))
 	switch {
@@ -95,7 +95,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	}
 	if d.Part != "" {
 		r.addMIG(information["Device Minor"], d.Part)
-	} else { // for graphics, which compute and MIG devices do without
+	} else { // for graphics; computing and MIG devices do not need it
 		r.addIfThere("/dev/nvidia-modeset")
 	}
 }

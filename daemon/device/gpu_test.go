@@ -184,7 +184,7 @@ func TestNVIDIA(t *testing.T) {
 	})
 }
 
-// A rule for all GPUs never offers a display for people. A device without hardware is not even seen.
+// A rule for all GPUs never offers a display adapter. A device without hardware is not even listed.
 func TestDisplays(t *testing.T) {
 	h, devices := recorded(t, "gpu-displays")
 	got := make(map[string]error)
@@ -213,7 +213,7 @@ func TestDisplays(t *testing.T) {
 	}
 }
 
-// The function that is divided is not offered beside its parts, and takes them with it when it goes.
+// A function with virtual functions is not offered along with them, and they vanish with it.
 func TestVirtualFunctions(t *testing.T) {
 	const divided = `gpu-0000:3a:00.0 "Data Center GPU Flex 170" numa0
 			  held back: not for containers: divided into 2 virtual functions, which are offered in its place`
@@ -243,7 +243,7 @@ func TestVirtualFunctions(t *testing.T) {
 	})
 }
 
-// A module that comes later is a reason to look again, because its nodes come without an event of their own.
+// A module that is loaded later requires an inspection, because its nodes appear without an event.
 func TestGPUWokenByModule(t *testing.T) {
 	_, devices := machine(t, "P: /module/nvidia_uvm\nE: SUBSYSTEM=module\n\nP: /module/nvme\nE: SUBSYSTEM=module\n")
 	for _, d := range devices {

@@ -2,7 +2,7 @@
 
 package device
 
-// Errors with a number, Xid, which NVIDIA's driver reports only in the kernel's log.
+// Numbered errors (Xid), which NVIDIA's driver reports only in the kernel log.
 //
 // Follows: src/nvidia/arch/nvalloc/unix and src/common/sdk/nvidia/inc/nverror.h of NVIDIA/open-gpu-kernel-modules
 // (XID_PRINT_WITH_ATTR, ROBUST_CHANNEL_*); "Xid Errors" of NVIDIA's documentation; internal/rm/health.go of
@@ -14,23 +14,23 @@ import (
 	"strings"
 )
 
-// xidAction is the Xid by which newer drivers say what has to be done to make the GPU usable again, if anything, as in "GPU
-// recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)". It comes after the Xid that is the cause.
+// xidAction is the Xid with which newer drivers report the required recovery action, as in "GPU recovery action changed
+// from 0x0 (None) to 0x1 (GPU Reset Required)". It follows the Xid of the cause.
 const xidAction = 154
 
-// xidOfApplications are errors that a program makes, or that cost nothing but the program. These are channel errors (13, 31,
-// 43, 45, 68, 109), memory that was taken out of use in time (63), and a memory error that was contained (94).
+// xidOfApplications are errors that a program causes, or that affect only one program. They are channel errors (13, 31,
+// 43, 45, 68, 109), memory retired in time (63), and a contained memory error (94).
 func xidOfApplications() []int { return []int{13, 31, 43, 45, 63, 68, 94, 109} }
 
-// xidFatal are errors after which the GPU computes wrongly or not at all until it is reset. They are about memory (48, 64,
-// 92, 95, 140, 156, 157, 171, 172), processors inside (62, 119, 120, 143), the bus (79, 158, 167), and NVLink and C2C (74,
-// 136, 173).
+// xidFatal are errors after which the GPU computes incorrectly or not at all until it is reset. They concern memory
+// (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158, 167), and
+// NVLink and C2C (74, 136, 173).
 func xidFatal() []int {
 	return []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 }
 
-// xidMark reads the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." A number in no list is
-// a warning, because the driver reports far more numbers than are documented.
+// xidMark parses the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." An unlisted
+// number gives a warning, because the driver reports far more numbers than are documented.
 func xidMark(sysPath, text string) (Mark, bool) {
 	_, text, ok := strings.Cut(text, "): ")
 	digits, message, _ := strings.Cut(text, ",")
@@ -44,7 +44,7 @@ func xidMark(sysPath, text string) (Mark, bool) {
 		return xidVerdict(sysPath, message)
 	case slices.Contains(xidOfApplications(), number):
 		return Mark{}, false
-	case number >= 144 && number <= 150: // NVLink of Blackwell, which says itself how bad it is
+	case number >= 144 && number <= 150: // NVLink of Blackwell, whose message includes the severity
 		m.Warning = strings.Contains(strings.ToLower(message), "nonfatal")
 	default:
 		m.Warning = !slices.Contains(xidFatal(), number)
@@ -52,8 +52,8 @@ func xidMark(sysPath, text string) (Mark, bool) {
 	return m, true
 }
 
-// xidVerdict reads the recovery action that the driver asks for. With "None" the GPU is healthy again after any earlier
-// report.
+// xidVerdict parses the recovery action that the driver requires. "None" means that the GPU is healthy again after all
+// earlier reports.
 func xidVerdict(sysPath, message string) (Mark, bool) {
 	begin, end := strings.LastIndexByte(message, '('), strings.LastIndexByte(message, ')')
 	if begin < 0 || end < begin {
@@ -66,7 +66,7 @@ func xidVerdict(sysPath, message string) (Mark, bool) {
 	return Mark{SysPath: sysPath, Source: "xid/" + strconv.Itoa(xidAction), Reason: "Xid 154: its driver asks for: " + action}, true
 }
 
-// xidText returns what an Xid says without the process, of which the name is the process's own choice.
+// xidText returns the message of an Xid without the process, whose name is chosen by the process.
 func xidText(message string) string {
 	var text strings.Builder
 	for field := range strings.SplitSeq(message, ",") {

@@ -2,12 +2,12 @@
 
 package device
 
-// Sets of device nodes that are offered as one device.
+// This file handles sets of device nodes that are offered as one device.
 //
 // Follows Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block) and Documentation/ABI/stable/sysfs-bus-usb.
 //
-// The members are found in sysfs, so that each of them sees the same group, whichever of them an event was about. The first
-// of them stands for the group. The others are seen and not offered, as parts of it.
+// The members are found in sysfs, so an event of any member leads to the same group. The first member represents the
+// group. The other members are reported as its parts, and not offered.
 
 import (
 	"cmp"
@@ -29,25 +29,25 @@ const (
 	GroupPCI = "pci" // each PCI function has
 )
 
-// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], over names such as
-// "/dev/snd/controlC0". The Match and Exclude of its rule are about the hardware that By names, of which only the kernel's
-// properties are known. Without By they are empty.
+// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], for names such
+// as "/dev/snd/controlC0". Match and Exclude of its rule apply to the hardware that By selects, with the kernel's
+// properties only. Without By they are empty.
 type Group struct {
-	Nodes    []string // each has to find a node, or the device is not complete
-	Optional []string // each may find nodes, which belong to the device then
-	By       string   // [GroupUSB] or [GroupPCI], or empty if the nodes of the whole machine are one group
+	Nodes    []string // each must match a node, or the device is not complete
+	Optional []string // each may match nodes, which then belong to the device
+	By       string   // [GroupUSB] or [GroupPCI], or empty for one group with nodes of the whole machine
 }
 
-// names reports whether any pattern is about a node.
+// names reports whether any pattern matches a node.
 func (g *Group) names(node string) bool { return node != "" && g.rank(node) >= 0 }
 
-// rank returns the number of the first pattern that a node matches, or -1. The optional patterns come last.
+// rank returns the index of the first pattern that matches a node, or -1. The optional patterns come last.
 func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns as [ErrIncomplete] which of the patterns that have to find a node have found none. taken has the owners of
-// nodes that belong to something else.
+// missing returns an [ErrIncomplete] error that lists the required patterns without a match. taken has the owners of
+// nodes that belong elsewhere.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -65,8 +65,8 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	return joined(reasons...)
 }
 
-// hardware returns the sysfs path of the hardware that a node at sysPath is of, as the group divides it, or "". ok reports
-// whether the node is in a group.
+// hardware returns the sysfs path of the USB device or PCI function of the node at sysPath, depending on By, or "". ok
+// reports whether the node belongs to a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
@@ -89,8 +89,7 @@ func usbAbove(h *Host, sysPath string) string {
 	return ""
 }
 
-// members finds the nodes that belong to the same group as those of an owner, the first in the order of the patterns
-// first.
+// members returns the nodes of the group of an owner, in the order of the patterns.
 func (g *Group) members(h *Host, owner string) []udev.Device {
 	var members []udev.Device
 	for _, kind := range []string{"/sys/dev/char", "/sys/dev/block"} {
@@ -104,7 +103,7 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 				continue
 			}
 			if of, ok := g.hardware(h, sysPath); ok && of == owner {
-				member, _ := udev.ReadKernel(h.Sys, sysPath) // of one that vanishes only the path is known
+				member, _ := udev.ReadKernel(h.Sys, sysPath) // if it has vanished, only its path is set
 				members = append(members, member)
 			}
 		}
@@ -115,9 +114,10 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil, and the rules that were asked. The first rule with a group that
-// u is a member of comes first, with the hardware of the group as owner. Otherwise it is the first rule that takes u as a device
-// of its own. A member cannot be a device of its own, even where that rule comes first, because two containers would get it.
+// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule with a
+// group that contains u takes precedence. Its owner is the hardware of the group. Otherwise it is the first rule that
+// takes u as a separate device. A group member cannot be a separate device, even if a rule for that comes first,
+// because two containers could get it.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
 	if u.DevNode == "" {
 		return nil, "", nil
@@ -137,11 +137,11 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, trie
 	return r, "", append(tries, alone...)
 }
 
-// errNoMember is why a rule with a group does not take a udev device.
+// errNoMember means that a udev device is not in the group of a rule.
 var errNoMember = errors.New("no member of its group")
 
-// groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. A piece of hardware that
-// has only nodes which are optional has no group.
+// groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. Hardware with only
+// optional nodes has no group.
 func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	g := r.Group
 	if !g.names(u.DevNode) {
@@ -163,12 +163,13 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 
 // members are the nodes of a group.
 type members struct {
-	all     []udev.Device // the one that stands for the group is the first
-	missing error         // which are not there
+	all     []udev.Device // the first one represents the group
+	missing error         // the error for missing nodes
 }
 
-// identifyGroup finds a group by one of its members. Only the first of them stands for it. It keeps back a node that may not be
-// handed out at all, or that reaches a disk. The content that udev found on a disk is known only of the node of the disk itself.
+// identifyGroup identifies a group from one of its members. Only the first member represents it. It returns an error
+// for a node that must not be offered, or that gives access to a disk. udev's information about the content of a disk
+// is known only for the node of the disk itself.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
@@ -184,15 +185,15 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 		}
 		all[i].Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
 	}
-	all[0] = *u // of which udev's links are known
+	all[0] = *u // the device whose udev links are known
 	return []Device{{
 		ID: id, Model: groupModel(h, owner), NUMANode: commonNUMANode(h, all), rule: r,
 		group: &members{all, r.Group.missing(all, taken)},
 	}}, nil
 }
 
-// ownMembers finds the nodes of a group. Nodes that match it but belong to another class or to the group of an earlier rule
-// are in taken, with the name of that.
+// ownMembers returns the nodes of a group. Matching nodes that belong to another class, or to the group of an earlier
+// rule, are in taken with the name of that owner.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
@@ -208,8 +209,8 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	return members, taken
 }
 
-// groupID makes the ID of a group. It begins with the resource, since another one may have a group of the same
-// hardware.
+// groupID returns the ID of a group. It begins with the resource, because several resources may have a group of the
+// same hardware.
 func groupID(h *Host, r *Rule, owner string) string {
 	parts := []string{"group", strings.ReplaceAll(r.Resource, "/", ":")}
 	switch r.Group.By {
@@ -221,11 +222,11 @@ func groupID(h *Host, r *Rule, owner string) string {
 	return MakeID(parts...)
 }
 
-// usbIdentity returns vendor and product of a USB device and its serial number, or else the controller and the ports
-// that it is at.
+// usbIdentity returns vendor, product and serial number of a USB device. Without a serial number it returns the
+// controller and the ports to which the device is connected.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
-		vendor, _ := h.Attr(sysPath, "idVendor") // without them the serial number has to do
+		vendor, _ := h.Attr(sysPath, "idVendor") // without these, the serial number must be enough
 		product, _ := h.Attr(sysPath, "idProduct")
 		return []string{vendor + ":" + product, serial}
 	}
@@ -240,7 +241,7 @@ func usbIdentity(h *Host, sysPath string) []string {
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
 }
 
-// groupModel returns what a USB device says of itself.
+// groupModel returns the model that a USB device reports.
 func groupModel(h *Host, owner string) string {
 	if owner == "" {
 		return ""
@@ -249,7 +250,7 @@ func groupModel(h *Host, owner string) string {
 	return model
 }
 
-// commonNUMANode returns the NUMA node of all members that have one, or -1 if none has one or they differ.
+// commonNUMANode returns the NUMA node that the members share, or -1 if none has one or they differ.
 func commonNUMANode(h *Host, members []udev.Device) int {
 	node := -1
 	for _, m := range members {
@@ -264,8 +265,8 @@ func commonNUMANode(h *Host, members []udev.Device) int {
 	return node
 }
 
-// linksBeside lists the links in the directories where udev's rules put those to nodes such as this one, beside it, and
-// /dev/v4l for /dev/video0, /dev/serial for /dev/ttyUSB0. The links may lead to other nodes.
+// linksBeside returns the links in the directories in which udev's rules put links to this kind of node, such as
+// /dev/v4l for /dev/video0 and /dev/serial for /dev/ttyUSB0. The links may point to other nodes.
 func linksBeside(h *Host, node string) []string {
 	var links []string
 	for _, by := range []string{"/by-id/", "/by-path/"} {

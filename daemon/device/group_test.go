@@ -240,7 +240,7 @@ func TestGroupOfHardware(t *testing.T) {
 	})
 }
 
-// A member that comes or goes concerns the one that stands for the group.
+// An added or removed member requires an inspection of the device that represents the group.
 func TestGroupIsWokenByItsMembers(t *testing.T) {
 	rules := append(anyNode(nil), grouped(device.Group{Nodes: []string{"/dev/kvm"}, Optional: []string{"/dev/vhost-*"}}, nil)...)
 	for node, want := range map[string]bool{"/dev/kvm": true, "/dev/vhost-net": true, "/dev/fuse": false, "": false} {
@@ -253,7 +253,8 @@ func TestGroupIsWokenByItsMembers(t *testing.T) {
 	}
 }
 
-// With any hardware and rules that overlap, no node is offered twice, and each look at each member finds the same.
+// With any hardware and overlapping rules, no node is offered twice, and each inspection of each member has the same
+// result.
 func TestGroupsShareNoNode(t *testing.T) {
 	rules := []device.Rule{{Resource: "example.com/any", Class: &device.Generic}}
 	for i, g := range []device.Group{
@@ -271,7 +272,7 @@ func TestGroupsShareNoNode(t *testing.T) {
 			checkSighting(t, name, s)
 			for _, n := range s.Allocation.Nodes {
 				if n.Container == "/dev/vfio/vfio" || n.Container == "/dev/iommu" {
-					continue // what all VFIO groups need
+					continue // a node that all VFIO groups need
 				}
 				if other := by[n.Container]; other != "" {
 					t.Errorf("%s: %s is offered as %s and as %s", name, n.Container, other, s.Device.ID)

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// tree makes a machine with the GPU of AMD, a NUMA node 1 and what a test adds to it.
+// tree makes a machine with an AMD GPU, NUMA node 1 and the additions of a test.
 func tree(t *testing.T) (h *device.Host, gpu string) {
 	t.Helper()
 	h, devices := recorded(t, "gpu-amd")
@@ -132,7 +132,7 @@ func TestHostNUMANode(t *testing.T) {
 	check("online", card, 1)
 }
 
-// TestInstance checks that a device in the place of another one has another instance.
+// TestInstance checks that a device that replaces another has another instance number.
 func TestInstance(t *testing.T) {
 	root := t.TempDir()
 	h := &device.Host{Tree: sysfs.Tree{Sys: root}}

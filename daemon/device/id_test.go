@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// longestID is the longest ID that the kubelet takes, 63 characters, without the number of a share.
+// longestID is the maximum ID length that the kubelet accepts, 63 characters, less the suffix of a share.
 const longestID = 58
 
-// cdiName is what a CDI device name may be (SPEC.md of the Container Device Interface).
+// cdiName matches the device names that CDI allows (SPEC.md of the Container Device Interface).
 var cdiName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?$`)
 
 func TestMakeID(t *testing.T) {

@@ -2,30 +2,32 @@
 
 package device
 
-// RDMA devices, which are InfiniBand and RoCE adapters, whole or virtual functions.
+// RDMA devices are InfiniBand and RoCE adapters, or virtual functions of them.
 //
 // Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
 // drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
 //
-// Identity: the node GUID, which the vendor gives (RoCE derives it from the MAC address). The name, mlx5_0, is changed by
-// rdma-core's udev rule soon after the device has come, and the number of uverbsN is the order of discovery. A virtual
-// function that is not configured has the GUID 0. The PCI address takes its place there.
+// Identity: the node GUID, which the vendor assigns (RoCE derives it from the MAC address). The name, such as mlx5_0,
+// is changed by rdma-core's udev rule soon after the device appears, and the number in uverbsN depends on the order of
+// discovery. An unconfigured virtual function has the GUID 0. Its PCI address identifies it instead.
 //
-// An adapter whose virtual functions are RDMA devices of this host is not offered beside them, because they share its link.
+// If virtual functions of an adapter are RDMA devices of this host, the adapter is not offered, because it shares its
+// link with them.
 //
-// Health: a port is ACTIVE and its link is up. The kernel sends no event when that changes, so it is read every five seconds.
-// And what pci_health.go says. Where RDMA devices belong to one network namespace each ("rdma system set netns exclusive") a
-// pod with a network namespace of its own cannot open what is in the host's (ib_uverbs_open gives EPERM), unless its network
-// plugin moves the device there. It is only a warning, because pods in the host's namespace can.
+// Health: a port is ACTIVE and its link is up. The kernel sends no event when this changes, so it is read every five
+// seconds. In addition, the checks of pci_health.go apply. If each RDMA device belongs to one network namespace ("rdma
+// system set netns exclusive"), a pod with its own network namespace cannot open devices of the host's namespace
+// (ib_uverbs_open returns EPERM), unless its network plugin moves the device there. This is only a warning, because
+// pods in the host's network namespace can open them.
 //
-// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, one for all devices, without which no connection can be made
-// by address. Where the resource asks for them, umadN of every port, by which packets are sent to the manager of the fabric,
-// and issmN, which only ports of InfiniBand have. A process that opens issmN is the subnet manager.
+// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share and which is needed to connect
+// by address. On request of the resource also umadN of every port, which sends packets to the fabric manager, and
+// issmN, which only InfiniBand ports have. A process that opens issmN becomes the subnet manager.
 //
-// Reset: none automatically, because no RDMA driver survives that of the PCI function. The last close of uverbsN frees what a
-// process had of the adapter (ib_uverbs_close).
+// Reset: not automatic, because no RDMA driver survives a reset of the PCI function. The last close of uverbsN frees
+// all resources of a process on the adapter (ib_uverbs_close).
 //
-// Needs: sysfs. No ioctl, no capability, no node is opened. Containers need RLIMIT_MEMLOCK or CAP_IPC_LOCK.
+// Needs: sysfs. It uses no ioctl and no capability, and opens no node. Containers need RLIMIT_MEMLOCK or CAP_IPC_LOCK.
 
 import (
 	"errors"
@@ -38,19 +40,20 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// InfiniBand is the class of RDMA devices. A device is an adapter, port or virtual function that the kernel shows as one.
+// InfiniBand is the class of RDMA devices. A device is an adapter, port or virtual function, whichever the kernel shows
+// as an RDMA device.
 var InfiniBand = Class{
 	Name:  "infiniband",
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
 	Match: []udev.Match{{Subsystem: "infiniband"}},
-	// The device that has the node is a sibling of the subject, and comes before it.
+	// The device with the node is a sibling of the subject, and appears before it.
 	Wakes: []udev.Match{
 		{Subsystem: "infiniband_verbs"},
 		{Subsystem: "infiniband_mad"},
 		{Subsystem: "misc", Properties: map[string]string{"DEVNAME": rdmaCM}},
 	},
 	Renamed:  true,            // by rdma-core's 60-rdma-persistent-naming.rules
-	Every:    5 * time.Second, // no event tells that a port has lost its link
+	Every:    5 * time.Second, // no event reports that a port has lost its link
 	DevNodes: []string{"/dev/infiniband/uverbs[0-9]*", rdmaCM, "/dev/infiniband/umad[0-9]*", "/dev/infiniband/issm[0-9]*"},
 	Identify: infinibandIdentify,
 	Offer:    infinibandOffer,
@@ -59,7 +62,7 @@ var InfiniBand = Class{
 	Allocate: infinibandAllocate,
 }
 
-// rdmaCM is the node of the connection manager, of the module rdma_ucm.
+// rdmaCM is the node of the connection manager, from the module rdma_ucm.
 const rdmaCM = "/dev/infiniband/rdma_cm"
 
 func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
@@ -74,7 +77,7 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 	if identity == "" {
 		return nil, incompletef("its node GUID is 0, and it is below no PCI function")
 	}
-	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver says these
+	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver provides these
 	board, _ := h.Attr(u.SysPath, "board_id")
 	return []Device{{
 		ID:       MakeID("infiniband", identity),
@@ -83,7 +86,7 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 	}}, nil
 }
 
-// infinibandOffer keeps back the physical function of virtual ones that are RDMA devices of this host.
+// infinibandOffer returns an error for a physical function whose virtual functions are RDMA devices of this host.
 func infinibandOffer(h *Host, d Device) error {
 	function := FunctionIn(d.SysPath)
 	if function == "" || h.Uint(function, "sriov_numvfs") == 0 {
@@ -95,14 +98,14 @@ func infinibandOffer(h *Host, d Device) error {
 			parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
 		}
 	}
-	if len(parts) == 0 { // virtual machines have them, or they are unused
+	if len(parts) == 0 { // they belong to virtual machines, or are unused
 		return nil
 	}
 	return excludedf("divided into virtual functions, which are offered in its place: %s", strings.Join(parts, ", "))
 }
 
-// namespaceWarning warns of the mode in which every RDMA device belongs to one network namespace. The parameter is not only
-// the one that the module was loaded with, because "rdma system set netns" changes the same variable (rdma_compatdev_set).
+// namespaceWarning returns a warning if every RDMA device belongs to one network namespace. The module parameter is
+// current, because "rdma system set netns" changes the same variable (rdma_compatdev_set).
 func namespaceWarning(h *Host) error {
 	if shared, err := h.Read("/sys/module/ib_core/parameters/netns_mode"); err != nil || shared != "N" {
 		return nil
@@ -111,8 +114,8 @@ func namespaceWarning(h *Host) error {
 		"(rdma system set netns shared)")
 }
 
-// infinibandHealth asks the adapter for the state of its ports (ib_query_port), which may take as long as a dead
-// adapter takes to time out. One usable port makes the device usable.
+// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter is dead, this blocks
+// until the request times out. The device is usable if one port is.
 func infinibandHealth(h *Host, d Device) error {
 	var reasons []error
 	for _, port := range h.Names(d.SysPath + "/ports") {
@@ -156,7 +159,7 @@ func infinibandAllocate(r *recipe, d Device) {
 	}
 }
 
-// addInfiniBand adds the nodes of one kind that the RDMA device at sysPath has, one for it or one for each port.
+// addInfiniBand adds the nodes of one kind of an RDMA device, either one node for the device or one for each port.
 func (r *recipe) addInfiniBand(sysPath, kind string) {
 	class, missing := "infiniband_mad", "load the module ib_umad"
 	switch kind {
@@ -169,8 +172,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	if len(names) == 0 {
 		r.fail(incompletef("it has no %s device: %s", kind, missing))
 	}
-	// The links of rdma-core go by PCI address. Those in by-ibdev are stale after the device was renamed, since the uverbs
-	// device gets no event then.
+	// The links of rdma-core contain the PCI address. Those in by-ibdev are stale after a rename, because the uverbs
+	// device then gets no event.
 	const directory = "/dev/infiniband/by-path/"
 	links := r.Names(directory)
 	for i := range links {
@@ -181,8 +184,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	}
 }
 
-// besides lists the devices that have the nodes of one kind of the RDMA device at sysPath. They lie beside it, below
-// the same function (or among the virtual devices, for rxe), and tell in ibdev the name that the RDMA device has now.
+// besides returns the devices that have the nodes of one kind for the RDMA device at sysPath. They are below the same
+// function (for rxe, among the virtual devices), and their attribute ibdev has the current name of the RDMA device.
 func besides(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string

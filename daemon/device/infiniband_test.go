@@ -64,7 +64,7 @@ func TestInfiniBand(t *testing.T) {
 	})
 }
 
-// A container gets the nodes for the manager of the fabric only where a resource asks for them.
+// A container gets the nodes for the fabric manager only if the resource requests them.
 func TestInfiniBandExtras(t *testing.T) {
 	const itself = `infiniband-b8cef60300a12b3c "MT4129 MT_0000000838" numa0` + "\n"
 	const usual = `

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// To overrule one reason is not to overrule another.
+// Overruling one reason must not overrule another.
 func TestForgive(t *testing.T) {
 	inUse, excluded, unusual, incomplete := inUsef("swap"), excludedf("divided"), byNamef("a display"), incompletef("no node")
 	byName := map[string]string{"DEVNAME": "/dev/x"}
@@ -79,7 +79,7 @@ func TestNVMeID(t *testing.T) {
 		"eui.0025385b61b01234":                      "nvme-eui.0025385b61b01234",
 		"nvme.1b36-53455230-51454d55-00000001":      "nvme-1b36-SER0-1",
 		"nvme.1b36-53455230-51454d55-0000001f":      "nvme-1b36-SER0-31",
-		"nvme.144d-20205331-51454d55-00000001":      "nvme-144d-S1-1", // some pad on the left
+		"nvme.144d-20205331-51454d55-00000001":      "nvme-144d-S1-1", // some vendors pad on the left
 		"nvme.1b36-534-51454d55-00000001":           "nvme-nvme.1b36-534-51454d55-00000001",
 		"nvme.1b36-53455230-51454d55-x":             "nvme-nvme.1b36-53455230-51454d55-x",
 		"nvme.1b36-53455230":                        "nvme-nvme.1b36-53455230",

@@ -11,59 +11,59 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Sighting is what one look found out about one device.
+// Sighting is the result of inspecting one device.
 type Sighting struct {
-	Device     *Device    // has no ID, only Class and SysPath, where the hardware could not be identified
-	Resource   string     // of the first rule that matches, or empty
-	Allocation Allocation // empty if a container cannot get the device
-	Nodes      []Node     // the nodes that exist of a device without Allocation, since no rule takes it or a node is missing
-	Target     *Target    // as it was when the device was identified, or nil
-	Offer      error      // why the device must not be handed out, or nil
+	Device     *Device    // has only Class and SysPath, and no ID, if the hardware could not be identified
+	Resource   string     // of the first matching rule, or empty
+	Allocation Allocation // empty if the device cannot be given to a container
+	Nodes      []Node     // existing nodes of a device without Allocation, because no rule takes it or a node is missing
+	Target     *Target    // state at the time of identification, or nil
+	Offer      error      // why the device must not be offered, or nil
 	Health     error      // why the device is unhealthy, or nil
-	// Fingerprint is by what the content of the disk is known again. It is empty if the disk was not read. Asked is the one that
-	// the probe was to compare with.
+	// Fingerprint identifies the content of the disk. It is empty if the disk was not read. Asked is the fingerprint
+	// with which the probe compared the content.
 	Fingerprint, Asked string
-	Blank              bool      // the probe found nothing on the disk
-	Size               int64     // of the disk in bytes, or 0 if it is not known
-	Written            uint64    // to the disk, see [sysfs.Written], before it was probed
-	Warning            string    // what the operator should see to though the device is healthy
-	Unread             bool      // no helper answered what is on the disk and how it is
-	Functions          []string  // sysfs paths of the PCI functions by which the device is reached
-	Counters           []Counter // of errors
+	Blank              bool      // the probe found no data on the disk
+	Size               int64     // of the disk in bytes, or 0 if unknown
+	Written            uint64    // to the disk before the probe, see [sysfs.Written]
+	Warning            string    // a problem of a usable device that the operator should handle
+	Unread             bool      // no helper answered, so content and health of the disk are unknown
+	Functions          []string  // sysfs paths of the PCI functions through which the device is reached
+	Counters           []Counter // error counters of the functions
 	Instance           uint64    // of the hardware in this boot, see [Host.Instance]
-	objection          error     // against an offer, of which the rule may have overruled any
+	objection          error     // the reason against an offer before the rule's exceptions apply
 }
 
-// HostUse reports whether this host uses the disk, by a mount or as swap. While a pod holds the disk, the pod may have made what
-// is built on top of it. Otherwise the host did.
+// HostUse reports whether this host uses the disk, as a mount or swap. While a pod holds the disk, devices on top of it
+// may be the pod's. Otherwise they are the host's.
 func (s *Sighting) HostUse(held bool) bool {
 	var use hostUse
 	return errors.As(s.Offer, &use) && (use.certain || !held)
 }
 
-// Twin notes that the device at another sysfs path has the same identity. A disk may be another way to the same medium, which
-// two pods must not have, so it is not offered.
+// Twin records that the device at another sysfs path has the same identity. The disk may be another path to the same
+// medium, which two pods must not share, so it is not offered.
 func (s *Sighting) Twin(other string) {
 	if s.Target.IsDisk() && !errors.Is(s.Offer, errTwin) {
 		s.Offer = joined(s.Offer, twin(path.Base(other)))
 	}
 }
 
-// Look inspects one udev device. It finds the devices in it, the resources that they belong to, whether they may be offered and
-// are healthy, and the nodes for a container. It reads sysfs and may block as long as the kernel does. It finds nothing in a udev
-// device that is not a subject of any class. The sightings refer to seen, which nothing may write to.
+// Look inspects one udev device. It finds the devices in it, their resources, whether they may be offered and are
+// healthy, and the nodes for a container. It reads sysfs and may block as long as the kernel does. It returns nothing
+// if the udev device is not a subject of any class. The sightings refer to seen, which must not be modified.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, withFunction(h, seen))
 	if !ok {
 		return nil
 	}
 	for i := range found {
-		found[i].Device.group = nil // only the look needs it
+		found[i].Device.group = nil // needed only during the inspection
 	}
 	return found
 }
 
-// lookAt is [Look]. If it finds no device, ok is false and the one sighting says why.
+// lookAt implements [Look]. If it finds no device, ok is false and the only sighting has the reason.
 func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 	class := selecting(*u)
 	unidentified := func(err error) []Sighting {
@@ -97,7 +97,7 @@ func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 	return found, true
 }
 
-// look looks at one device that is identified.
+// look inspects one identified device.
 func look(h *Host, rules []Rule, d Device) Sighting {
 	rule, err := d.rule, error(nil)
 	if rule == nil {
@@ -110,7 +110,7 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	if err != nil {
 		s.objection = s.Offer
-		if !unsuited(s.Offer) { // which says more
+		if !unsuited(s.Offer) { // which is more informative
 			s.Offer = err
 		}
 		found, _ := d.allocate(h) // a device that is not offered may lack nodes
@@ -119,7 +119,7 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	s.Resource = rule.Resource
 	s.Health = d.Class.Health(h, d)
-	usable, ok := s.Health.(warning) // not errors.As, since a warning that is joined to an error does not make a device usable
+	usable, ok := s.Health.(warning) // not errors.As, because a warning joined with an error does not make a device usable
 	if ok {
 		s.Health = nil
 	}
@@ -144,8 +144,8 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	return s
 }
 
-// selecting returns the class that has u as its subject, or nil. [Generic] takes any device with a node, but has a subject
-// only where a rule asks for it.
+// selecting returns the class whose subject is u, or nil. [Generic] matches any device with a node, but its subjects
+// are only those that a rule requests.
 func selecting(u udev.Device) *Class {
 	if i := slices.IndexFunc(Classes, func(c *Class) bool { return c.Selects(u) }); i >= 0 {
 		return Classes[i]

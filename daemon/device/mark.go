@@ -2,7 +2,7 @@
 
 package device
 
-// Faults that events report and sysfs does not show afterwards, and the events that end them.
+// This file handles faults that events report and sysfs does not show, and the events that clear them.
 //
 // Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery);
 // Documentation/PCI/pci-error-recovery.rst.
@@ -14,22 +14,22 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Mark is what an event, or a counter, says of the hardware at a sysfs path and of everything below it. The inventory keeps
-// it until another mark replaces it or takes it back. As long as the mark stands, the hardware there is unhealthy.
+// Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The
+// inventory keeps it until another mark replaces or clears it. While it has the mark, the hardware is unhealthy.
 //
-// Two kinds of marks take another back. One has the same source and no reason. The other has no source and is a fresh start,
-// when the hardware was taken away or put in, or a driver was bound to it. If one of them is about a part of the hardware
-// that is marked, the rest stays marked.
+// Two kinds of marks clear another one. The first kind has the same source and no reason. The second kind has no source
+// and marks a fresh start, when the hardware was removed or inserted, or a driver was bound to it. If such a mark
+// concerns only a part of the marked hardware, the rest stays marked.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
-	Source  string `json:"source"`            // a mark replaces those of the same source at its path, "a" takes back "a/b" too, empty takes back all
-	Reason  string `json:"reason"`            // for people, or empty if the mark takes back
-	Warning bool   `json:"warning,omitempty"` // the hardware is usable all the same
+	Source  string `json:"source"`            // a mark replaces those with the same source at its path; "a" also clears "a/b", and empty clears all
+	Reason  string `json:"reason"`            // for people, or empty if the mark clears others
+	Warning bool   `json:"warning,omitempty"` // the hardware is still usable
 }
 
-// Notice returns the mark that an event leaves.
+// Notice returns the mark for an event.
 func Notice(e udev.Event) (m Mark, ok bool) {
-	if e.Device.Properties.Value("SYNTH_UUID") != "" { // "udevadm trigger" says nothing of the hardware
+	if e.Device.Properties.Value("SYNTH_UUID") != "" { // events of "udevadm trigger" contain no news about the hardware
 		return Mark{}, false
 	}
 	switch e.Action {
@@ -51,9 +51,10 @@ func Notice(e udev.Event) (m Mark, ok bool) {
 	return Mark{}, false
 }
 
-// noticeRecovery reads what the kernel reports while it recovers a PCI function from an error. It reports the beginning and
-// the success of the function. It reports the failure of each function below the bridge (report_perm_failure_detected, in
-// Linux 6.12.107). Older kernels report the failure of the bridge itself. Only a fresh start ends that.
+// noticeRecovery evaluates the kernel's reports about the recovery of a PCI function from an error. The kernel reports
+// the start and the success of the recovery for the function itself. It reports a failure for each function below the
+// bridge (report_perm_failure_detected, in Linux 6.12.107). Older kernels report it for the bridge. Only a fresh start
+// clears it.
 func noticeRecovery(d udev.Device) (Mark, bool) {
 	m := Mark{SysPath: d.SysPath, Source: "recovery"}
 	switch d.Properties.Value("ERROR_EVENT") {
@@ -68,8 +69,8 @@ func noticeRecovery(d udev.Device) (Mark, bool) {
 	return m, d.Subsystem == "pci"
 }
 
-// FunctionIn returns the part of a sysfs path that is the nearest PCI function, or "". It goes by the names alone, so the
-// device may be gone.
+// FunctionIn returns the beginning of a sysfs path up to the nearest PCI function, or "". It uses the names only, so
+// the device may be gone.
 func FunctionIn(sysPath string) string {
 	for p := range sysfs.Up(sysPath) {
 		if udev.IsPCIAddress(path.Base(p)) {

@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// event makes one of "ACTION SUBSYSTEM" at a sysfs path.
+// event makes an event from "ACTION SUBSYSTEM" and a sysfs path.
 func event(action, subsystem, sysPath string, properties ...string) udev.Event {
 	d := udev.Device{Subsystem: subsystem, SysPath: sysPath}
 	all := map[string]string{"SUBSYSTEM": subsystem}
@@ -88,7 +88,7 @@ func TestNoticeXid(t *testing.T) {
 		"79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.": {Source: "xid/79", Reason: "Xid 79: GPU has fallen off the bus"},
 		"48, pid=77, name=python3, DBE (double bit error), at 0x1":         {Source: "xid/48", Reason: "Xid 48: DBE (double bit error) at 0x1"},
 		"119":                                   {Source: "xid/119", Reason: "Xid 119: no text"},
-		"31, pid=1, name=a, Ch 00000008":        {}, // of the program
+		"31, pid=1, name=a, Ch 00000008":        {}, // caused by the program
 		"13, Graphics Exception":                {},
 		"43, pid=1, name=79, Ch 00000010":       {},
 		"94, pid=1, Contained: SM":              {},

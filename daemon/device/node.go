@@ -2,25 +2,26 @@
 
 package device
 
-// Any other device with a node, where a rule asks for it, such as serial adapters, cameras, /dev/kvm, VFIO groups, work
-// queues of DSA and IAA, and disks. Sets of nodes that are offered as one device are in group.go.
+// Class node has all other devices with a node that a rule requests, such as serial adapters, cameras, /dev/kvm, VFIO
+// groups, work queues of DSA and IAA, and disks. Sets of nodes that form one device are in group.go.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); the rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l of udev; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
-// Identity: the serial number, which goes with the device from port to port. Without one it is the path through the buses,
-// which stays with the port. The last is the name of the node, which is right for nodes without hardware (/dev/kvm,
-// /dev/net/tun). udev or the kernel knows these. See node_identity.go.
+// Identity: the serial number, which stays with the device when it moves to another port. Without one, the path through
+// the buses, which stays with the port. Otherwise the name of the node, which is correct for nodes without hardware
+// (/dev/kvm, /dev/net/tun). udev or the kernel provides these. See node_identity.go.
 //
-// Health: the node is there, and what pci_health.go says of the function that it is below. A VFIO group is unhealthy with any
-// of the functions in it.
+// Health: the node exists, and the checks of pci_health.go succeed for the function above it. A VFIO group is unhealthy
+// if any of its functions is.
 //
-// Nodes: its own, on the host by a link that udev makes from the identity. A VFIO group needs /dev/vfio/vfio too, a
-// VFIO device without a group /dev/iommu.
+// Nodes: its own node, on the host by a link that udev derives from the identity. A VFIO group also needs
+// /dev/vfio/vfio, and a VFIO device without a group needs /dev/iommu.
 //
-// Reset: of a VFIO group, each function in it, 0.1 s each. A disk has none, but it can be erased. See daemon/reset.
+// Reset: for a VFIO group, each of its functions, 0.1 s each. A disk cannot be reset, but it can be erased. See
+// daemon/reset.
 //
-// Needs: udev's database, and for disks the needs of block.go. No ioctl, no capability, no node is opened.
+// Needs: udev's database, and for disks the needs of block.go. It uses no ioctl and no capability, and opens no node.
 
 import (
 	"fmt"
@@ -30,11 +31,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Generic is the class of any device with a node. It has no match of its own. Its rules choose its subjects.
+// Generic is the class of all devices with a node. It has no match of its own. Its rules select its subjects.
 var Generic = Class{
 	Name: "node",
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	// Whether a VFIO group can be opened depends on the drivers of functions that are not above it.
+	// Whether a VFIO group can be opened depends on drivers of functions that are not above it.
 	Wakes:    []udev.Match{onTop, {Subsystem: "pci"}},
 	Disks:    true,
 	DevNodes: []string{"/dev/*"},
@@ -53,7 +54,7 @@ func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u), NUMANode: nodeNUMA(h, u)}}, nil
 }
 
-// nodeNUMA returns the NUMA node of a device node, for a VFIO group that of the function in it, or -1.
+// nodeNUMA returns the NUMA node of a device node, or of the function in a VFIO group, or -1.
 func nodeNUMA(h *Host, u udev.Device) int {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
 		return h.NUMANode(functions[0])
@@ -61,8 +62,8 @@ func nodeNUMA(h *Host, u udev.Device) int {
 	return h.NUMANode(u.SysPath)
 }
 
-// barred keeps back nodes through which a container would reach more than it was given, such as disks that this host uses. No
-// rule overrules it.
+// barred returns an error for nodes that would give a container access to more than its device, such as disks in use by
+// this host. No rule overrules it.
 func barred(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {
@@ -99,7 +100,7 @@ func nodeOffer(h *Host, d Device) error {
 	return joined(reasons...)
 }
 
-// diskOffer returns what is against handing out a node because of the disks that it reaches.
+// diskOffer returns why a node must not be offered because of the disks that it gives access to.
 func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	var reasons []error
 	for _, disk := range disksBehind(h, u) {
@@ -116,7 +117,7 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)
 		}
 		reasons = append(reasons, inUse(h, disk))
-		if disk.SysPath != u.SysPath { // what udev has read off it is not known here
+		if disk.SysPath != u.SysPath { // udev's information about its content is not known here
 			reasons = append(reasons, byNamef("another way to %s: name it by DEVNAME if it is meant", path.Base(disk.SysPath)))
 		}
 	}
@@ -126,8 +127,8 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	return joined(reasons...)
 }
 
-// disksBehind returns the block devices whose content a node reaches. They are the node itself, or the disk to which a SCSI
-// generic node is another way.
+// disksBehind returns the block devices whose content a node gives access to. It returns the node itself, or the disk
+// that belongs to a SCSI generic node.
 func disksBehind(h *Host, u udev.Device) []udev.Device {
 	switch u.Subsystem {
 	case "block":

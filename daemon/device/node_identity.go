@@ -2,13 +2,13 @@
 
 package device
 
-// The identity of a device node of class node.
+// This file derives the identity of a device of class node.
 //
 // Follows the builtins usb_id and path_id of udev, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
-// The serial number goes with the device from port to port. The path through the buses stays with the port. The name of the
-// node is right for nodes without hardware, and the last resort for others. Several nodes of one device have the first two in
-// common, so a part is added that differs.
+// The serial number stays with the device when it moves to another port. The path through the buses stays with the
+// port. The name of the node is correct for nodes without hardware, and the last resort for others. Several nodes of
+// one device share the first two, so a distinguishing part is added.
 
 import (
 	"cmp"
@@ -21,10 +21,10 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// nodeID takes the strongest identity that is known.
+// nodeID returns the ID from the strongest known identity.
 func nodeID(h *Host, u udev.Device) string {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
-		return MakeID("node", u.Subsystem, path.Base(functions[0])) // the number of the group is the order of discovery
+		return MakeID("node", u.Subsystem, path.Base(functions[0])) // the number of the group depends on the order of discovery
 	}
 	p := u.Properties
 	identity := cmp.Or(p.Value("DM_UUID"), p.Value("MD_UUID"))
@@ -46,7 +46,7 @@ func nodeID(h *Host, u udev.Device) string {
 	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
 }
 
-// nodeIDOf adds to the identity of a device what tells this node of it from the others.
+// nodeIDOf adds to the identity of a device the part that distinguishes this node from its other nodes.
 func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	parts := []string{"node", identity}
 	if number := u.Properties.Value("ID_USB_INTERFACE_NUM"); number != "" {
@@ -58,8 +58,8 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	return MakeID(parts...)
 }
 
-// nodeMember tells the nodes of one piece of hardware apart. Nodes of one kind have a number, such as partitions, the ports
-// of a serial adapter and the nodes of a camera. Others have the name of their kind.
+// nodeMember distinguishes the nodes of one piece of hardware. Nodes of one kind have a number, such as partitions,
+// ports of a serial adapter, and nodes of a camera. Other nodes have the name of their kind.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {
 	case "block":
@@ -68,7 +68,7 @@ func nodeMember(h *Host, u udev.Device) string {
 		}
 		return ""
 	case "tty":
-		// The usb-serial device that the terminal belongs to has it (port_number_show).
+		// The usb-serial device of the terminal has this attribute (port_number_show).
 		if port, err := h.Attr(path.Dir(path.Dir(u.SysPath)), "port_number"); err == nil && port != "0" {
 			return "port" + port
 		}
@@ -83,7 +83,7 @@ func nodeMember(h *Host, u udev.Device) string {
 	return kind
 }
 
-// hidAbove returns the sysfs path of the HID device that a hidraw node belongs to, or "" for another node.
+// hidAbove returns the sysfs path of the HID device of a hidraw node, or "" for another node.
 func hidAbove(u udev.Device) string {
 	if u.Subsystem != "hidraw" {
 		return ""
@@ -91,8 +91,8 @@ func hidAbove(u udev.Device) string {
 	return path.Dir(path.Dir(u.SysPath))
 }
 
-// hidIdentity returns the identity of an HID device, or nil. Few versions of udev have a rule for it. It is its bus, vendor
-// and product, its serial number or else its port, and which of its interfaces it is.
+// hidIdentity returns the identity of an HID device, or nil. Few versions of udev have a rule for HID devices. The
+// identity consists of bus, vendor, product, serial number or port, and interface.
 func hidIdentity(h *Host, u udev.Device) []string {
 	above := hidAbove(u)
 	if above == "" {
@@ -118,11 +118,11 @@ func hidIdentity(h *Host, u udev.Device) []string {
 	return identity
 }
 
-// pciIdentity returns the address of the PCI function that u is directly below, and which of its devices it is, or nil. It
-// counts the devices of a kind, because their names have the order of discovery over all functions.
+// pciIdentity returns the address of the PCI function directly above u, and which of its devices u is, or nil. It
+// counts the devices of a kind, because their names depend on the order of discovery over all functions.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {
-		_, number, _ := strings.Cut(path.Base(queue), ".") // of "wq0.1" the 0 is the order of discovery
+		_, number, _ := strings.Cut(path.Base(queue), ".") // in "wq0.1" the 0 depends on the order of discovery
 		return []string{path.Base(path.Dir(u.DevNode)), pciAddress(u.SysPath), "wq" + number}
 	}
 	function := FunctionIn(u.SysPath)
@@ -140,5 +140,5 @@ func pciIdentity(h *Host, u udev.Device) []string {
 	return identity
 }
 
-// byNumber compares names of one kind by the number at their end, so that "ttyS9" comes before "ttyS10".
+// byNumber compares names of one kind by their final number, so that "ttyS9" precedes "ttyS10".
 func byNumber(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// anyNode is a rule that takes every device with a node.
+// anyNode returns a rule that takes every device with a node.
 func anyNode(match map[string]string) []device.Rule {
 	return []device.Rule{{Resource: "test/node", Class: &device.Generic, Match: match}}
 }
@@ -104,7 +104,7 @@ func TestNode(t *testing.T) {
 	})
 }
 
-// Hardware that is known by what the kernel tells of it, not by udev's rules.
+// Some hardware is identified by properties of the kernel instead of udev's rules.
 func TestNodeOfTheKernel(t *testing.T) {
 	subsystem := func(name string) []device.Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
 	testSights(t, []sight{
@@ -350,8 +350,8 @@ func TestNodeIsThere(t *testing.T) {
 	}
 }
 
-// A disk whose resource does not say what becomes of the data is not offered, by any node that reaches it. Nothing else is
-// kept back for that, and it is not erased either.
+// If a resource does not configure scrub, no node that gives access to a disk is offered. Other devices are still
+// offered, and the disk is not erased.
 func TestDiskWithoutAScrub(t *testing.T) {
 	const byNode = `node that reaches a disk and does not say what becomes of the data of a pod: match the disk itself, ` +
 		`or add [resource.reset] with scrub = "none"; with "none" the next pod can read the data`
@@ -381,7 +381,7 @@ func TestDiskWithoutAScrub(t *testing.T) {
 	}
 }
 
-// A rule of class node chooses its subjects, and can do so by the ID.
+// A rule of class node can select its subjects by ID.
 func TestNodeByID(t *testing.T) {
 	h, devices := recorded(t, "node-serial")
 	const id = "node-FTDI_FT232R_USB_UART_A50285BI-if00"
@@ -399,7 +399,7 @@ func TestNodeByID(t *testing.T) {
 	}
 }
 
-// erasing makes rules those of a resource with a scrub.
+// erasing adds a scrub to rules.
 func erasing(rules []device.Rule) []device.Rule {
 	for i := range rules {
 		rules[i].Scrub = "zero"

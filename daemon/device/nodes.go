@@ -2,7 +2,7 @@
 
 package device
 
-// The nodes of a device and the links that udev makes to them.
+// This file finds the nodes of a device, and udev's links to them.
 
 import (
 	"path"
@@ -13,30 +13,31 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// recipe collects what a container needs of a device. After the first error it adds nothing more. The nodes that were found
-// before identify the device, but are not enough for a container.
+// recipe collects everything that a container needs for a device. After the first error it adds nothing more. The nodes
+// found before the error identify the device, but are not enough for a container.
 type recipe struct {
 	*Host
 	Allocation
-	err error // [ErrIncomplete] names what is missing, or nil
+	err error // [ErrIncomplete] with the missing node, or nil
 }
 
-// allocate finds the nodes and variables that a container needs of a device.
+// allocate returns the nodes and variables that a container needs for a device.
 func (d Device) allocate(h *Host) (Allocation, error) {
 	r := recipe{Host: h}
 	d.Class.Allocate(&r, d)
 	return r.Allocation, r.err
 }
 
-// fail notes the first error.
+// fail records the first error.
 func (r *recipe) fail(err error) {
 	if r.err == nil {
 		r.err = err
 	}
 }
 
-// add adds a node that the container cannot do without. In the container it has its usual name. On the host it has the first of
-// the links that leads to it, which means the same device after a reboot. Not being there is [ErrIncomplete].
+// add adds a node that the container requires. In the container it has its usual name. On the host it is the first
+// given link that points to the node, because the link still means the same device after a reboot. A missing node is an
+// [ErrIncomplete].
 func (r *recipe) add(name string, links ...string) {
 	target, err := r.Stat(name)
 	if err != nil {
@@ -56,15 +57,15 @@ func (r *recipe) add(name string, links ...string) {
 	}
 }
 
-// addIfThere adds a node that a container can do without.
+// addIfThere adds an optional node.
 func (r *recipe) addIfThere(name string) {
 	if r.Present(name) {
 		r.add(name)
 	}
 }
 
-// addDRM adds the nodes of DRM devices, "card0" or "renderD128", on the host by the links of udev's 60-drm.rules to those of a
-// PCI function.
+// addDRM adds the nodes of DRM devices, such as "card0" or "renderD128". On the host it uses the links that udev's
+// 60-drm.rules create for a PCI function.
 func (r *recipe) addDRM(function string, names ...string) {
 	for _, name := range names {
 		kind := "-render"
@@ -75,8 +76,8 @@ func (r *recipe) addDRM(function string, names ...string) {
 	}
 }
 
-// linksIn returns the links that udev made to the node of u in a directory with one of the names, such as "by-id". The links
-// in the directories of the first name come first.
+// linksIn returns udev's links to the node of u in directories with one of the given names, such as "by-id". The links
+// in directories with the first name come first.
 func linksIn(u udev.Device, directories ...string) []string {
 	var links []string
 	for _, directory := range directories {

@@ -2,33 +2,33 @@
 
 package device
 
-// NVMe namespaces on PCI Express, as block devices.
+// NVMe namespaces on PCI Express are offered as block devices.
 //
 // Follows: drivers/nvme/host/sysfs.c, core.c and multipath.c; Documentation/admin-guide/nvme-multipath.rst;
 // 60-persistent-storage.rules of udev.
 //
-// Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace itself reports. A namespace without one
-// has vendor, serial number, model and namespace ID instead. Nothing else is stable. The numbers in nvme0n1 are the order in
-// which controllers and namespaces were found, and the second is not the namespace ID.
+// Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace reports. A namespace without one
+// has a wwid made of vendor, serial number, model and namespace ID. Nothing else is stable. The numbers in nvme0n1
+// depend on the order in which controllers and namespaces were found, and the second is not the namespace ID.
 //
-// Health: a controller that reaches it is live, and what pci_health.go says of the controllers' functions. With native
-// multipathing one good path is enough.
+// Health: a controller of the namespace is live, and the checks of pci_health.go succeed for its function. With native
+// multipathing, one working path is enough.
 //
-// Nodes: /dev/nvmeXnY, on the host by the link that udev makes from the wwid. Where a rule asks for it, /dev/ngXnY, by the
-// link that our own rule makes (udev/60-metalplug.rules). Never a partition, because since Linux 6.2 a process that can open
-// one reads all of the namespace (nvme_user_cmd checks without the partition flag). Never /dev/nvmeX. A container gets a
-// whole controller by its VFIO group, which is class node.
+// Nodes: /dev/nvmeXnY, on the host by the link that udev derives from the wwid. On request of a rule also /dev/ngXnY,
+// by the link of our own rule (udev/60-metalplug.rules). Partitions are never offered, because since Linux 6.2 a
+// process that can open one can read the whole namespace (nvme_user_cmd checks without the partition flag). /dev/nvmeX
+// is never added. To give a container a whole controller, offer its VFIO group with class node.
 //
-// Zones: a host-managed zoned namespace is a disk that refuses most writes (Documentation/ABI/stable/sysfs-block,
-// queue/zoned). It is held back unless the rule asks for ATTR{queue/zoned}.
+// Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block,
+// queue/zoned). It is offered only if the rule matches ATTR{queue/zoned}.
 //
-// With native multipathing a namespace that several controllers could reach is a disk without a PCI parent, below its
-// subsystem. Its paths are hidden disks without a node, whose udev devices are never a subject.
+// With native multipathing, a namespace that several controllers can reach is a disk below its subsystem, without a PCI
+// parent. Its paths are hidden disks without a node, whose udev devices are never a subject.
 //
-// Reset: that of the controller, 0.1 s, where this is its only namespace. I/O of all its namespaces waits for it. The
-// resource says how to erase. See daemon/reset.
+// Reset: that of the controller, in 0.1 s, if it has no other namespace. I/O to all its namespaces waits for the reset.
+// The resource configures how to erase. See daemon/reset.
 //
-// Needs: sysfs, /proc/swaps, the mountinfo of process 1. No ioctl, no capability, no node is opened.
+// Needs: sysfs, /proc/swaps, the mountinfo of process 1. It uses no ioctl and no capability, and opens no node.
 
 import (
 	"encoding/hex"
@@ -42,16 +42,16 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// NVMe is the class of NVMe namespaces that are empty and unused. Each namespace is a device.
+// NVMe is the class of blank and unused NVMe namespaces. Each namespace is a device.
 var NVMe = Class{
 	Name:  "nvme",
 	Doc:   "NVMe namespaces that are empty and unused",
 	Match: []udev.Match{{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/nvme*n*"}}},
 	Wakes: []udev.Match{
-		// With multipathing the controller, which reports its state, is not above the disk.
+		// With multipathing, the controller that reports its state is not above the disk.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
-		{Subsystem: "nvme-generic"}, // which comes after the disk, beside it
+		{Subsystem: "nvme-generic"}, // which appears after the disk, as its sibling
 		onTop,
 	},
 	Disks:    true,
@@ -79,8 +79,8 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{d}, nil
 }
 
-// nvmeID makes an ID of a wwid (wwid_show). A namespace without an identifier of its own has its serial number in it, decoded
-// as people know it. The model is left out, because the serial number is enough.
+// nvmeID makes an ID from a wwid (wwid_show). The wwid of a namespace without an identifier contains the serial number,
+// which is decoded to its usual form. The model is omitted, because the serial number is enough.
 func nvmeID(wwid string) string {
 	fallback, ok := strings.CutPrefix(wwid, "nvme.")
 	fields := strings.Split(fallback, "-") // vendor, serial number, model, namespace ID
@@ -108,13 +108,13 @@ func nvmeModel(h *Host, controller string) string {
 
 func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
-		return incompletef("its size is 0") // being formatted, or given up by the driver (nvme_mark_namespaces_dead)
+		return incompletef("its size is 0") // while it is being formatted, or after the driver has given up (nvme_mark_namespaces_dead)
 	}
 	// All reasons are reported, because a rule that overrules one does not overrule the others.
 	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
-// nvmeWritable keeps back a namespace that is read-only, and one that is written zone by zone, unless the rule asks for one.
+// nvmeWritable returns an error for a read-only namespace, and for a zoned one unless the rule requests it.
 func nvmeWritable(h *Host, d Device) error {
 	if h.Uint(d.SysPath, "ro") != 0 {
 		return excludedf("it is read-only")
@@ -129,7 +129,7 @@ func nvmeWritable(h *Host, d Device) error {
 	return nil
 }
 
-// nvmeReach keeps back a namespace over a network, which other hosts may be using.
+// nvmeReach returns an error for a namespace that is reached over a network, because other hosts may use it.
 func nvmeReach(h *Host, d Device) error {
 	for _, controller := range h.NVMeControllers(d.SysPath) {
 		transport, err := h.Attr(controller, "transport")
@@ -162,7 +162,7 @@ func nvmeHealth(h *Host, d Device) error {
 	return joined(reasons...)
 }
 
-// Values of [Rule].Nodes, the nodes by which a container reaches a namespace.
+// Values of [Rule].Nodes, which select the nodes of a namespace for a container.
 const (
 	NVMeBlock   = "block"   // /dev/nvmeXnY, a block device
 	NVMeGeneric = "generic" // /dev/ngXnY, a character device for passthrough commands
@@ -181,8 +181,8 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 	if nodes != NVMeGeneric {
 		links := linksIn(*d.Udev, "by-id")
-		// There are two links by model and serial number. The longer one has the namespace ID too, and leads to no other
-		// disk.
+		// There are two links with model and serial number. The longer one also has the namespace ID, and never points
+		// to another disk.
 		slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
 		r.add(d.Udev.DevNode, slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)...)
 	}
@@ -191,11 +191,11 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 }
 
-// nvmeGenericLink is the beginning of the link to a generic node that our rule for udev makes. The wwid follows.
+// nvmeGenericLink is the beginning of the link to a generic node that our udev rule creates. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the character node. Its name alone is not enough. The kubelet keeps it with the pod, and after a reboot it
-// may be the name of another disk.
+// addGeneric adds the character device node. Its name alone is not sufficient. The kubelet stores it with the pod, and
+// after a reboot it may belong to another disk.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

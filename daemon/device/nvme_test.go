@@ -110,7 +110,7 @@ func TestNVMeNodes(t *testing.T) {
 	})
 }
 
-// The rule that is shipped makes the link that is looked for.
+// The shipped rule creates the link that the code expects.
 func TestNVMeGenericLink(t *testing.T) {
 	rules, err := os.ReadFile("../../udev/60-metalplug.rules")
 	if err != nil {
@@ -176,7 +176,7 @@ func TestNVMeInUse(t *testing.T) {
 	})
 }
 
-// For a btrfs over several disks, mountinfo names one.
+// For a btrfs on several disks, mountinfo names only one of them.
 func TestInUseByBtrfs(t *testing.T) {
 	h, devices := recorded(t, "nvme")
 	member := filepath.Join(h.Sys, "fs/btrfs/6f1c9f2e-0d5a-4a53-8a0e-9d1a9f0f1b2c/devices/nvme2n1")
@@ -191,7 +191,7 @@ func TestInUseByBtrfs(t *testing.T) {
 	}
 }
 
-// The kernel does not claim a disk that it serves over a network.
+// The kernel does not claim a disk that it exports over a network.
 func TestInUseByAnExport(t *testing.T) {
 	const subsystem, object = "kernel/config/nvmet/subsystems/nqn.1/", "kernel/config/target/core/fileio_0/d/"
 	for _, c := range []struct {

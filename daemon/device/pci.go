@@ -2,7 +2,7 @@
 
 package device
 
-// The address of a PCI function, its vendor, and whether it still answers.
+// This file handles the address and vendor of a PCI function, and checks whether the function answers.
 //
 // Follows Documentation/ABI/testing/sysfs-bus-pci and drivers/pci/pci-sysfs.c.
 
@@ -24,23 +24,23 @@ func pciAddress(sysPath string) string {
 	return ""
 }
 
-// pciVendor returns the vendor of a PCI function as the kernel's PCI_ID has it, in four digits and upper case.
+// pciVendor returns the vendor of a PCI function in the form of the kernel's PCI_ID, four digits in upper case.
 func pciVendor(u udev.Device) string {
 	vendor, _, _ := strings.Cut(u.Properties.Value("PCI_ID"), ":")
 	return vendor
 }
 
-// asleep reports whether a PCI function is suspended. To read its configuration space would wake it
+// asleep reports whether a PCI function is suspended. Reading its configuration space would wake it
 // (pci_config_pm_runtime_get).
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"
 }
 
-// pciAnswers returns why a PCI function does not answer any more, or nil. It does not ask one that sleeps. After a surprise removal every read gives all ones
-// (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever. A virtual function has no vendor
-// and no device ID of its own, and gives ones for them (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but it has a
-// command and a status, which are the next four bytes.
+// pciAnswers returns an error if a PCI function no longer answers. It does not access a suspended function. After a
+// surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes vendor and device
+// are unchanged. A virtual function has all ones as vendor and device ID (PCI Express, Single Root I/O Virtualization,
+// VF Vendor ID), but has valid command and status registers, which are the next four bytes.
 func (h *Host) pciAnswers(sysPath string) error {
 	if h.asleep(sysPath) {
 		return nil
@@ -49,7 +49,7 @@ func (h *Host) pciAnswers(sysPath string) error {
 	head, err := h.ReadStart(sysPath+"/config", size)
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil // sysfs without it shows nothing
+		return nil // this sysfs has no such file, so nothing can be checked
 	case err != nil:
 		return err
 	case len(head) < 2:

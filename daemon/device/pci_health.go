@@ -2,18 +2,18 @@
 
 package device
 
-// The health that all hardware on PCI has in common, which is whether it answers, its error counters and the width of its
-// link.
+// This file checks the health that all PCI hardware has in common, which is whether it answers, its error counters and
+// its link width.
 //
-// Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux counts, nothing is asked of the hardware);
-// drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
+// Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (counted by Linux, without access to the
+// hardware); drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
-// A fatal error means that the link was not reliable any more and data was lost. A nonfatal one is only a warning. Nonfatal
-// errors include requests that a function merely does not support. The driver can recover from the others, and the kernel
-// reports it where the driver could not (mark.go). Corrected ones are normal.
+// A fatal error means that the link was unreliable and data was lost. A nonfatal error is only a warning. Some nonfatal
+// errors are just requests that a function does not support. The driver can recover from the others, and the kernel
+// reports if it could not (mark.go). Corrected errors are normal.
 //
-// A link that is narrower than both of its ends allow is a warning. The contact is worn or dirty, but the link works. Its
-// speed says nothing, for it goes down when there is nothing to do (ASPM).
+// A link that is narrower than both of its ends support is a warning. Its contacts are worn or dirty, but the link
+// works. The link speed is not checked, because it is reduced when the link is idle (ASPM).
 
 import (
 	"fmt"
@@ -23,22 +23,22 @@ import (
 	"strings"
 )
 
-// Attributes that count errors, as in [Counter].
+// Names of attributes that count errors, as in [Counter].
 const (
 	FatalErrors    = "aer_dev_fatal"
 	NonfatalErrors = "aer_dev_nonfatal"
 )
 
-// Counter is a count of errors that the kernel keeps for a piece of hardware from when it was found.
+// Counter is a number of errors that the kernel has counted for a piece of hardware since it was found.
 type Counter struct {
-	SysPath string // of what it counts for
+	SysPath string // of the hardware
 	Name    string // of the attribute
 	Value   uint64
-	Fatal   bool // a rise makes the hardware unhealthy, and is not only a warning
+	Fatal   bool // an increase makes the hardware unhealthy instead of causing a warning
 }
 
-// Mark returns the mark for a counter that has risen since it had another value. Only a fresh start takes it back. The
-// reason changes with each power of ten, so that it is no news each time.
+// Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears it. The reason
+// changes only with each power of ten, so that not every increase is reported.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
 	for rise := c.Value - before; rise >= 10; rise /= 10 {
@@ -54,8 +54,8 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// functionsOf returns the sorted sysfs paths of the PCI functions by which a device is reached. They are those of a VFIO group,
-// those of the controllers of a namespace, or the one above.
+// functionsOf returns the sorted sysfs paths of the PCI functions through which a device is reached. They are those of
+// a VFIO group, those of the controllers of a namespace, or the function above the device.
 func functionsOf(h *Host, d Device) []string {
 	var all []string
 	for _, u := range d.nodes() {
@@ -74,8 +74,8 @@ func functionsOf(h *Host, d Device) []string {
 	return slices.Compact(all)
 }
 
-// pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if one does not that it
-// needs.
+// pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if a required one does
+// not.
 func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
@@ -102,8 +102,8 @@ func (h *Host) Answers(function string) error {
 	return err
 }
 
-// errorCounters reads the counters that the kernel keeps where it handles the errors (AER), and the firmware does not. Each is
-// the total among lines of "NAME COUNT". Which other names there are depends on the kernel.
+// errorCounters reads the error counters of the kernel, which exist if the kernel and not the firmware handles the
+// errors (AER). Each is the total in the lines "NAME COUNT". The other names depend on the kernel.
 func errorCounters(h *Host, function string) []Counter {
 	var counters []Counter
 	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
@@ -119,11 +119,12 @@ func errorCounters(h *Host, function string) []Counter {
 	return counters
 }
 
-// widest is the most lanes that a link can have. A function that does not answer gives more, and one without a link gives 0.
+// widest is the maximum number of lanes of a link. A function that does not answer shows more, and one without a link
+// shows 0.
 const widest = 32
 
-// linkWarning tells of a link that is narrower than both the function and the bridge above it can do. A card with lanes
-// that the slot does not have is as it should be.
+// linkWarning returns a warning for a link that is narrower than both the function and the bridge above it support. A
+// card with more lanes than its slot is normal.
 func linkWarning(h *Host, function string) string {
 	if h.asleep(function) {
 		return ""

@@ -50,7 +50,7 @@ func TestPCIHealth(t *testing.T) {
 	})
 }
 
-// A namespace that several controllers reach, and the function in a VFIO group, are not below the function.
+// A namespace with several controllers and a function in a VFIO group are not below the PCI function.
 func TestFunctions(t *testing.T) {
 	for _, test := range []struct{ recording, function string }{
 		{"nvme-multipath", "0000:02:00.0"},

@@ -2,12 +2,13 @@
 
 package device
 
-// Whether a container would keep its devices through "systemctl daemon-reload".
+// This file checks whether a container would keep its devices during "systemctl daemon-reload".
 //
-// Container runtimes that use systemd's cgroup driver name each node to systemd as /dev/char/MAJOR:MINOR or
-// /dev/block/MAJOR:MINOR, and leave it out where that does not exist (opencontainers/cgroups, devices/systemd.go). They set
-// the kernel's rule themselves, so all is well until systemd applies its own list again. Then the container loses the device.
-// udevd makes these links for all nodes that it knows of. Nodes that a vendor's program makes have no link.
+// Container runtimes with systemd's cgroup driver pass each node to systemd as /dev/char/MAJOR:MINOR or
+// /dev/block/MAJOR:MINOR. If that link does not exist, they omit the node (opencontainers/cgroups, devices/systemd.go).
+// They also set the kernel's device rules directly, so the node works until systemd applies its own list again. Then
+// the container loses the device. udevd creates these links for all nodes that it knows. Nodes that a vendor's program
+// creates have no link.
 
 import (
 	"fmt"
@@ -16,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// reloadWarning returns which nodes lack the link by which systemd would know them, or "". It is not a reason to hold a
-// device back. The device works until the next daemon-reload, with any device plugin.
+// reloadWarning lists the nodes without the link that systemd needs, or returns "". This is not a reason against an
+// offer. The device works until the next daemon-reload, and other device plugins have the same problem.
 func reloadWarning(h *Host, a Allocation) string {
 	var without []string
 	for _, n := range a.Nodes {
@@ -32,8 +33,8 @@ func reloadWarning(h *Host, a Allocation) string {
 	return strings.Join(without, ", ") + ": systemctl daemon-reload would take it from running containers"
 }
 
-// number returns the name below /dev of a device node by its number, "char/195:0" or "block/259:1". It returns "" if the name
-// does not lead to a device node.
+// number returns the name of a device node's number below /dev, such as "char/195:0" or "block/259:1". It returns "" if
+// name is not a device node.
 func (h *Host) number(name string) string {
 	found, err := h.Stat(name)
 	switch number, block := sysfs.Number(found); {

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// whiteout makes a device node. Any process may make this one, char 0:0 (vfs_mknod).
+// whiteout creates a device node. Every process may create this one, which is char 0:0 (vfs_mknod).
 func whiteout(t *testing.T, h *device.Host, name string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {

@@ -16,60 +16,62 @@ import (
 
 // Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
 //
-// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns as
-// [udev.Glob] reads them. A property that the device itself does not have is looked for among those which the kernel reports
-// for the devices above it, nearest first, so that PCI_SLOT_NAME works for an InfiniBand device and DRIVER for an NVMe
-// namespace. "METALPLUG_ID" is the ID of the device. "METALPLUG_PART" is the name of a part of a device. A whole device has
-// no such property.
+// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns
+// of [udev.Glob]. If the device lacks a property, those of its parents that the kernel reports apply, nearest first. So
+// PCI_SLOT_NAME works for an InfiniBand device, and DRIVER for an NVMe namespace. "METALPLUG_ID" is the ID of the
+// device. "METALPLUG_PART" is the name of a part of a device. A whole device has no such property.
 type Rule struct {
 	Resource   string
 	Class      *Class
-	Match      map[string]string // all must hold
-	Exclude    map[string]string // any that holds excludes the device
+	Match      map[string]string // all must match
+	Exclude    map[string]string // any match excludes the device
 	AllowInUse bool              // offer it even if this host uses it
-	Extras     []string          // nodes that the class gives only if asked for, such as "umad" and "issm"
-	Group      *Group            // of class node, makes one device of several nodes, or nil
-	Bundle     *Members          // of class bundle, or nil
-	Nodes      string            // of class nvme, one of [NVMeBlock], [NVMeGeneric] and [NVMeBoth], and empty is NVMeBlock
+	Extras     []string          // optional nodes of the class, such as "umad" and "issm"
+	Group      *Group            // for class node, forms one device from several nodes, or nil
+	Bundle     *Members          // for class bundle, or nil
+	Nodes      string            // for class nvme, one of [NVMeBlock], [NVMeGeneric] and [NVMeBoth]; empty means NVMeBlock
 
-	// Scrub is how a disk is erased between two pods, in the words of the configuration. Empty means not at all, and [ScrubUnset]
-	// that no file says it. Only a whole disk can be erased, so the rule offers no node that reaches a part of a disk.
+	// Scrub is the method that erases a disk between two pods, as in the configuration. It is empty if disks are not
+	// erased, and [ScrubUnset] if no file sets it. Only a whole disk can be erased, so the rule offers no node that
+	// gives access to a part of a disk.
 	Scrub string
 	// ErasedAtStart reports whether the data of the last pod is erased before a container gets the device.
 	ErasedAtStart bool
-	// ClearedAtRelease reports whether a device is reset or erased after its last pod, and not offered before that.
+	// ClearedAtRelease reports whether a device is reset or erased after its last pod, and offered only after that.
 	ClearedAtRelease bool
-	// Init is the unit that must run once for each appearance of the hardware before it is offered, or empty.
+	// Init is the unit that must run once each time the hardware appears before it is offered, or empty.
 	Init string
 }
 
-// ScrubUnset is the [Rule].Scrub of a resource that does not say how a disk is erased. The rule offers no disk.
+// ScrubUnset is the [Rule].Scrub of a resource that does not configure how a disk is erased. The rule offers no disk.
 const ScrubUnset = "unset"
 
-// partProperty is the property by which rules tell the parts of a device from each other and from a whole one.
+// partProperty is the property with which rules distinguish the parts of a device from each other and from the whole
+// device.
 const partProperty = "METALPLUG_PART"
 
-// IDProperty is the property by which rules name a device by its ID.
+// IDProperty is the property with which rules select a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is a udev device that rules match, with the ID and the name of the part of the device that was found in it.
+// matched is a udev device to be matched by rules, with the ID of the device that was found in it, and the name of its
+// part.
 type matched struct {
 	udev.Device
-	id   func() string // nil if there is none
+	id   func() string // nil if there is no ID
 	part string
 }
 
-// matched returns d as the rules match it.
+// matched returns d in the form that rules match.
 func (d Device) matched() matched { return matched{*d.Udev, func() string { return d.ID }, d.Part} }
 
-// try is the answer of a rule to whether it takes a device.
+// try is the decision of a rule about a device.
 type try struct {
 	rule *Rule
-	err  error // why not, or nil
+	err  error // why the rule does not take it, or nil
 }
 
-// tryRules asks the rules of a class up to the first that takes u, which it returns, or nil. Rules with a group take no device,
-// they make one.
+// tryRules tries the rules of a class until one takes u. It returns that rule, or nil. Rules with a group do not take
+// single devices.
 func tryRules(h *Host, rules []Rule, class *Class, u matched) (taker *Rule, tries []try) {
 	for i := range rules {
 		r := &rules[i]
@@ -85,7 +87,7 @@ func tryRules(h *Host, rules []Rule, class *Class, u matched) (taker *Rule, trie
 	return nil, tries
 }
 
-// ruleFor returns the first rule that takes d, or an error that says for every rule of the class why it did not.
+// ruleFor returns the first rule that takes d, or an error with the reason of every rule of the class.
 func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	taker, tries := tryRules(h, rules, d.Class, d.matched())
 	if taker != nil {
@@ -105,16 +107,16 @@ func errUnconfigured(c *Class) error {
 	return fmt.Errorf("no resource of class %s is configured", c.Name)
 }
 
-// mismatch is why a rule does not take a device.
+// mismatch is the reason why a rule does not take a device.
 type mismatch struct {
-	key  string // of the rule that decides, as in "match.PCI_ID"
+	key  string // of the rule that decided, such as "match.PCI_ID"
 	what string
 }
 
-// Error returns what does not fit.
+// Error returns the reason.
 func (m mismatch) Error() string { return m.what }
 
-// matches returns nil if the rule takes u, else a [mismatch].
+// matches returns nil if the rule takes u, otherwise a [mismatch].
 func (r *Rule) matches(h *Host, u matched) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
 		if value, ok := h.property(u, key); ok && fits(key, r.Exclude[key], value) {
@@ -137,7 +139,7 @@ func (r *Rule) matches(h *Host, u matched) error {
 	return nil
 }
 
-// fits reports whether the value of a property matches a pattern. The numbers of PCI match without case.
+// fits reports whether the value of a property matches a pattern. PCI IDs match case-insensitively.
 func fits(key, pattern, value string) bool {
 	if strings.HasPrefix(key, "PCI_") {
 		pattern, value = strings.ToUpper(pattern), strings.ToUpper(value)
@@ -145,8 +147,8 @@ func fits(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// forgive drops the reasons against an offer if the rule's author overruled them all. A resource may allow devices in use,
-// and a rule may name a device of an unusual kind.
+// forgive drops the reasons against an offer if the rule overrules them all. A resource may allow devices in use, and a
+// rule may name a device of an unusual kind.
 func (r *Rule) forgive(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
@@ -158,7 +160,7 @@ func (r *Rule) forgive(err error) error {
 	return nil
 }
 
-// byName reports whether the rule names its devices by slot, hardware ID, driver or node, without a pattern.
+// byName reports whether the rule selects its devices by slot, hardware ID, driver or node, without a pattern.
 func (r *Rule) byName() bool {
 	for _, key := range []string{"PCI_SLOT_NAME", "PCI_ID", "DRIVER", "DEVNAME"} {
 		if value, ok := r.Match[key]; ok && !strings.ContainsAny(value, "*?[") {
@@ -168,7 +170,7 @@ func (r *Rule) byName() bool {
 	return false
 }
 
-// property returns a udev property of u or of a device above it, or for "ATTR{name}" an attribute of u.
+// property returns a udev property of u or of a parent device, or for "ATTR{name}" an attribute of u.
 func (h *Host) property(u matched, key string) (string, bool) {
 	switch {
 	case key == IDProperty && u.id != nil:
@@ -191,7 +193,7 @@ func (h *Host) property(u matched, key string) (string, bool) {
 	return "", false
 }
 
-// AttrKey returns the name in a key of the form "ATTR{name}".
+// AttrKey returns the name from a key of the form "ATTR{name}".
 func AttrKey(key string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(key, "ATTR{")
 	if !ok {
@@ -200,7 +202,7 @@ func AttrKey(key string) (name string, ok bool) {
 	return strings.CutSuffix(name, "}")
 }
 
-// joined is errors.Join on one line.
+// joined is like errors.Join, but its text is one line.
 func joined(errs ...error) error {
 	var err error
 	for _, next := range errs {

@@ -17,7 +17,7 @@ func TestRuleFor(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		rules []device.Rule
-		want  string // the error, or else the resource
+		want  string // the error, or the resource
 	}{
 		{"own property", nvme(map[string]string{"ID_NSID": "2"}, nil), "test/nvme"},
 		{"property of the controller", nvme(map[string]string{"NVME_TRTYPE": "pcie"}, nil), "test/nvme"},
@@ -65,7 +65,7 @@ func TestRuleFor(t *testing.T) {
 	}
 }
 
-// A rule names a device by its ID, of class node too, whose rules choose the subjects.
+// A rule can select a device by its ID, even in class node, whose rules select the subjects.
 func TestRuleForID(t *testing.T) {
 	h, devices := recorded(t, "gpu-nvidia")
 	u := devices[len(devices)-1]

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// The existing nodes identify a device that no rule takes, and one that is not complete. A container cannot get them.
+// The existing nodes identify a device that no rule takes, or that is not complete. A container cannot get them.
 func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 	no := func(class *device.Class) []device.Rule {
 		return []device.Rule{{Resource: "t/x", Class: class, Exclude: map[string]string{"SUBSYSTEM": "*"}}}
@@ -29,7 +29,7 @@ func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 		{"excluded", "gpu-nvidia", nil, no(&device.GPU), &device.GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
 		{"a node is missing", "gpu-nvidia", []string{"F: /dev/nvidia-uvm=\n", ""}, everything, &device.GPU, "/dev/nvidia3 /dev/nvidiactl"},
 		{"its own is missing", "gpu-nvidia", []string{"F: /dev/nvidia3=\n", ""}, everything, &device.GPU, ""},
-		{"all is there", "gpu-nvidia", nil, everything, &device.GPU, ""}, // then it is the allocation that has them
+		{"all is there", "gpu-nvidia", nil, everything, &device.GPU, ""}, // then they are in the allocation
 		{"an adapter", "infiniband-mlx5", nil, nil, &device.InfiniBand, "/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm"},
 		{"an adapter without the module", "infiniband-mlx5", []string{"N: infiniband/rdma_cm\n", ""}, everything, &device.InfiniBand, "/dev/infiniband/uverbs0"},
 		{"a drive", "nvme-qemu", nil, no(&device.NVMe), &device.NVMe, "/dev/nvme0n1"},
@@ -56,7 +56,7 @@ func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 	}
 }
 
-// TestStepsNameTheRule checks that a step names the rule and the key that decided, to be found in the configuration.
+// TestStepsNameTheRule checks that a step contains the rule and the key that decided, as they are in the configuration.
 func TestStepsNameTheRule(t *testing.T) {
 	rules := []device.Rule{
 		{Resource: "t/intel", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
@@ -99,8 +99,8 @@ func TestStepsNameTheRule(t *testing.T) {
 	}
 }
 
-// TestTaker checks that a rule that is not configured would take a device. None would take a device that this host uses, or
-// that no rule may take.
+// TestTaker checks that Taker finds a rule outside the configuration that would take a device. It must find none for a
+// device that this host uses, or that no rule may take.
 func TestTaker(t *testing.T) {
 	usual := []device.Rule{
 		{Resource: "t/gpu", Class: &device.GPU},

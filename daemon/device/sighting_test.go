@@ -17,13 +17,13 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// sight is one case of a table, with a recording, changes to it, and the sightings.
+// sight is one case of a table, with a recording, changes to it, and the expected sightings.
 type sight struct {
 	name      string
-	recording string        // in testdata, without its ending
-	edits     []string      // what to replace in its text, by what, alternating
-	rules     []device.Rule // nil for one for each class, without a match
-	want      string        // as [described] says it
+	recording string        // in testdata, without its extension
+	edits     []string      // pairs of old and new text in the recording
+	rules     []device.Rule // nil means one rule for each class, without a match
+	want      string        // in the format of [described]
 }
 
 // everything offers all hardware of the classes that have a match of their own.
@@ -51,7 +51,7 @@ func testSights(t *testing.T, sights []sight) {
 	}
 }
 
-// recorded makes a machine of a recording in testdata.
+// recorded makes a machine from a recording in testdata.
 func recorded(t testing.TB, name string, edits ...string) (*device.Host, []udev.Device) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name+".umockdev"))
@@ -87,7 +87,7 @@ func lookAll(h *device.Host, rules []device.Rule, devices []udev.Device) []devic
 	return sightings
 }
 
-// described writes down sightings, one line for the device and one for each thing about it.
+// described formats sightings, one line for the device and one for each of its facts.
 func described(sightings []device.Sighting) string {
 	var out strings.Builder
 	for _, s := range sightings {

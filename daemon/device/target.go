@@ -8,7 +8,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// identity reads those of the attributes that are there and not empty, such as those of a target's identity.
+// identity returns the given attributes that exist and are not empty, such as those for the identity of a target.
 func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	var all []Attribute
 	for _, name := range names {
@@ -19,9 +19,10 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	return all
 }
 
-// nvmeTarget finds a namespace. The serial number of its controller is there too, because a namespace without an identity of
-// its own has one made of that. diskseq grows each time that a disk appears (Documentation/ABI/testing/sysfs-block). The reset of
-// its controller stops all namespaces there for a moment, and suits the only one.
+// nvmeTarget returns the target of a namespace. It includes the serial number of the controller, from which the
+// identity of a namespace without an identifier is made. diskseq increases each time a disk appears
+// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment, so it is
+// suitable only if there is one.
 func nvmeTarget(h *Host, d Device) *Target {
 	t := &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
@@ -40,7 +41,8 @@ func nvmeTarget(h *Host, d Device) *Target {
 	return t
 }
 
-// portTarget finds a port of an FPGA. The port comes back from its reset with its driver bound, and nothing else is hit.
+// portTarget returns the target of an FPGA port. After its reset the port still has its driver, and nothing else is
+// affected.
 func portTarget(h *Host, d Device) *Target {
 	if h.Link(d.SysPath, "driver") != "dfl-port" {
 		return nil
@@ -48,7 +50,7 @@ func portTarget(h *Host, d Device) *Target {
 	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Auto: "dfl-port", Identity: h.identity(d.SysPath, "dev", "id")}
 }
 
-// functionTarget finds what stands for a PCI function, by what the vendor or the kernel calls it.
+// functionTarget returns the target of a PCI function, identified by an ID of the vendor or the kernel.
 func functionTarget(h *Host, d Device) *Target {
 	return &Target{
 		Class: d.Class.Name, SysPath: d.SysPath,
@@ -56,8 +58,8 @@ func functionTarget(h *Host, d Device) *Target {
 	}
 }
 
-// nodeTarget finds a disk that no class of its own has, or what a driver of VFIO hands on. Its node is not of a
-// partition.
+// nodeTarget returns the target of a disk without a class of its own, or of a VFIO group or device. It returns nil for
+// partitions.
 func nodeTarget(h *Host, d Device) *Target {
 	switch {
 	case d.group != nil:
@@ -68,7 +70,7 @@ func nodeTarget(h *Host, d Device) *Target {
 		return nil
 	}
 	known := []string{"diskseq", "wwid", "device/wwid", "device/serial", "dev"}
-	if sysfs.Removable(&h.Tree, d.SysPath) { // what identifies the drive outlasts its medium
+	if sysfs.Removable(&h.Tree, d.SysPath) { // the identity of the drive stays the same when its medium is replaced
 		known = []string{"diskseq", "dev"}
 	}
 	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true, Identity: h.identity(d.SysPath, known...)}

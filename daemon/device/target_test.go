@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// A second namespace of the controller nvme2, and of the subsystem nvme-subsys3 a second one over both controllers.
+// Another namespace of the controller nvme2, and another one of the subsystem nvme-subsys3 with both controllers.
 const (
 	pci2    = "/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2"
 	another = "P: " + pci2 + "/nvme2n2\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nA: nsid=3\nA: wwid=eui.2\n\n" +
@@ -125,8 +125,8 @@ func TestNodeTargets(t *testing.T) {
 	}
 }
 
-// TestRemovableMedium checks that the identity of a drive is not that of the medium in it. Nothing that is known of one
-// medium counts for the next.
+// TestRemovableMedium checks that the identity of a drive does not identify its medium. Facts about one medium must not
+// apply to the next.
 func TestRemovableMedium(t *testing.T) {
 	for removable, medium := range map[string]string{"0": "wwid=naa.5", "1": ""} {
 		h, devices := recorded(t, "node-disk", "E: MAJOR=8\nE: MINOR=0", "A: diskseq=3\nA: wwid=naa.5\nA: removable="+removable+"\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
@@ -162,7 +162,8 @@ func TestPortTargets(t *testing.T) {
 	}
 }
 
-// TestVFIOTargets checks that a device of a process is reset by its group, where each function in it can be.
+// TestVFIOTargets checks that a device for user-space drivers is reset by its group if each function in it can be
+// reset.
 func TestVFIOTargets(t *testing.T) {
 	const qat, drive = "P: /devices/pci0000:6a/0000:6b:00.1\n", "P: /devices/pci0000:80/0000:80:01.0/0000:81:00.0\n"
 	const first, second = "P: /devices/pci0000:c0/0000:c1:00.0\n", "P: /devices/pci0000:c0/0000:c1:00.1\n"
@@ -212,7 +213,7 @@ func TestVFIOTargets(t *testing.T) {
 	}
 }
 
-// TestVFIODeviceTarget checks that a VFIO device is reset by its group too, where that has a node.
+// TestVFIODeviceTarget checks that a VFIO device is also reset by its group, if the group has a node.
 func TestVFIODeviceTarget(t *testing.T) {
 	const function, node = "P: /devices/pci0000:6a/0000:6b:00.2\n", "P: /devices/virtual/vfio/121\nN: vfio/121\nE: SUBSYSTEM=vfio\n\n"
 	for want, edits := range map[string][]string{
@@ -229,7 +230,7 @@ func TestVFIODeviceTarget(t *testing.T) {
 	}
 }
 
-// TestFunctionTargets checks that the target of a GPU and an RDMA device has their attributes of sysfs.
+// TestFunctionTargets checks that the targets of a GPU and an RDMA device contain their sysfs attributes.
 func TestFunctionTargets(t *testing.T) {
 	for recording, want := range map[string]string{"gpu-amd": "unique_id", "infiniband-mlx5": "node_guid"} {
 		h, devices := recorded(t, recording)

@@ -45,7 +45,7 @@ func TestSmart(t *testing.T) {
 	}
 }
 
-// seen is what of a sighting a probe has to do with.
+// seen has the parts of a sighting that a probe affects.
 type seen struct{ Offer, Health, Warning string }
 
 func TestProbe(t *testing.T) {
@@ -55,14 +55,14 @@ func TestProbe(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		edits   []string
-		missing string // node
+		missing string // missing device node
 		held    bool
-		allowed bool // to be in use
-		erases  bool // with any content
-		proven  bool // that nothing is on it
+		allowed bool // may be in use
+		erases  bool // offered with any content
+		proven  bool // known to be blank
 		reading device.Reading
 		err     error
-		asked   string // how it was probed, or empty
+		asked   string // kind of probe, or empty
 		want    seen
 	}{
 		{name: "blank", asked: "free", want: seen{"<nil>", "<nil>", ""}},
@@ -173,7 +173,7 @@ func TestOnlyDisksAreProbed(t *testing.T) {
 	}
 }
 
-// TestAnotherDiskComesMeanwhile has another disk come after the first is identified and before its target is noted.
+// TestAnotherDiskComesMeanwhile replaces the disk between its identification and the recording of its target.
 func TestAnotherDiskComesMeanwhile(t *testing.T) {
 	h, devices := recorded(t, "nvme")
 	target := device.NVMe.Target
@@ -189,7 +189,7 @@ func TestAnotherDiskComesMeanwhile(t *testing.T) {
 	}
 }
 
-// A known reason counts, and a helper without an answer does not.
+// A known reason counts, but a helper without an answer does not.
 func TestOnlyUnanswered(t *testing.T) {
 	silent := fmt.Errorf("%w: it cannot be proven empty: %w: x", device.ErrIncomplete, device.ErrUnanswered)
 	for _, c := range []struct {

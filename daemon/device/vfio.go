@@ -2,8 +2,8 @@
 
 package device
 
-// Hardware that a driver of the kernel hands on as a whole to one process. These are VFIO groups and devices, and the work
-// queues of DSA and IAA.
+// This file handles hardware that a kernel driver hands over as a whole to one process. These are VFIO groups and
+// devices, and the work queues of DSA and IAA.
 //
 // Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),
 // drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.
@@ -17,8 +17,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that are handed out with a VFIO group,
-// with any driver. A bridge that happens to be in the group is not. It returns nil if u is not a VFIO group or device.
+// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that belong to a VFIO group,
+// whatever their driver is. It omits a bridge that happens to be in the group. It returns nil if u is not a VFIO group
+// or device.
 func vfioFunctions(h *Host, u udev.Device) []string {
 	switch u.Subsystem {
 	case "vfio":
@@ -31,7 +32,7 @@ func vfioFunctions(h *Host, u udev.Device) []string {
 	return nil
 }
 
-// vfioMembers returns the sysfs paths of all devices in the IOMMU group that a VFIO group has the number of.
+// vfioMembers returns the sysfs paths of all devices in the IOMMU group with the number of a VFIO group.
 func vfioMembers(h *Host, u udev.Device) []string {
 	directory := "/sys/kernel/iommu_groups/" + strings.TrimPrefix(path.Base(u.DevNode), noIOMMU) + "/devices/"
 	var members []string
@@ -43,11 +44,12 @@ func vfioMembers(h *Host, u udev.Device) []string {
 	return members
 }
 
-// isVFIO reports by its name whether a driver is one of VFIO, such as vfio-pci, mlx5_vfio_pci, vfio-platform and vfio_mdev.
+// isVFIO reports whether a driver belongs to VFIO, by its name, such as vfio-pci, mlx5_vfio_pci, vfio-platform and
+// vfio_mdev.
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
-// vfioViable returns why a process could not open a VFIO group. It returns nil if it can, or if u is not one. Each device in
-// the group must be bound to a driver of VFIO, to none, or to one that does no DMA (driver_managed_dma).
+// vfioViable returns an error if a process could not open a VFIO group. It returns nil if u is not a VFIO group. Each
+// device in the group must be bound to a VFIO driver, to none, or to one that does no DMA (driver_managed_dma).
 func vfioViable(h *Host, u udev.Device) error {
 	if u.Subsystem != "vfio" {
 		return nil
@@ -70,15 +72,15 @@ func vfioViable(h *Host, u udev.Device) error {
 	return joined(reasons...)
 }
 
-// noIOMMU is what the name of a group begins with that has no IOMMU (vfio_noiommu, which taints the kernel).
+// noIOMMU is the prefix of the name of a group without an IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
-// vfioCompanions are the nodes without which that of a VFIO group or device is of no use, by subsystem. To the container of VFIO
-// a process adds its groups.
+// vfioCompanions are the nodes that a VFIO group or device needs in addition to its own, by subsystem. A process adds
+// its groups to the VFIO container, which is the first of these nodes.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
-// withFunction returns the udev device of a VFIO group, which is a virtual one, with the properties of the first function in
-// it (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can be about the hardware. Any other is returned as it is.
+// withFunction returns the udev device of a VFIO group, which is virtual, with the properties of the first function in
+// it (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can match the hardware. Other devices are returned unchanged.
 func withFunction(h *Host, u *udev.Device) *udev.Device {
 	if u.Subsystem != "vfio" {
 		return u
@@ -96,19 +98,19 @@ func withFunction(h *Host, u *udev.Device) *udev.Device {
 	return u
 }
 
-// nodeAuto returns the reset of a VFIO group. A process that has the group has all functions in it. Where one of them cannot
-// be reset by itself (it has no attribute reset then, pci_dev_reset_attr_is_visible), or is not a PCI function, none is
-// reset.
+// nodeAuto returns the automatic reset method of a VFIO group. A process that has the group open has all its functions.
+// If one of them cannot be reset separately (it then lacks the attribute reset, pci_dev_reset_attr_is_visible), or is
+// not a PCI function, none is reset.
 func nodeAuto(h *Host, d Device) string {
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {
 		if !isVFIO(h.Link(function, "driver")) {
-			continue // the kernel has it, or it is unused
+			continue // the kernel uses it, or it is unused
 		}
 		if h.Link(function, "subsystem") != "pci" || !h.Present(function+"/reset") {
 			return ""
 		}
-		// Only its group is opened for a reset.
+		// A reset opens only the group.
 		if group := h.Link(function, "iommu_group"); d.Udev.Subsystem != "vfio" && (group == "" || !h.Present("/sys/devices/virtual/vfio/"+group)) {
 			return ""
 		}
@@ -120,7 +122,7 @@ func nodeAuto(h *Host, d Device) string {
 	return "vfio"
 }
 
-// queueOf returns the sysfs path of the work queue that a node of DSA or IAA belongs to, .../dsa0/wq0.1 for
+// queueOf returns the sysfs path of the work queue of a DSA or IAA node, such as .../dsa0/wq0.1 for
 // .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). It returns "" for another node.
 func queueOf(u udev.Device) string {
 	if u.Subsystem != "dsa" || u.DevNode == "" {
@@ -129,7 +131,8 @@ func queueOf(u udev.Device) string {
 	return path.Dir(u.SysPath)
 }
 
-// queueReady returns why a process cannot use a work queue of DSA or IAA. It returns nil if it can, or if u is not one.
+// queueReady returns an error if a process cannot use a work queue of DSA or IAA. It returns nil if u is not a work
+// queue.
 func queueReady(h *Host, u udev.Device) error {
 	queue := queueOf(u)
 	if queue == "" {
