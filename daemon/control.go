@@ -14,11 +14,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// controlSocket is the name of the control socket in paths.run. It is fixed, because other programs connect to it, and
-// its unit has it.
+// controlSocket is the name of the control socket in paths.run. It is fixed, because other programs and its unit use
+// it.
 const controlSocket = "control.sock"
 
-// newControl makes the control socket's side of the daemon. The endpoints are made after it, for they count with it.
+// newControl creates the server of the control socket. Call it before the endpoints are created, because they use its
+// counters.
 func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
@@ -29,7 +30,7 @@ func (d *daemon) newControl() *control.Server {
 	})
 }
 
-// unwritten returns which files cannot be written, and why.
+// unwritten returns errors for files that cannot be written.
 func (d *daemon) unwritten() []string {
 	var all []string
 	if err := d.inventory.Store.Unkept(); err != nil {
@@ -42,8 +43,8 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveSocket returns the task that serves a socket. It is the one that systemd passes on, or one that listen makes, or
-// none if listen is nil. The devices are served all the same if it fails.
+// serveSocket returns the task that serves a socket. It uses the socket that systemd passes, otherwise one that listen
+// creates, or none if listen is nil. If serving fails, the devices are still offered.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
@@ -66,7 +67,7 @@ func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, e
 	}
 }
 
-// listenControl makes the control socket.
+// listenControl creates the control socket.
 func (d *daemon) listenControl() (net.Listener, error) {
 	return control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
 }

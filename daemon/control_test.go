@@ -18,15 +18,15 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// TestOneNotice checks that the packages below have no systemd, which gives the level its priority in the journal.
+// TestOneNotice checks that the level notice has the right journal priority, although the packages below do not use
+// package systemd.
 func TestOneNotice(t *testing.T) {
 	if inventory.LevelNotice != systemd.LevelNotice {
 		t.Errorf("%v and %v", inventory.LevelNotice, systemd.LevelNotice)
 	}
 }
 
-// TestControlSocketOfTheServiceManager checks that the socket that is passed on is served, and stays when the daemon
-// stops.
+// TestControlSocketOfTheServiceManager checks that a passed socket is served, and stays when the daemon stops.
 func TestControlSocketOfTheServiceManager(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.sock")
 	made, err := control.Listen(path)
@@ -67,7 +67,7 @@ func TestControlSocketOfTheServiceManager(t *testing.T) {
 	}
 }
 
-// TestSocketIsNotPassedOn checks that a daemon that systemd starts without the socket of events reports how to get it.
+// TestSocketIsNotPassedOn checks that a daemon that systemd started without the event socket reports how to get it.
 func TestSocketIsNotPassedOn(t *testing.T) {
 	err := errors.New("address family not supported by protocol")
 	const remedy = "systemctl stop metalplugd && systemctl start metalplugd"

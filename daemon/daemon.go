@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon starts the parts of metalplugd, watches over them, and stops them together.
+// Package daemon starts the parts of metalplugd, supervises them, and stops them together.
 package daemon
 
 import (
@@ -33,27 +33,27 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// auditing is how often everything is enumerated in case an event was lost.
+// auditing is how often all devices are enumerated in case an event was lost.
 const auditing = 5 * time.Minute
 
-// Options are what a daemon is made of.
+// Options configure a daemon.
 type Options struct {
 	Config  config.Config
-	File    string                        // the main file of the configuration, absolute, for messages, or empty
-	Load    func() (config.Config, error) // reads the configuration for a reload, or nil
-	Reload  <-chan os.Signal              // each signal asks for a reload. It may be nil
+	File    string                        // absolute path of the main configuration file, for messages, or empty
+	Load    func() (config.Config, error) // loads the configuration for a reload, or nil
+	Reload  <-chan os.Signal              // each signal requests a reload; may be nil
 	Log     *slog.Logger
-	Sockets map[string]*os.File // passed on by the service manager, as "uevent", "kmsg", "control", "metrics", and those stored with it
+	Sockets map[string]*os.File // passed by the service manager, as "uevent", "kmsg", "control", "metrics", and those stored with it
 	Version string              // of the program, for people
-	// Touch, if not nil, is used in the place of the helpers of the configuration.
+	// Touch replaces the configured helpers if it is not nil.
 	Touch *device.Touch
-	// Unit, if not nil, takes the place of the helper that runs the units of the configuration.
+	// Unit replaces the helper that runs the configured units if it is not nil.
 	Unit func(ctx context.Context, resource, stage, id string) error
-	// Watching, if not nil, is called with the inventory before anything runs, so that a caller can watch it.
+	// Watching is called with the inventory before any task runs, so that a caller can observe it. It may be nil.
 	Watching func(*inventory.Inventory)
 }
 
-// daemon is the running parts.
+// daemon has the running parts.
 type daemon struct {
 	Options
 	host      *device.Host
@@ -67,14 +67,14 @@ type daemon struct {
 	audit     *audit.Log
 	holding   map[string][]api.Pod // the holders when they were last noted, owned by askHolders
 	endpoints *endpoints
-	pods      chan struct{} // one slot, filled when a pod has gone or was given devices since the kubelet was last asked
+	pods      chan struct{} // buffer of one, filled when a pod has ended or got devices since the last query
 	control   *control.Server
-	config    atomic.Pointer[config.Config] // as it applies, after reloads too
-	files     mount                         // with the directory of the configuration
+	config    atomic.Pointer[config.Config] // the current configuration, including reloads
+	files     mount                         // the mount of the configuration directory
 }
 
-// Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
-// nil after ctx ended.
+// Run offers the hardware of this machine to the kubelet until ctx ends. It returns the error of the part that failed,
+// or nil after ctx has ended.
 func Run(ctx context.Context, o Options) error {
 	unlock, err := lockPaths(o.Config.Paths)
 	if err != nil {
@@ -130,8 +130,8 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// notPassed adds a remedy to an error if systemd should have passed on the socket of events and has not, as after its
-// unit was changed while it was active. In the sandbox of the unit no process can open another.
+// notPassed adds a remedy to err if systemd did not pass the event socket, for example after the unit was changed while
+// it was active. Inside the sandbox of the unit, no process can open another event socket.
 func (d *daemon) notPassed(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
@@ -144,7 +144,7 @@ func (d *daemon) build(last time.Time) {
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
 	}
-	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find the hardware of a recording
+	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find recorded hardware
 		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
 	d.inventory = inventory.New(inventory.Options{
@@ -174,8 +174,8 @@ func (d *daemon) build(last time.Time) {
 	d.endpoints = &endpoints{told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), last: last}
 }
 
-// running reports whether a pod has a process still. The error is [cgroup.ErrNoKubepods] where there are no cgroups of pods.
-// With an empty paths.cgroup none is looked for.
+// running reports whether a pod still has a process. The error is [cgroup.ErrNoKubepods] if there are no cgroups of
+// pods. If paths.cgroup is empty, it checks nothing.
 func (d *daemon) running(pod string) (bool, error) {
 	root := d.Config.Paths.Cgroup
 	if root == "" {
@@ -188,7 +188,7 @@ func (d *daemon) running(pod string) (bool, error) {
 	return running, err
 }
 
-// remembered returns the devices of pods in the kubelet's checkpoint.
+// remembered returns the devices that pods hold according to the kubelet's checkpoint.
 func (d *daemon) remembered() map[string]map[string]kubelet.Known {
 	devices, err := kubelet.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {
@@ -197,7 +197,7 @@ func (d *daemon) remembered() map[string]map[string]kubelet.Known {
 	return devices
 }
 
-// care returns what is to be done to the devices of a resource between two pods.
+// care returns the work for the devices of a resource between two pods.
 func (d *daemon) care(resource string) (c turnover.Care, ok bool) {
 	for _, r := range d.config.Load().Resources {
 		if r.Name == resource {
@@ -252,7 +252,8 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 	return resource
 }
 
-// tasks are the parts, in the order in which they are started. Nothing is served before the inventory is complete.
+// tasks returns the parts, in the order in which they are started. No resource is served before the inventory is
+// complete.
 func (d *daemon) tasks() []task {
 	return []task{
 		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},
@@ -292,9 +293,9 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints once the inventory is complete and the CDI specs are written. As soon as an endpoint is
-// registered the kubelet may start a container with names that it was given before a reboot. It reads the configuration
-// again at each signal.
+// serve runs the endpoints after the inventory is complete and the CDI specs are written. As soon as an endpoint is
+// registered, the kubelet may start a container with names from before a reboot. It reloads the configuration at each
+// signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():

@@ -16,12 +16,12 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// endpoints are the endpoints that run, one a resource. A reload touches only those whose resource has changed.
+// endpoints has the running endpoints, one for each resource. A reload affects only those whose resource has changed.
 type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
-	changed chan struct{} // one slot, filled when the set has changed, or how one stands with the kubelet
-	told    func()        // called then, too
-	last    time.Time     // when an endpoint was last registered or stopped, also by a daemon before this one, or zero if none was since the boot
+	changed chan struct{} // buffer of one, filled when the set or a registration state has changed
+	told    func()        // also called then
+	last    time.Time     // when an endpoint was last registered or stopped, possibly by an earlier daemon, or zero if none was since the boot
 
 	mu      sync.Mutex
 	running map[string]*running
@@ -35,8 +35,9 @@ type running struct {
 	done     chan struct{} // closed when it has stopped
 }
 
-// apply makes the endpoints those of the resources. It starts new ones, which run until ctx ends, stops those that are gone,
-// and restarts those that have changed. It calls started when all that were started have looked for the kubelet once.
+// apply starts, stops and restarts endpoints to match the resources. Endpoints run until ctx ends. Those of removed
+// resources are stopped, and those of changed ones restarted. It calls started when all new endpoints have checked once
+// for the kubelet.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,8 +69,8 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 	}()
 }
 
-// sameService reports whether an endpoint serves a and b in the same way. Their matches are the inventory's concern, and
-// the work on a device between two pods that of the turnover.
+// sameService reports whether an endpoint serves a and b in the same way. It ignores their matches, which concern the
+// inventory, and the work between two pods, which concerns the turnover.
 func sameService(a, b config.Resource) bool {
 	for _, r := range []*config.Resource{&a, &b} {
 		r.Match, r.Exclude, r.AllowInUse, r.Reset, r.Units = nil, nil, false, config.ResourceReset{}, config.Units{}
@@ -89,7 +90,7 @@ func (e *endpoints) start(ctx context.Context, resource config.Resource, started
 	return r
 }
 
-// foreign returns an ID that the kubelet counts and that is none of ours, for each resource that has one.
+// foreign returns an ID that the kubelet counts and that is not ours, for each resource that has one.
 func (e *endpoints) foreign(counted map[string][]string) map[string]string {
 	ids := make(map[string]string)
 	for name, endpoint := range e.all() {
@@ -125,7 +126,7 @@ func (e *endpoints) standing() map[string]api.Standing {
 	return all
 }
 
-// names returns the function by which the endpoint of a resource names devices to the container runtime, or nil.
+// names returns the function that an endpoint uses to get CDI names for devices, or nil.
 func (d *daemon) names(r config.Resource) func([]*inventory.Status) ([]string, error) {
 	switch {
 	case r.Inject != config.InjectCDI:

@@ -13,28 +13,30 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// holdersInterval is how often the kubelet is asked which devices its pods hold, while that matters. It allows 100
-// questions a second, of all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
+// holdersInterval is how often the kubelet is queried for the devices that its pods hold, while that is needed. The
+// kubelet allows 100 queries a second from all its clients (kubernetes v1.36
+// pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has gone, or was given devices, metalplugd asks the kubelet soonRounds times, once in soonInterval. The devices of
-// the pod are free once the kubelet's service, its newly written checkpoint and both again say so. Once the kubelet has
-// listed a pod, its end needs no wait.
+// After a pod has ended or got devices, metalplugd queries the kubelet soonRounds times, every soonInterval. The
+// devices of the pod are free when the kubelet's service and its newly written checkpoint have twice not listed them.
+// If the kubelet has listed the pod before, its end needs no wait.
 const (
 	soonInterval = time.Second
 	soonRounds   = 6
 )
 
-// askHolders asks the kubelet which devices its pods hold, as long as there is a device for which that matters. A pod
-// holds such a device, or it is in the list only because a pod may hold it. Otherwise it sleeps.
+// askHolders queries the kubelet for the devices that its pods hold, as long as this is needed for any device. It is
+// needed for a device that a pod holds, and for one that is in the list only because a pod may hold it. Otherwise it
+// sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
 	var complaint string
-	soon := 0 // rounds of questions that are soon to follow one another
+	soon := 0 // remaining queries at the short interval
 	for {
 		snapshot, changed := d.inventory.Snapshot()
-		var next <-chan time.Time // nothing is to be asked
+		var next <-chan time.Time // no query is needed
 		if devices := doubtful(snapshot); len(devices) > 0 {
 			answer, err := holders.Ask(ctx, devices)
 			switch {
@@ -66,8 +68,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	}
 }
 
-// watchPods has the kubelet asked as soon as the cgroup of a pod is gone. Without cgroups to watch, it is asked now and
-// then all the same.
+// watchPods triggers a query of the kubelet as soon as the cgroup of a pod is removed. If cgroups cannot be watched,
+// the kubelet is still queried at intervals.
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	if root := d.Config.Paths.Cgroup; root != "" {
 		if err := cgroup.Watch(ctx, root, ready, func() { liveness.Poke(d.pods) }); err != nil {
@@ -79,13 +81,13 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// doubtful lists the devices of which it has to be known whether a pod holds them.
+// doubtful returns the devices for which metalplugd must know whether a pod holds them.
 func doubtful(s *inventory.Snapshot) []string {
 	var ids []string
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
 			if device.Held() || device.Stale {
-				ids = append(ids, device.Device.ID) // of a bundle too, whose members the kubelet does not know
+				ids = append(ids, device.Device.ID) // also for a bundle, whose members the kubelet does not know
 			}
 		}
 	}

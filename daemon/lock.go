@@ -14,19 +14,19 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// startMark is the name of the mark of a start in paths.run.
+// startMark is the name of the file in paths.run that marks a start.
 const startMark = "started"
 
 // errOther is the error of a second instance.
 var errOther = errors.New("another metalplugd uses this directory; stop it, or give this one another")
 
-// lockPaths keeps other instances away from the state directory, which it makes if it is missing, and from the kubelet's
-// directory. Two instances would overwrite each other's state, or register the same resources. It locks the directories
-// themselves by flock(2). No file can be removed under the lock, and links lead to the same lock. The locks end with the
-// process. A directory that cannot be opened has no lock. The daemon serves without its state then, or waits for the
-// kubelet.
+// lockPaths locks the state directory, which it creates if it is missing, and the kubelet's directory against other
+// instances. Two instances would overwrite each other's state or register the same resources. It locks the directories
+// themselves with flock(2). So no file can be removed under the lock, and a link leads to the same lock. The locks end
+// with the process. A directory that cannot be opened is not locked. The daemon then serves without its state, or waits
+// for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
-	_ = os.MkdirAll(paths.State, 0o700) // the store logs what is wrong
+	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
 	var locks []*os.File
 	unlock = func() {
 		for _, f := range locks {
@@ -50,10 +50,10 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// markStart returns when a daemon before this one was last registered with a kubelet. The time is zero at the first start
-// since the node was booted, because systemd empties paths.run then, with the mark in it.
+// markStart returns when an earlier daemon was last registered with a kubelet. The time is zero at the first start
+// after a boot, because systemd then empties paths.run.
 func markStart(run string) (last time.Time) {
-	_ = os.MkdirAll(run, 0o755) // serving the control socket fails otherwise, which is logged
+	_ = os.MkdirAll(run, 0o755) // serving the control socket then fails, which is logged
 	mark := filepath.Join(run, startMark)
 	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
@@ -67,7 +67,7 @@ func markStart(run string) (last time.Time) {
 	return info.ModTime()
 }
 
-// markRegistered notes that an endpoint has been registered, or has lost its kubelet, for the next start.
+// markRegistered records for the next start that an endpoint was registered or has lost its kubelet.
 func markRegistered(run string) {
 	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// TestOneInstance checks that a second instance does not start with a directory of the first, also if it comes by a link,
-// and that it names the directory.
+// TestOneInstance checks that a second instance does not start with a directory of the first, even through a link, and
+// that it names the directory.
 func TestOneInstance(t *testing.T) {
 	paths := config.Paths{State: filepath.Join(t.TempDir(), "state"), DevicePlugins: t.TempDir()}
 	unlock, err := lockPaths(paths)
@@ -41,7 +41,7 @@ func TestOneInstance(t *testing.T) {
 		t.Errorf("the lock is a file: %v, %v", entries, err)
 	}
 	unlock()
-	// The locks from before the failure are free again. A directory that is not there does not prevent a start.
+	// The locks taken before the failure are released. A missing directory does not prevent a start.
 	for _, dir := range []string{paths.DevicePlugins, "/dev/null/plugins"} {
 		unlock, err := lockPaths(config.Paths{State: paths.State, DevicePlugins: dir})
 		if err != nil {
@@ -51,8 +51,8 @@ func TestOneInstance(t *testing.T) {
 	}
 }
 
-// TestMarkStart checks that the first start after a boot finds an empty directory. The next one finds when an endpoint
-// was last registered.
+// TestMarkStart checks that the first start after a boot finds an empty directory. The next start finds the time of the
+// last registration.
 func TestMarkStart(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	for _, want := range []bool{true, false} {
@@ -70,8 +70,8 @@ func TestMarkStart(t *testing.T) {
 	}
 }
 
-// TestRunningPod checks that a pod runs as long as its cgroup has a process. Where pods have no cgroups that is not
-// known, unless the operator configures that there are none.
+// TestRunningPod checks that a pod counts as running as long as its cgroup has a process. If pods have no cgroups, this
+// is unknown, unless the operator has configured that there are none.
 func TestRunningPod(t *testing.T) {
 	root := t.TempDir()
 	d := &daemon{Options: Options{Config: config.Config{Paths: config.Paths{Cgroup: root}}}}
@@ -79,7 +79,7 @@ func TestRunningPod(t *testing.T) {
 		runs, err := d.running(pod)
 		return fmt.Sprint(runs, err)
 	}
-	for _, dir := range []string{"", "system.slice"} { // not a cgroup file system, and one without pods
+	for _, dir := range []string{"", "system.slice"} { // a directory outside cgroup file systems, and one without pods
 		if dir != "" {
 			if err := errors.Join(os.Mkdir(filepath.Join(root, dir), 0o755), os.WriteFile(filepath.Join(root, "cgroup.controllers"), nil, 0o600)); err != nil {
 				t.Fatal(err)

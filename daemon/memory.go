@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// startRest is how long after all devices are known the memory of the start is given back, most of which was for the
-// enumeration and for the kubelet's first list.
+// startRest is the time after which the memory of the start is released, most of which was used for the enumeration and
+// the kubelet's first list.
 const startRest = 4 * time.Second
 
-// keepSmall returns unused memory to the kernel after the start, and then after each audit, which takes as much again.
-// Memory in a pool, such as the bytes of a list, is freed at the second collection.
+// keepSmall returns unused memory to the kernel after the start and after each periodic enumeration, which takes as
+// much memory. Memory in a pool, such as the bytes of a list, is freed by the second collection.
 func (d *daemon) keepSmall(ctx context.Context, ready func()) error {
 	ready()
 	select {

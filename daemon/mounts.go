@@ -20,22 +20,22 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// remount is the remedy for a wrong mount in the sandbox. A start makes all of them.
+// remount is the remedy for a wrong mount in the sandbox. A start creates all mounts.
 const remount = "systemctl restart metalplugd"
 
-// recheck is how long after an event the mounts are compared again. rm -rf first empties a directory, which is the event,
-// and then removes it.
+// recheck is the time after an event at which the mounts are compared again. rm -rf first empties a directory, which
+// causes the event, and then removes it.
 const recheck = time.Second
 
-// view is the target of a path, as a directory in a file system, through any mount.
+// view identifies the directory at a path by its file system and its path there, through any mount.
 type view struct{ device, path string }
 
-// deleted ends the root of a mount whose directory was removed (d_path in fs/d_path.c, and show_mountinfo has one slash
-// more).
+// deleted is the suffix of a mount's root whose directory was removed (d_path in fs/d_path.c, to which show_mountinfo
+// adds a slash).
 const deleted = "//deleted"
 
-// viewOf returns the target of a path without symbolic links in a mount namespace, by its /proc/PID/mountinfo (proc(5)).
-// It returns the zero view if it is unknown.
+// viewOf returns the view of a path without symbolic links in a mount namespace, from its /proc/PID/mountinfo
+// (proc(5)). It returns the zero view if that is unknown.
 func viewOf(mountinfo, path string) view {
 	found, length := view{}, -1
 	for line := range strings.Lines(mountinfo) {
@@ -48,13 +48,13 @@ func viewOf(mountinfo, path string) view {
 		if !below || rest != "" && rest[0] != '/' || len(point) < length {
 			continue
 		}
-		// The last of several mounts at one point is on top.
+		// The last of several mounts at the same point is on top.
 		found, length = view{fields[2], strings.TrimSuffix(root, "/") + rest}, len(point)
 	}
 	return found
 }
 
-// visible reports whether a mount namespace has v mounted at some path, by its mountinfo. A file system that is mounted above it
+// visible reports whether a mount namespace has v mounted at any path, by its mountinfo. A file system mounted above it
 // hides it.
 func (v view) visible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {
@@ -70,12 +70,12 @@ func (v view) visible(mountinfo string) bool {
 	return false
 }
 
-// mount is one directory that the sandbox may bind, as the daemon and process 1 see it.
+// mount is a directory that the sandbox may bind, as the daemon and process 1 see it.
 type mount struct {
 	key       string // of the configuration
 	path      string
-	own, host view // different ones also where a symbolic link of the node leads elsewhere
-	visible   bool // process 1 has somewhere what the daemon sees
+	own, host view // they also differ if a symbolic link of the node leads to another directory
+	visible   bool // process 1 has the daemon's directory mounted somewhere
 }
 
 // newMount looks at a directory.
@@ -93,14 +93,14 @@ func newMount(proc, key, path string) mount {
 	return m
 }
 
-// hidden reports whether the sandbox shows nothing at the path. Process 1 may have something there.
+// hidden reports whether the sandbox hides the path. The path may exist for process 1.
 func (m mount) hidden() bool {
 	_, err := os.Stat(m.path)
 	return m.own != m.host && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.own.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was made, so that the daemon has the old
-// one. The kernel keeps the path of a bound directory up to date when it or one above it is renamed or removed.
+// replaced returns an error if the directory was removed or replaced since m was made, so that the daemon sees the old
+// one. When a bound directory or one of its parents is renamed or removed, the kernel updates its path.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.own != m.own || strings.HasSuffix(now.own.path, deleted)
@@ -110,9 +110,9 @@ func (m mount) replaced(proc string) error {
 	return fmt.Errorf("%s: %s was replaced, and the sandbox shows the old one (%s); a restart shows the new one", m.key, m.path, now.own.path)
 }
 
-// watchMounts ends with an error when a directory of the kubelet was replaced, so that systemd starts the daemon again
-// with new mounts. It compares them after each event in the kubelet's directory, after each change of the node's mounts, and
-// as often as everything is enumerated.
+// watchMounts returns an error when a directory of the kubelet was replaced, so that systemd restarts the daemon with
+// new mounts. It compares the mounts after each event in the kubelet's directory, after each change of the node's
+// mounts, and at each periodic enumeration.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{
@@ -131,7 +131,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	mounted := make(chan struct{}, 1)
 	var table sync.WaitGroup
 	table.Go(func() {
-		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) }) // a procfs without them gives no hint
+		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) }) // a procfs without mount tables gives no hint
 	})
 	defer table.Wait()
 	defer cancel()
@@ -155,8 +155,8 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// unbound returns an error where a new configuration needs a mount that only a start makes. It may be that of the
-// directory that the configuration is read from, which was replaced, or that of the CDI specs.
+// unbound returns an error if a new configuration needs a mount that only a start creates. This may be the
+// configuration directory, if it was replaced, or the directory of the CDI specs.
 func (d *daemon) unbound(next config.Config) error {
 	if err := d.files.replaced(d.Config.Paths.Proc); err != nil {
 		return fmt.Errorf("%w: %s", err, remount)
@@ -164,8 +164,8 @@ func (d *daemon) unbound(next config.Config) error {
 	return CheckCDI(next)
 }
 
-// CheckCDI returns an error where a resource has inject = "cdi" and the sandbox shows no directory for its spec. The unit
-// binds the directory only if a resource used it at the start. CheckCDI writes nothing.
+// CheckCDI returns an error if a resource has inject = "cdi" and the sandbox hides the directory for its spec. The unit
+// binds the directory only if a resource needed it at the start. CheckCDI writes nothing.
 func CheckCDI(c config.Config) error {
 	if !slices.ContainsFunc(c.Resources, config.Resource.NeedsSpec) {
 		return nil

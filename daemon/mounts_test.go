@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// host is a node as systemd sees it. sandbox is what the unit makes of that.
+// host has the mounts of a node as systemd sees them. sandbox has those inside the unit.
 const (
 	host = "24 1 8:1 / / rw - ext4 /dev/sda1 rw\n" +
 		"25 24 0:21 / /proc rw - proc proc rw\n" +
@@ -51,7 +51,7 @@ func TestReplacedMounts(t *testing.T) {
 			}
 		}
 	}
-	// Under this name nothing is a link, and nothing exists in a test.
+	// This path contains no link, and does not exist in a test.
 	const plugins = "/var/lib/kubelet/device-plugins"
 	replace := func(old, with string) func(string) string {
 		return func(text string) string { return strings.Replace(text, old, with, 1) }
@@ -69,8 +69,8 @@ func TestReplacedMounts(t *testing.T) {
 			host += "31 24 8:3 / /var/lib/kubelet rw - ext4 /dev/sdc rw\n"
 		}
 		for name, c := range map[string]struct {
-			own      func(string) string // what becomes of the mounts
-			host     string              // what is added
+			own      func(string) string // changes the mounts of the sandbox
+			host     string              // added to the mounts of the host
 			replaced bool
 		}{
 			"nothing happened": {replace("", ""), "", false},
@@ -84,7 +84,7 @@ func TestReplacedMounts(t *testing.T) {
 		} {
 			write(own, host)
 			m := newMount(proc, "a", plugins)
-			if m.hidden() != (m.own != m.host) { // it does not exist in a test
+			if m.hidden() != (m.own != m.host) { // the path does not exist in a test
 				t.Errorf("%s: hidden: %v, %+v", layout, m.hidden(), m)
 			}
 			write(c.own(own), host+c.host)
@@ -92,7 +92,7 @@ func TestReplacedMounts(t *testing.T) {
 				t.Errorf("%s, %s: %v", layout, name, err)
 			}
 		}
-		// It was removed between the start of the sandbox and that of the daemon.
+		// The directory was removed between the start of the sandbox and that of the daemon.
 		write(replace("device-plugins "+plugins, "device-plugins//deleted "+plugins)(own), host)
 		if m := newMount(proc, "a", plugins); m.hidden() || m.replaced(proc) == nil {
 			t.Errorf("%s: a directory that was removed before the start is not noticed", layout)
@@ -100,7 +100,7 @@ func TestReplacedMounts(t *testing.T) {
 	}
 }
 
-// TestMountsOfThisMachine checks that outside a sandbox nothing is hidden, and a directory may be replaced.
+// TestMountsOfThisMachine checks that nothing is hidden outside a sandbox, and that a directory may be replaced there.
 func TestMountsOfThisMachine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "plugins")
 	if err := os.Mkdir(dir, 0o755); err != nil {

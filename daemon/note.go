@@ -12,15 +12,15 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// about returns an entry of the audit about a device.
+// about returns an audit entry about a device.
 func about(s *inventory.Status, event audit.Event) audit.Entry {
 	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
 }
 
-// answering is how long the kubelet may take to have our answer and note it.
+// answering is the time in which the kubelet should have processed our answer.
 const answering = 100 * time.Millisecond
 
-// noteAllocated notes that a container is given devices. The kubelet is asked for the pod when it has our answer.
+// noteAllocated records that a container gets devices. The kubelet is queried for the pod after it has our answer.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
@@ -33,7 +33,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
 	for s := range snapshot.All() {
-		if s.Resource == "" || s.Members != nil { // the members of a bundle are noted
+		if s.Resource == "" || s.Members != nil { // the members of a bundle are recorded instead
 			continue
 		}
 		for _, pod := range by[s.Name()] {

@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// TestHoldersAreNotedOnce checks that a new pod that holds a device is noted, by its name. Devices of other resources are
-// not noted.
+// TestHoldersAreNotedOnce checks that a new holder is recorded once, with the name of its pod. Devices of other
+// resources are not recorded.
 func TestHoldersAreNotedOnce(t *testing.T) {
 	dir := t.TempDir()
 	d := &daemon{audit: audit.Open(dir, slog.New(slog.DiscardHandler))}

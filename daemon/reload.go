@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// reloadLimit bounds how long a reload waits for devices that are slow to answer.
+// reloadLimit is the maximum time that a reload waits for slow devices.
 const reloadLimit = 10 * time.Second
 
-// reload reads the configuration again. A bad one changes nothing.
+// reload loads the configuration again. An invalid one changes nothing.
 func (d *daemon) reload(ctx context.Context) {
 	if d.Load == nil {
 		return
@@ -35,8 +35,8 @@ func (d *daemon) reload(ctx context.Context) {
 	if len(pending) > 0 {
 		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
 	}
-	d.config.Store(&next) // before the rules, by which a device may have to be cleared of which the old ones say nothing
-	// The first list that an endpoint sends must be complete.
+	d.config.Store(&next) // before the rules, because under new rules a device may need clearing that the old ones did not require
+	// The first list of an endpoint must be complete.
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
 	case <-time.After(reloadLimit):

@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/cdi"
 )
 
-// spec waits until the CDI spec of a resource describes these devices and no others. Without a device it has none.
+// spec waits until the CDI spec of a resource describes exactly these devices. A resource without devices has no spec.
 func (s *story) spec(words []string) error {
 	want := slices.Sorted(slices.Values(words[1:]))
 	for limit := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -31,7 +31,7 @@ func (s *story) spec(words []string) error {
 	}
 }
 
-// described reads which devices the CDI specs describe for a resource.
+// described returns the devices in the CDI specs of a resource.
 func (s *story) described(resource string) ([]string, error) {
 	files, err := filepath.Glob(s.path("cdi/*.json"))
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *story) described(resource string) ([]string, error) {
 	return ids, nil
 }
 
-// cdiNames wants the last container to get these CDI devices, and no node beside them.
+// cdiNames checks that the last container got these CDI devices and no nodes.
 func (s *story) cdiNames(words []string) error {
 	var got []string
 	for _, d := range s.container.Response.GetCdiDevices() {
@@ -69,7 +69,7 @@ func (s *story) cdiNames(words []string) error {
 	return nil
 }
 
-// nodes wants the last container to get these nodes, and no CDI device beside them.
+// nodes checks that the last container got these nodes and no CDI devices.
 func (s *story) nodes(words []string) error {
 	var got []string
 	for _, d := range s.container.Response.GetDevices() {
@@ -81,8 +81,8 @@ func (s *story) nodes(words []string) error {
 	return nil
 }
 
-// specDir acts on the directory of the CDI specs. "remove" removes it as a reboot does, "block" makes it unwritable, and
-// "unblock" makes it writable again.
+// specDir changes the directory of the CDI specs. "remove" removes it as a reboot does, "block" makes it unwritable,
+// and "unblock" makes it writable again.
 func (s *story) specDir(words []string) error {
 	switch strings.Join(words, " ") {
 	case "remove":
@@ -95,5 +95,5 @@ func (s *story) specDir(words []string) error {
 	return errors.New("no such command")
 }
 
-// plainResource takes back all lines that were added to the resource.
+// plainResource removes all lines that were added to the resource.
 func (s *story) plainResource([]string) error { return os.Remove(s.path("resource")) }

@@ -25,11 +25,11 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// patience is how long a story waits for what it expects.
+// patience is the maximum time that a story waits for an expected state.
 const patience = 20 * time.Second
 
-// TestScript plays the stories in testdata/script. Hardware is below, a small device manager above, and the daemon in
-// between. Each line is a command, and "#" begins a comment. The commands are the methods in verbs.
+// TestScript runs the stories in testdata/script. A story has recorded hardware, the daemon, and a small device
+// manager. Each line is a command, and "#" begins a comment. The commands are the methods listed in verbs.
 func TestScript(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txt")
 	if err != nil || len(files) == 0 {
@@ -43,22 +43,22 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// story is one machine with a daemon and a kubelet.
+// story is a machine with a daemon and a kubelet.
 type story struct {
 	t         *testing.T
 	dir       string
-	devices   map[string]string // recordings by name of the device
+	devices   map[string]string // recordings by device name
 	kubelet   *kubelet.Kubelet
-	container kubelet.Container // of the last allocate
-	resource  string            // that it was allocated of
-	stop      func()            // of the daemon, or nil while it does not run
+	container kubelet.Container // result of the last allocate
+	resource  string            // its resource
+	stop      func()            // stops the daemon, or nil while it does not run
 	hangup    chan os.Signal
 	helpers   *helpers // nil if there are none
-	pods      bool     // the kubelet serves PodResources
+	pods      bool     // whether the kubelet serves PodResources
 }
 
 func newStory(t *testing.T) *story {
-	dir, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func (s *story) play(file string) {
 	}
 }
 
-// do carries out one command.
+// do executes one command.
 func (s *story) do(words []string) error {
 	verbs := map[string]func([]string) error{
 		"plug":                 s.plug,               // plug widget|gadget NAME SERIAL [NUMA] or plug disk NUMBER EUI [CONTENT]
@@ -109,8 +109,8 @@ func (s *story) do(words []string) error {
 		"release":              s.release,
 		"with-pods":            s.withPods,
 		"lose-state":           s.loseState,
-		"why":                  s.why,  // why ID TEXT... wants the text in one of the reasons
-		"held":                 s.held, // held NAME waits until the daemon knows the pod that holds it
+		"why":                  s.why,  // why ID TEXT... expects the text in one of the reasons
+		"held":                 s.held, // held NAME waits until the daemon knows which pod holds it
 		"remove-sockets":       s.removeSockets,
 		"replace-dir":          s.replaceDir,
 		"remove-dir":           s.removeDir,
@@ -122,8 +122,8 @@ func (s *story) do(words []string) error {
 		"cdi":                  s.cdiNames,      // cdi NAME... of the last container, which gets no node
 		"spec":                 s.spec,          // spec RESOURCE [ID...] checks that its CDI spec describes these
 		"spec-dir":             s.specDir,       // spec-dir remove|block|unblock
-		"plain-resource":       s.plainResource, // takes back all resource lines
-		"helpers":              s.useHelpers,    // from the next start of the daemon on, devices can be touched
+		"plain-resource":       s.plainResource, // removes all resource lines
+		"helpers":              s.useHelpers,    // provides helpers from the next start of the daemon on
 		"hide":                 s.hide,          // hide NAME puts data on the disk that only a full read finds
 		"reads":                s.reads,         // reads NAME N checks how often the disk was read
 		"state":                s.state,         // state NAME STATE [REASON...] waits until that is the state of its lease
@@ -131,10 +131,10 @@ func (s *story) do(words []string) error {
 		"adopt":                s.adopt,         // adopt NAME, as the operator does
 		"adopt-fails":          s.adoptFails,    // adopt-fails NAME TEXT...
 		"write":                s.write,         // write NAME [CONTENT] writes to the disk without an event of udev
-		"no-checkpoint":        s.noCheckpoint,  // the kubelet writes it when it is sent a list
-		"open":                 s.open,          // open NAME [POD|host], which has the node open
+		"no-checkpoint":        s.noCheckpoint,  // the kubelet writes a checkpoint when it receives a list
+		"open":                 s.open,          // open NAME [POD|host] lets that process have the node open
 		"touched":              s.touched,       // touched reset|erase NAME METHOD checks that it was the next request
-		"untouched":            s.untouched,     // nothing more was done
+		"untouched":            s.untouched,     // checks that there was no further request
 		"allocate-at-last":     s.allocateAtLast,
 	}
 	verb := verbs[words[0]]
@@ -174,7 +174,7 @@ A: diskseq=%[1]s
 A: size=1024
 `
 
-// majors are those of devices of class node.
+// majors are the device numbers of class node devices.
 var majors = map[string]int{"widget": 240, "gadget": 241}
 
 func (s *story) plug(words []string) error {
@@ -216,7 +216,7 @@ func (s *story) atOnce(words []string) error {
 	return s.save()
 }
 
-// save writes the recording in one piece, which is a hotplug.
+// save replaces the recording atomically, which is a hotplug.
 func (s *story) save() error {
 	var text strings.Builder
 	text.WriteString("# what is plugged in\nF: /proc/self/mountinfo=\n\n")
@@ -243,9 +243,9 @@ func (s *story) addResource(words []string) error {
 	return err
 }
 
-// load writes the configuration and reads it as the daemon does.
+// load writes the configuration and loads it like the daemon.
 func (s *story) load() (config.Config, error) {
-	extra, _ := os.ReadFile(s.path("resource")) // there need be nothing
+	extra, _ := os.ReadFile(s.path("resource")) // the file is optional
 	text := fmt.Sprintf(`[paths]
 device_plugins = %q
 pod_resources = %q
@@ -372,7 +372,7 @@ func (s *story) kubeletStart() error {
 	return err
 }
 
-// withPods has the kubelet say which pods have devices, from its next start on.
+// withPods makes the kubelet report the devices of pods from its next start on.
 func (s *story) withPods([]string) error {
 	s.pods = true
 	return nil
@@ -388,7 +388,7 @@ func (s *story) kubeletStop() {
 	}
 }
 
-// expect waits until the kubelet knows the resource that way.
+// expect waits until the kubelet has these counts for the resource.
 func (s *story) expect(words []string) error {
 	want := strings.Join(words[1:], " ")
 	limit := time.After(patience)
@@ -443,14 +443,14 @@ func (s *story) prestart([]string) error {
 
 func (s *story) prestartFails(words []string) error { return fails(s.prestart(nil), words) }
 
-// allocateFailsUntil asks again, as pod after pod would, until that is the reason.
+// allocateFailsUntil repeats the request, as new pods would, until it fails with that reason.
 func (s *story) allocateFailsUntil(words []string) error {
 	var n int
 	fmt.Sscan(words[1], &n)
 	limit := time.Now().Add(patience)
 	for {
 		c, err := s.kubelet.Allocate(s.t.Context(), words[0], n)
-		if err == nil { // the daemon has not seen it yet
+		if err == nil { // the daemon has not noticed the change yet
 			s.kubelet.Release(words[0], c)
 		}
 		if err = fails(err, words[2:]); err == nil || time.Now().After(limit) {
@@ -459,7 +459,7 @@ func (s *story) allocateFailsUntil(words []string) error {
 	}
 }
 
-// fails wants an error with that text in it.
+// fails checks that an error contains a text.
 func fails(err error, text []string) error {
 	if err == nil {
 		return errors.New("it did not fail")
@@ -483,7 +483,7 @@ func (s *story) env(words []string) error {
 	return nil
 }
 
-// removeSockets removes the daemon's sockets, which the kubelet does when it starts.
+// removeSockets removes the daemon's sockets, as the kubelet does when it starts.
 func (s *story) removeSockets([]string) error {
 	sockets, err := filepath.Glob(s.path("plugins/mp-*"))
 	for _, socket := range sockets {

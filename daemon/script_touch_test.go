@@ -19,15 +19,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
-// helpers stand in a story for the programs that touch devices.
+// helpers simulate the helper programs in a story.
 type helpers struct {
 	mu      sync.Mutex
-	content map[string]string // of disks, by name, such as "nvme1n1"
-	open    map[string]string // the pod that has a device open, or "host"
-	done    []string          // "erase nvme1n1 zero"
+	content map[string]string // content of disks by name, such as "nvme1n1"
+	open    map[string]string // pod that has a device open, or "host"
+	done    []string          // work, such as "erase nvme1n1 zero"
 	hidden  map[string]bool   // disks with data that only a full read finds
-	read    map[string]int    // how often a disk was read
-	changed chan struct{}     // closed and replaced when something was done
+	read    map[string]int    // number of full reads by disk
+	changed chan struct{}     // closed and replaced after each request
 }
 
 func newHelpers() *helpers {
@@ -58,7 +58,7 @@ func (h *helpers) probe(_ context.Context, t device.Target, held bool) (device.R
 	return reading, nil
 }
 
-// survey finds also what no probe does.
+// survey also finds data that probes do not find.
 func (h *helpers) survey(_ context.Context, t device.Target, from int64) (device.Surveyed, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +90,7 @@ func (h *helpers) prepare(_ context.Context, t device.Target, w device.Work) (de
 	return device.Prepared{Done: "done", Erased: w.Scrub != "", Appearance: t.Appearance(), Size: diskSize}, nil
 }
 
-// did notes what was done. h.mu is held.
+// did records a request. h.mu is held.
 func (h *helpers) did(what string) {
 	h.done = append(h.done, what)
 	close(h.changed)
@@ -109,7 +109,7 @@ func (h *helpers) holders(_ context.Context, nodes []string) ([]device.Holder, e
 	return all, nil
 }
 
-// useHelpers lets the story have helpers, as a machine with real devices has.
+// useHelpers gives the story helpers, as on a machine with real devices.
 func (s *story) useHelpers([]string) error {
 	s.helpers = newHelpers()
 	return nil
@@ -134,7 +134,7 @@ func (s *story) open(words []string) error {
 	return nil
 }
 
-// touched waits until that is what the helpers have done next.
+// touched waits for the next request to the helpers and compares it.
 func (s *story) touched(words []string) error {
 	want, limit := strings.Join(words, " "), time.After(patience)
 	for {
@@ -158,7 +158,7 @@ func (s *story) touched(words []string) error {
 	}
 }
 
-// untouched wants the helpers to have been asked for nothing more.
+// untouched checks that there was no further request to the helpers.
 func (s *story) untouched([]string) error {
 	s.helpers.mu.Lock()
 	defer s.helpers.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *story) untouched([]string) error {
 	return nil
 }
 
-// allocateAtLast asks again, as pod after pod would, until the devices are there.
+// allocateAtLast repeats the request, as new pods would, until it succeeds.
 func (s *story) allocateAtLast(words []string) error {
 	limit := time.After(patience)
 	for {
@@ -185,7 +185,7 @@ func (s *story) allocateAtLast(words []string) error {
 	}
 }
 
-// hide lets a disk have data where only a full read finds it.
+// hide puts data on a disk that only a full read finds.
 func (s *story) hide(words []string) error {
 	s.helpers.mu.Lock()
 	defer s.helpers.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *story) hide(words []string) error {
 	return nil
 }
 
-// reads checks how often a disk was read in full since the story began.
+// reads checks how often a disk was read in full since the start of the story.
 func (s *story) reads(words []string) error {
 	s.helpers.mu.Lock()
 	defer s.helpers.mu.Unlock()
@@ -221,7 +221,7 @@ func (s *story) find(name string) (d api.Device, err error) {
 	return all[i], nil
 }
 
-// state waits until a disk is in that state of its lease, for that reason.
+// state waits until the lease of a disk has that state and reason.
 func (s *story) state(words []string) error {
 	want := strings.Join(words[1:], " ")
 	return s.until(words[0], func(d api.Device) error {
@@ -252,7 +252,7 @@ func (s *story) until(name string, check func(api.Device) error) error {
 	}
 }
 
-// why wants a text among the reasons for which a device is offered, or is not.
+// why checks that the reasons for a decision about a device contain a text.
 func (s *story) why(words []string) error {
 	var answer api.Answer
 	if err := s.client().Get(context.Background(), "/v1/why?what="+words[0], &answer); err != nil {
@@ -270,7 +270,7 @@ func (s *story) why(words []string) error {
 	return nil
 }
 
-// held waits until the kubelet has told the daemon which pod holds a device.
+// held waits until the daemon knows which pod holds a device.
 func (s *story) held(words []string) error {
 	return s.until(words[0], func(d api.Device) error {
 		if d.Allocated == nil {
@@ -280,7 +280,7 @@ func (s *story) held(words []string) error {
 	})
 }
 
-// evidence wants a disk to be offered on that.
+// evidence checks with which evidence a disk is offered.
 func (s *story) evidence(words []string) error {
 	d, err := s.find(words[0])
 	switch {
@@ -292,7 +292,7 @@ func (s *story) evidence(words []string) error {
 	return nil
 }
 
-// adopt lets the operator adopt a disk.
+// adopt adopts a disk, like the operator.
 func (s *story) adopt(words []string) error {
 	d, err := s.find(words[0])
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// reportStatus keeps the status line of the service up to date. A reload sends it by itself, so that it is there when
-// systemctl returns.
+// reportStatus keeps the status line of the service up to date. A reload sends the line itself, so that it is up to
+// date when systemctl returns.
 func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	ready()
 	last := ""
@@ -31,7 +31,8 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	}
 }
 
-// status is the status line as it is now. It begins with why a configuration was refused, until one is taken.
+// status returns the current status line. After a rejected configuration it begins with the reason, until a valid one
+// is loaded.
 func (d *daemon) status() string {
 	s := d.control.Status()
 	connected := 0

@@ -8,16 +8,16 @@ import (
 	"sync"
 )
 
-// task is a part of the daemon that runs as long as the daemon does.
+// task is a part of the daemon that runs as long as the daemon.
 type task struct {
 	name string
-	// run works until ctx ends. It calls ready once, as soon as others can rely on it. Returning before ctx ends, with
-	// or without an error, ends the daemon.
+	// run works until ctx ends. It calls ready once, as soon as others can rely on it. If it returns before ctx ends,
+	// with or without an error, the daemon ends.
 	run func(ctx context.Context, ready func()) error
 }
 
-// runTasks runs the tasks until ctx ends or one of them does, whose error it then returns, and waits for all of them.
-// allReady is called when each has called its ready.
+// runTasks runs the tasks until ctx or a task ends, waits for all of them, and returns the error of the first task that
+// ended. allReady is called when each has called its ready.
 func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -42,7 +42,7 @@ func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	}
 	running.Wait()
 	if parent.Err() != nil {
-		return nil // any other error followed from that
+		return nil // other errors are consequences of that
 	}
 	return context.Cause(ctx)
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// waits is a task that is ready at once and waits for the end.
+// waits returns a task that is ready at once and waits for the end.
 func waits(name string) task {
 	return task{name, func(ctx context.Context, ready func()) error {
 		ready()

@@ -11,15 +11,15 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// pingWatchdog notifies the service manager that the daemon is alive, as long as all its loops make progress. These are
-// the inventory, for which the events of udev wait, the watch of the kubelet's directory, and each endpoint.
+// pingWatchdog notifies the service manager as long as all loops of the daemon make progress. The loops are the
+// inventory, which receives the events of udev, the watch of the kubelet's directory, and each endpoint.
 func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	ready()
 	interval, err := systemd.WatchdogInterval()
 	if err != nil {
 		return err
 	}
-	var tick <-chan time.Time // never, without a watchdog
+	var tick <-chan time.Time // nil without a watchdog
 	if interval > 0 {
 		tick = time.Tick(interval)
 	}
@@ -29,8 +29,8 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick:
 		}
-		// Ask again at once. A loop that was only late answers before the service manager has waited for two intervals,
-		// and a loop that is stuck is named before that.
+		// Check again at once. A loop that was only late answers before the service manager has waited for two
+		// intervals, and a stuck loop is logged before that.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil
@@ -41,7 +41,7 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	}
 }
 
-// alive asks all loops at once. The error names one that has not answered in time.
+// alive checks all loops at the same time. Its error names a loop that has not answered in time.
 func (d *daemon) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

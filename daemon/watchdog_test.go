@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon"
 )
 
-// jam is a log in which a goroutine that logs a certain message stops.
+// jam is a log that blocks a goroutine which logs a certain message.
 type jam struct {
 	slog.Handler
 	at    string
@@ -28,7 +28,7 @@ type jam struct {
 	happens
 }
 
-// happens has the notices to the service manager and the log lines about progress, in order.
+// happens receives the notices to the service manager and the log lines about progress, in order.
 type happens chan string
 
 func (j *jam) Enabled(context.Context, slog.Level) bool { return true }
@@ -48,7 +48,7 @@ func (j *jam) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// manager is the service manager, which wants to hear from the daemon.
+// manager simulates the service manager with a watchdog.
 func manager(t *testing.T, dir string) happens {
 	t.Helper()
 	path := filepath.Join(dir, "notify")
@@ -78,7 +78,7 @@ func manager(t *testing.T, dir string) happens {
 	return told
 }
 
-// await waits until want happens, and fails if never, unless it is "", happens before that.
+// await waits for want. It fails if never, unless it is "", comes first.
 func (h happens) await(t *testing.T, want, never string) {
 	t.Helper()
 	limit, last := time.After(patience), ""
@@ -98,8 +98,8 @@ func (h happens) await(t *testing.T, want, never string) {
 	}
 }
 
-// TestWatchdog checks that, for each loop that is stuck, the service manager gets no more notices, and the log names the
-// loop.
+// TestWatchdog checks, for each loop, that a stuck loop stops the notices to the service manager and is named in the
+// log.
 func TestWatchdog(t *testing.T) {
 	for _, c := range []struct {
 		name, at, loop string
@@ -114,7 +114,7 @@ func TestWatchdog(t *testing.T) {
 			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path("k/plugins/kubelet.sock"), Net: "unix"})
 			if err == nil {
 				l.SetUnlinkOnClose(false)
-				l.Close() // the kubelet has crashed
+				l.Close() // simulates a crash of the kubelet
 			}
 			return err
 		}},
@@ -131,7 +131,7 @@ func jammed(t *testing.T, at, loop string, begin func(*story) error) {
 	}
 	c.Paths.DevicePlugins = s.path("k/plugins")
 	none := c.Resources[0]
-	none.Name, none.Match, none.Optional = "example.org/none", map[string]string{"SUBSYSTEM": "none"}, true // it waits for its first device
+	none.Name, none.Match, none.Optional = "example.org/none", map[string]string{"SUBSYSTEM": "none"}, true // the endpoint waits for its first device
 	c.Resources = append(c.Resources, none)
 	if err := os.MkdirAll(c.Paths.DevicePlugins, 0o755); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func jammed(t *testing.T, at, loop string, begin func(*story) error) {
 		t.Fatal(err)
 	}
 	log.await(t, "no progress: ", "")
-	log.await(t, loop, "") // what was told before that has come by now
+	log.await(t, loop, "") // earlier notices have arrived by now
 	log.await(t, loop, alive)
 	free()
 	log.await(t, alive, "")

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit records which pod had which device when, the work on it in between, and how that was verified.
+// Package audit records which pod had which device and when, the work on the device in between, and the verification of
+// that work.
 //
-// Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. One
-// goroutine writes the file, so that no caller waits for the disk. The log must not block. Entries that cannot be written
-// wait in a bounded queue. When it is full, new ones are dropped, and both the file and the log report how many.
+// Each entry is a line in the journal, and a line of JSON that is appended to the file audit.jsonl. One goroutine
+// writes the file, so that no caller waits for the disk. The log must not block. Entries that cannot be written wait in
+// a bounded queue. When it is full, new entries are dropped, and both the file and the log report their number.
 package audit
 
 import (
@@ -15,26 +16,26 @@ import (
 	"time"
 )
 
-// Event is what has happened to a device.
+// Event is the kind of an entry.
 type Event string
 
 // Events.
 const (
-	Allocated Event = "allocated" // given to a container by the kubelet
-	Held      Event = "held"      // by a pod, which the kubelet names
+	Allocated Event = "allocated" // the kubelet gave it to a container
+	Held      Event = "held"      // the kubelet reports that a pod holds it
 	Started   Event = "started"   // a container starts with it
-	Released  Event = "released"  // its last pod is gone
+	Released  Event = "released"  // its last pod has ended
 	Reset     Event = "reset"
 	Erased    Event = "erased"
 	Proven    Event = "proven"   // a disk was read in full and is blank
-	Unproven  Event = "unproven" // a disk was read and holds data that no pod of this node has left there
-	Adopted   Event = "adopted"  // the operator lets a disk be erased, with any content
-	Stepped   Event = "unit"     // a vendor's step was carried out
+	Unproven  Event = "unproven" // a disk was read and has data that is not from a pod of this node
+	Adopted   Event = "adopted"  // the operator allows the erasure of a disk, with any content
+	Stepped   Event = "unit"     // a vendor unit was run
 	Refused   Event = "refused"  // a container was not started with it
-	Failed    Event = "failed"   // it could not be reset, erased, or a vendor's step has failed
+	Failed    Event = "failed"   // a reset, an erasure or a vendor unit failed
 )
 
-// message is the log message of an event, or empty. A refusal or a failure is logged where it happens.
+// message returns the log message of an event, or "". Refusals and failures are logged where they occur.
 func (e Event) message() string {
 	return map[Event]string{
 		Allocated: "device allocated",
@@ -50,7 +51,7 @@ func (e Event) message() string {
 	}[e]
 }
 
-// Entry is one line of the audit. Fields that are unknown, or have no meaning for an event, are empty.
+// Entry is one line of the audit. Fields that are unknown or irrelevant for an event are empty.
 type Entry struct {
 	Time      time.Time         `json:"time"`
 	Event     Event             `json:"event"`
@@ -62,27 +63,27 @@ type Entry struct {
 	Container string            `json:"container,omitempty"`
 	Pods      []string          `json:"podUIDs,omitempty"`
 	Method    string            `json:"method,omitempty"`   // of a reset or an erasure, or the name of a unit
-	Result    string            `json:"result,omitempty"`   // "ok" or what went wrong
-	Verified  string            `json:"verified,omitempty"` // what was done, and how it was verified
-	Seconds   float64           `json:"seconds,omitempty"`  // that it took
-	Lost      int               `json:"lost,omitempty"`     // entries before this one that were dropped
+	Result    string            `json:"result,omitempty"`   // "ok" or the error
+	Verified  string            `json:"verified,omitempty"` // the work, and how it was verified
+	Seconds   float64           `json:"seconds,omitempty"`  // duration of the work
+	Lost      int               `json:"lost,omitempty"`     // number of dropped entries before this one
 }
 
-// queueSize is how many entries wait at most for a disk that cannot be written. Each has some hundred bytes.
+// queueSize is the maximum number of entries that wait while the file cannot be written. Each has a few hundred bytes.
 const queueSize = 4096
 
-// Log is an audit that is being written. Its methods are safe for concurrent use. Those of nil do nothing.
+// Log writes the audit. Its methods are safe for concurrent use. On a nil Log they do nothing.
 type Log struct {
 	log  *slog.Logger
 	file file
 
-	queue   chan Entry   // for the file
+	queue   chan Entry   // entries for the file
 	dropped atomic.Int64 // since the last entry in the file
 	closing chan struct{}
 	closed  chan struct{} // closed by the writer
 }
 
-// Open begins to write the audit in a directory. A failure to write is logged. The log must not block.
+// Open starts to write the audit in a directory. Write errors are logged. The log must not block.
 func Open(dir string, log *slog.Logger) *Log {
 	l := &Log{
 		log: log, file: file{name: filepath.Join(dir, "audit.jsonl"), size: fileSize},
@@ -92,7 +93,7 @@ func Open(dir string, log *slog.Logger) *Log {
 	return l
 }
 
-// Close writes what is still to be written, and logs how much cannot be. An entry that is noted after it is logged only.
+// Close writes the remaining entries, and logs how many cannot be written. A later entry is only logged.
 func (l *Log) Close() {
 	if l == nil {
 		return
@@ -101,7 +102,7 @@ func (l *Log) Close() {
 	<-l.closed
 }
 
-// Note logs entries and has them written. It does not wait.
+// Note logs entries and queues them for the file. It does not block.
 func (l *Log) Note(entries ...Entry) {
 	if l == nil {
 		return
@@ -135,7 +136,7 @@ func (l *Log) say(e Entry) {
 		"action", e.Method, "detail", e.Verified, "duration", took)
 }
 
-// serial returns what of an identity people know a device by.
+// serial returns the serial number in an identity, or another attribute by which people know a device.
 func serial(identity map[string]string) string {
 	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {
 		if value := identity[name]; value != "" {

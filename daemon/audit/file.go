@@ -15,16 +15,18 @@ import (
 )
 
 const (
-	// fileSize is the size at which the file becomes audit.jsonl.1, in bytes. These are some forty thousand entries.
+	// fileSize is the size in bytes at which the file is renamed to audit.jsonl.1. This is about forty thousand
+	// entries.
 	fileSize = 16 << 20
-	// retryInterval is the time between attempts to write what could not be written.
+	// retryInterval is the time between attempts to write after a failure.
 	retryInterval = 10 * time.Second
 )
 
-// writeAll writes the queue until the audit is closed. While it cannot, it takes nothing more from the queue.
+// writeAll writes the queue to the file until the audit is closed. While the file cannot be written, it takes no more
+// entries from the queue.
 func (l *Log) writeAll() {
 	defer close(l.closed)
-	var entries []Entry // to be written
+	var entries []Entry // entries to write
 	complaint := ""
 	for closing := false; !closing || complaint == "" && len(l.queue) > 0; {
 		queue, retry := l.queue, (<-chan time.Time)(nil)
@@ -38,7 +40,7 @@ func (l *Log) writeAll() {
 		case e := <-queue:
 			entries = append(entries, e)
 		}
-		for len(entries) < queueSize && len(l.queue) > 0 { // with one sync
+		for len(entries) < queueSize && len(l.queue) > 0 { // several entries with one sync
 			entries = append(entries, <-l.queue)
 		}
 		err := l.write(entries)
@@ -57,14 +59,14 @@ func (l *Log) writeAll() {
 	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
 }
 
-// lost logs how many entries are not in the file.
+// lost logs how many entries are missing in the file.
 func (l *Log) lost(n int) {
 	if n > 0 {
 		l.log.Error("audit entries lost", "err", fmt.Errorf("%d are not in %s: the journal has them", n, l.file.name))
 	}
 }
 
-// write appends entries to the file, the first with how many were dropped.
+// write appends entries to the file. The first one includes the number of dropped entries.
 func (l *Log) write(entries []Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -76,7 +78,7 @@ func (l *Log) write(entries []Entry) error {
 	encoder.SetEscapeHTML(false)
 	for _, e := range entries {
 		if err := encoder.Encode(e); err != nil {
-			return err // an entry has nothing that JSON cannot say
+			return err // an entry has only values that JSON can represent
 		}
 	}
 	if err := l.file.append(lines.Bytes()); err != nil {
@@ -87,13 +89,14 @@ func (l *Log) write(entries []Entry) error {
 	return nil
 }
 
-// file is the audit's file. It is for one goroutine.
+// file is the audit file. It must not be used concurrently.
 type file struct {
 	name string
-	size int64 // at most
+	size int64 // maximum size
 }
 
-// append appends whole lines and has them on disk when it returns nil. It cuts off what it has written in vain.
+// append appends whole lines. When it returns nil, they are on disk. After a failure it removes the part that it has
+// written.
 func (f file) append(lines []byte) error {
 	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -117,7 +120,7 @@ func (f file) append(lines []byte) error {
 			return err
 		}
 	}
-	if last[0] != '\n' { // a crash has torn a line
+	if last[0] != '\n' { // the last line was truncated by a crash
 		lines = append([]byte{'\n'}, lines...)
 	}
 	if _, err = open.Write(lines); err == nil {

@@ -3,8 +3,8 @@
 // Package bundle makes sets of devices that are near to each other, and has the tree of NUMA nodes and PCI bridges that the
 // distances come from. It reads no hardware.
 //
-// The first device of a set is the one that the others have to be near to. The distance of two devices depends only on the
-// lowest bridge, host bridge or NUMA node above both.
+// Distances count from the first device of a set. The distance of two devices depends only on the lowest bridge, host
+// bridge or NUMA node above both.
 package bundle
 
 import (
@@ -15,18 +15,18 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Near is how far an item of a set may be from the first one.
+// Near is the maximum distance between an item of a set and the first one.
 type Near int
 
-// Values of [Near], in the order of the words in the configuration.
+// Values of [Near], in the order of the configuration's words.
 const (
-	Switch Near = iota // below one PCI bridge, such as that of a PCIe switch
-	Root               // below one PCI host bridge
-	NUMA               // on one NUMA node
-	Any                // on one machine
+	Switch Near = iota // below the same PCI bridge, such as that of a PCIe switch
+	Root               // below the same PCI host bridge
+	NUMA               // on the same NUMA node
+	Any                // on the same machine
 )
 
-// Within reports whether b is near enough to a. An unknown NUMA node may be any.
+// Within reports whether b is near enough to a. An unknown NUMA node matches every node.
 func (near Near) Within(a, b Place) bool {
 	return near == NUMA && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= int(near)+1
 }
@@ -34,7 +34,7 @@ func (near Near) Within(a, b Place) bool {
 // NearOf returns how far the members of a bundle may be from the first one.
 func NearOf(m *device.Members) Near { return Near(slices.Index(device.Nears, m.Near)) }
 
-// Item is a device that may become part of a set.
+// Item is a device that can become part of a set.
 type Item struct {
 	ID   string
 	Kind int // index of its kind in the counts of a set
@@ -86,7 +86,7 @@ func Shortage(m *device.Members, left []Item) string {
 	return "too few are left of " + strings.Join(missing, ", ")
 }
 
-// count returns how many items there are of each kind.
+// count returns the number of items of each kind.
 func count(items []Item, kinds int) []int {
 	there := make([]int, kinds)
 	for _, item := range items {

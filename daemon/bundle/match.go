@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// levelCost is the distance that each of host bridge, NUMA node and machine adds, more than the bridges below one host bridge
-// can.
+// levelCost is the distance that each of host bridge, NUMA node and machine adds. It exceeds the number of bridges
+// below a host bridge.
 const levelCost = 64
 
-// Match returns the largest number of disjoint sets of near items, and among those choices one with the smallest sum of
-// distances. Each set has counts[kind] items of each kind, in the order of the kinds, and its first item is the one that the
-// distances count from. The answer depends only on the items, and not on their order. It takes a time in proportion to the
-// number of sets and of items.
+// Match returns the largest number of disjoint sets of near items, with the smallest possible sum of distances. Each
+// set has counts[kind] items of each kind, in the order of the kinds. Distances count from its first item. The result
+// depends on the items, but not on their order. The running time is proportional to the number of sets and items.
 //
-// It is exact. Two items are as far as the lowest node above both, so that all sets within one node at the level of near are
-// possible, and nodes do not concern each other. With the first items of the sets given, matching from the leaves up is optimal
-// for each kind: it has min(needed, there) pairs below each node, and no choice has more. So the sum of distances depends on
-// the number of first items below each node alone, as a sum of concave functions of it, and taking one after the other with
-// the largest gain finds the best numbers.
+// The result is exact, for the following reasons. The distance of two items depends on the lowest node above both. So
+// within one node at the level of near all sets are possible, and nodes are independent of each other. For given first
+// items, matching from the leaves up is optimal for each kind. It forms the maximum number of pairs below each node,
+// which is the smaller of needed and present items. So the sum of distances depends only on the number of first items
+// below each node, and is a sum of concave functions of these numbers. Repeatedly adding the first item with the
+// largest gain therefore finds the best numbers.
 func Match(items []Item, counts []int, near Near) (sets [][]Item) {
 	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.ID, b.ID))
@@ -49,9 +49,9 @@ func Match(items []Item, counts []int, near Near) (sets [][]Item) {
 type matching struct {
 	items  []Item // of the leaves, by kind and ID
 	own    int    // how many of them are the first of a set
-	there  []int  // how many items there are in it, by kind
+	there  []int  // number of items in it, by kind
 	firsts int    // how many of those are the first of a set
-	height int    // of the tree below it
+	height int    // height of the tree below it
 }
 
 // within returns the highest nodes whose items are near enough to each other.
@@ -81,10 +81,10 @@ func (n *Node) take(items []Item, kinds int) {
 	}
 }
 
-// cost is the distance of two items for which it is the lowest node above both.
+// cost is the distance of two items whose lowest common node is n.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
-// pairs is how many items of sets that begin in the node are in it as well, if as many as possible are.
+// pairs returns the maximum number of items in the node that can belong to sets that begin in it.
 func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	for kind, wanted := range counts {
 		there := n.there[kind]
@@ -96,7 +96,7 @@ func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose makes one more item of the first kind the first of a set, where that gains the most.
+// choose makes one more item of the first kind the first of a set, where the gain is largest.
 func (n *Node) choose(counts []int) {
 	var best []*Node
 	most := 0
@@ -119,8 +119,8 @@ func (n *Node) choose(counts []int) {
 	best[len(best)-1].own++
 }
 
-// pair completes as many sets as possible from the items below a node. It returns those that lack an item too, and the items
-// that are left.
+// pair completes as many sets as possible from the items below a node. It also returns incomplete sets and unused
+// items.
 func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
 	for _, first := range n.items[:n.own] {
 		open = append(open, []Item{first})

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi writes the CDI specs of the offered devices. Each resource whose devices containers get by name has a file, in
-// which the container runtime finds the nodes behind the names.
+// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a file, in which the
+// container runtime looks up the nodes of a name.
 //
-// A name is given out only while the file describes the device as it is. A file is a function of the newest snapshot, so it
-// can be written again at any time. It goes with the configuration. A resource whose names are not in use has no file.
+// A name is given to a container only while the file describes the device correctly. The file depends only on the
+// newest snapshot, so it can be written again at any time. Its existence depends on the configuration. A resource whose
+// names are not in use has no file.
 package cdi
 
 import (
@@ -22,12 +23,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// retry is how often a spec that could not be written is tried again.
+// retry is the interval between attempts to write a spec after a failure.
 const retry = 5 * time.Second
 
-// Specs are the specs of all resources. The methods are safe for concurrent use.
+// Specs has the specs of all resources. The methods are safe for concurrent use.
 type Specs struct {
-	Dir       string // where the container runtime looks for them
+	Dir       string // directory in which the container runtime looks for specs
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
@@ -36,7 +37,7 @@ type Specs struct {
 	specs map[string]*spec // by resource
 }
 
-// Set makes these the resources, and removes the files of others. The files of these follow at the next [Specs.Update].
+// Set sets the resources, and removes the files of others. The next [Specs.Update] writes their files.
 func (s *Specs) Set(resources []config.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +64,8 @@ func (s *Specs) Set(resources []config.Resource) {
 	}
 }
 
-// Run keeps the files up to date until ctx ends. It calls ready at once. A caller that needs the files first calls Update.
+// Run keeps the files up to date until ctx ends. It calls ready at once. A caller that needs the files before that must
+// call Update.
 func (s *Specs) Run(ctx context.Context, ready func()) error {
 	ready()
 	for {
@@ -81,8 +83,8 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// Update makes the files those of the newest snapshot. Before the first complete one it does nothing. It logs an error once,
-// and returns false.
+// Update writes the files for the newest snapshot. Before the first complete snapshot it does nothing. In case of an
+// error it logs the error once, and returns false.
 func (s *Specs) Update() (ok bool) {
 	select {
 	case <-s.Inventory.Ready():
@@ -99,13 +101,13 @@ func (s *Specs) Update() (ok bool) {
 	return ok
 }
 
-// put makes the file of a resource describe an offer. The error is logged, once.
+// put writes a file that describes an offer. It logs an error once.
 func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 	if sp.err == nil && sp.written != nil && sp.version == offer.Version {
 		return nil
 	}
 	d := make(description)
-	for _, device := range slices.Concat(offer.Devices, offer.Members) { // healthy or not, but not what is gone, because another may have its number by now
+	for _, device := range slices.Concat(offer.Devices, offer.Members) { // healthy or not, but not if the device is gone, because another device may have its number by now
 		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
 			d[device.Device.ID] = nodes
 		}
@@ -121,7 +123,7 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 	return sp.err
 }
 
-// Unwritten returns why the specs of resources could not be written, by resource. It waits while a file is written.
+// Unwritten returns errors for the specs that could not be written, by resource. It may wait while a file is written.
 func (s *Specs) Unwritten() map[string]error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,8 +136,8 @@ func (s *Specs) Unwritten() map[string]error {
 	return all
 }
 
-// Names returns the CDI names of devices of a resource. If the file does not describe them as they are, it is written again
-// first, which takes as long as writing it does. The error is why it still does not.
+// Names returns the CDI names of a resource's devices. If the file is not up to date for them, Names writes it first,
+// which takes some time. It returns an error if the file could not be brought up to date.
 func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +161,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	return Names(Kind(resource), devices), nil
 }
 
-// describes reports whether the file describes all these devices as they are.
+// describes reports whether the file describes all these devices correctly.
 func (s *Specs) describes(sp *spec, devices []*inventory.Status) bool {
 	return !slices.ContainsFunc(devices, func(d *inventory.Status) bool {
 		nodes := s.nodes(sp.resource, d)

@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// prefix begins our vendors and our files.
+	// prefix is the prefix of our vendors and files.
 	prefix = "metalplug."
-	// suffix makes the runtime read a file, and read it as JSON.
+	// suffix makes the runtime read a file, as JSON.
 	suffix = ".json"
-	// fileSize leaves room in a file name (NAME_MAX) for what a temporary file has more.
+	// fileSize leaves room for the suffix of a temporary file (NAME_MAX).
 	fileSize = 240
 )
 
-// Kind returns the CDI kind of a resource's devices, "metalplug.nvidia.com/gpu" for nvidia.com/gpu. It is not the name of the
-// resource as it stands. The vendor's own tools describe the same devices under that kind, and a runtime takes no device that
-// two specs describe. The domain is in the vendor because a class with a dot in it is unknown to runtimes with CDI before
-// 0.6.
+// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. It differs
+// from the name of the resource. The vendor's tools describe the same devices under that kind, and a runtime rejects a
+// device that two specs describe. The domain is in the vendor, because runtimes with CDI before 0.6 reject a class with
+// a dot.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {
-		// Other than the name of a resource, a class begins with a letter. No domain ends in "_n".
+		// Unlike the name of a resource, a class must begin with a letter. No domain ends in "_n".
 		domain, class = domain+"_n", "n"+class
 	}
 	return prefix + domain + "/" + class
 }
 
-// fileName returns the name of the file with a resource's spec. Domains have no "_", so no two resources share one.
+// fileName returns the name of the spec file of a resource. Domains contain no "_", so no two resources share a file.
 func fileName(resource string) string {
 	name := prefix + strings.Replace(resource, "/", "_", 1)
 	if most := fileSize - len(suffix); len(name) > most {
@@ -45,7 +45,7 @@ func fileName(resource string) string {
 	return name + suffix
 }
 
-// Names returns the names of devices in the spec of a kind, ours or a foreign one.
+// Names returns the names of devices in the spec of a kind, whether ours or another.
 func Names(kind string, devices []*inventory.Status) []string {
 	vendor, class := parser.ParseQualifier(kind)
 	names := make([]string, len(devices))

@@ -21,19 +21,19 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// description is the content of a spec, the nodes of each device by its ID.
+// description is the content of a spec, the nodes of each device by ID.
 type description map[string][]specs.DeviceNode
 
 // spec is the spec of one resource.
 type spec struct {
 	resource config.Resource
 	file     string      // its path
-	version  uint64      // of the offer that it was last compared with, or 0
-	written  description // content of the file, or nil if it is not known
-	err      error       // why the file does not say what it should
+	version  uint64      // version of the offer with which it was last compared, or 0
+	written  description // content of the file, or nil if unknown
+	err      error       // why the file is not up to date
 }
 
-// put makes the file say what d says. A spec without devices is an error to the runtime, so then there is no file.
+// put writes d to the file. The runtime rejects a spec without devices, so in this case the file is removed.
 func (s *spec) put(d description) error {
 	if s.written != nil && maps.EqualFunc(s.written, d, slices.Equal) {
 		return nil
@@ -45,8 +45,8 @@ func (s *spec) put(d description) error {
 			err = nil
 		}
 	} else {
-		_ = os.MkdirAll(filepath.Dir(s.file), 0o755) // the file is missing otherwise, which is an error
-		// Engines without root read the spec too. The library's own writer leaves it to root alone.
+		_ = os.MkdirAll(filepath.Dir(s.file), 0o755) // if this fails, writing the file reports it
+		// Rootless engines read the spec too. The library's writer makes it readable for root only.
 		err = fsutil.ReplaceFile(s.file, 0o644, func(w io.Writer) error { return encode(w, Kind(s.resource.Name), d) })
 	}
 	if err != nil && !errors.Is(err, fsutil.ErrUnsynced) { // after a crash it is written again
@@ -56,7 +56,7 @@ func (s *spec) put(d description) error {
 	return nil
 }
 
-// encode writes the spec as JSON, in the oldest version of the format that has all of it.
+// encode writes the spec as JSON, in the oldest version of the format that supports all of it.
 func encode(w io.Writer, kind string, d description) error {
 	spec := specs.Spec{Kind: kind}
 	for _, id := range slices.Sorted(maps.Keys(d)) {
@@ -75,7 +75,7 @@ func encode(w io.Writer, kind string, d description) error {
 	return lines.Encode(spec)
 }
 
-// nodes returns the nodes of a device, or nil if one of them is missing.
+// nodes returns the nodes of a device, or nil if one is missing.
 func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode {
 	nodes := make([]specs.DeviceNode, 0, len(d.Allocation.Nodes))
 	for _, n := range d.Allocation.Nodes {
@@ -88,7 +88,8 @@ func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode
 	return nodes
 }
 
-// resolve returns the node that a link leads to. The runtime follows no links (deviceInfoFromPath in pkg/cdi of the library).
+// resolve returns the node to which a link points. The runtime does not follow links (deviceInfoFromPath in pkg/cdi of
+// the library).
 func (s *Specs) resolve(name string) (string, error) {
 	node, err := filepath.EvalSymlinks(s.Host.Path(name))
 	dev, devErr := filepath.EvalSymlinks(s.Host.Dev)

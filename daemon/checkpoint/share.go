@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// ShareMark stands between the ID of a device and the number of the share.
+// ShareMark separates the ID of a device from the number of the share.
 const ShareMark = "::"
 
-// Parent returns the device of which id may be a share, in any resource. An ID may hold the mark itself.
+// Parent returns the device to which the share id would belong, in any resource. An ID may also contain the mark
+// itself.
 func Parent(id string) string {
 	device, number, _ := CutShare(id)
 	if _, err := strconv.ParseUint(number, 10, 0); err != nil {
@@ -19,7 +20,7 @@ func Parent(id string) string {
 	return device
 }
 
-// CutShare returns the device and the number of a share. It reports ok false if id is not one.
+// CutShare splits a share into device and number. ok is false if id is not a share.
 func CutShare(id string) (device, number string, ok bool) {
 	at := strings.LastIndex(id, ShareMark)
 	if at < 0 {

@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Values of rest, which decides what becomes of devices that are left over from the bundles.
+// Values of rest, which decides what happens to devices that are in no bundle.
 const (
 	RestHold  = "hold"  // they are not offered
-	RestOffer = "offer" // they are offered by their own resource
+	RestOffer = "offer" // their own resource offers them
 )
 
 // nearDefault is the default of near.
@@ -23,10 +23,10 @@ const nearDefault = "any"
 // bundleKeys are the keys of a resource of bundles.
 var bundleKeys = []string{"name", "class", "members", "near", "rest", "takeover", "serve"}
 
-// memberMost is the most devices in a bundle.
+// memberMost is the maximum number of devices in a bundle.
 const memberMost = 64
 
-// takeBundle takes members, near and rest.
+// takeBundle reads members, near and rest.
 func takeBundle(t *table, r *Resource) {
 	m, near, rest := &device.Members{}, nearDefault, RestHold
 	t.members(m)
@@ -51,7 +51,7 @@ func takeBundle(t *table, r *Resource) {
 	r.Members = m
 }
 
-// members takes the members of a bundle, such as "nvidia.com/gpu" or "example.org/scratch*2".
+// members reads the members of a bundle, such as "nvidia.com/gpu" or "example.org/scratch*2".
 func (t *table) members(m *device.Members) {
 	array, _ := take[[]any](t, "members", `an array of resources: ["nvidia.com/gpu", "example.org/scratch*2"]`)
 	total := 0
@@ -80,7 +80,7 @@ func (t *table) members(m *device.Members) {
 	}
 }
 
-// checkMembers finds members that cannot be in a bundle.
+// checkMembers reports members that cannot be in a bundle.
 func (c *Config) checkMembers(t *table, r Resource) {
 	for _, name := range r.memberNames() {
 		at := slices.IndexFunc(c.Resources, func(o Resource) bool { return o.Name == name })

@@ -14,37 +14,37 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Patterns of whole values.
+// Patterns for whole values.
 const (
-	// resourceName is a DNS-1123 subdomain, a slash, and what a qualified name of Kubernetes has after it.
+	// resourceName matches a DNS-1123 subdomain, a slash, and the name part of a qualified name of Kubernetes.
 	resourceName = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
-	// cdiWord is the vendor or the class of a CDI kind.
+	// cdiWord matches the vendor or the class of a CDI kind.
 	cdiWord = `^[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
-	// property is the name of a udev property.
+	// property matches the name of a udev property.
 	property = `^[A-Za-z_.][A-Za-z0-9_.-]*$`
-	// variable is the name of an environment variable, as Kubernetes and POSIX have it (IEEE Std 1003.1, 8.1).
+	// variable matches the name of an environment variable according to Kubernetes and POSIX (IEEE Std 1003.1, 8.1).
 	variable = `^[A-Za-z_][A-Za-z0-9_]*$`
-	// template is a systemd template unit of type service.
+	// template matches a systemd template unit of type service.
 	template = `^[A-Za-z0-9:_.\\-]+@\.service$`
 )
 
 const (
-	// domainSize and wordSize are the most bytes of the two parts of a resource name. A subdomain may have 253, but the
-	// kubelet looks at the name with the prefix "requests.".
+	// domainSize and wordSize are the maximum lengths, in bytes, of the two parts of a resource name. A subdomain may
+	// have 253 bytes, but the kubelet checks the name with the prefix "requests.".
 	domainSize = 253 - len("requests.")
 	wordSize   = 63
-	// unitSize is the longest name of a systemd unit (UNIT_NAME_MAX less the final zero).
+	// unitSize is the maximum length of a systemd unit name (UNIT_NAME_MAX without the final zero).
 	unitSize = 255
-	// socketSize is the longest path of a unix socket (sun_path of unix(7) less the final zero).
+	// socketSize is the maximum length of a unix socket's path (sun_path of unix(7) without the final zero).
 	socketSize = 107
-	// endpoint is as long as the name of a socket that stands in the directory of the device plugins.
+	// endpoint is as long as the name of a socket in the directory of the device plugins.
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
 func matches(pattern, s string) bool { return regexp.MustCompile(pattern).MatchString(s) }
 
-// checkName holds a resource name against the rule by which the kubelet accepts registrations, which is
-// IsExtendedResourceName in k8s.io/kubernetes/pkg/apis/core/v1/helper.
+// checkName checks a resource name by the rule with which the kubelet accepts registrations (IsExtendedResourceName in
+// k8s.io/kubernetes/pkg/apis/core/v1/helper).
 func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
 	switch {
@@ -57,7 +57,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkCDIKind holds a CDI kind against the CDI specification, "Kind". It may be empty.
+// checkCDIKind checks a CDI kind by the CDI specification, section "Kind". It may be empty.
 func checkCDIKind(kind string) error {
 	if kind == "" {
 		return nil
@@ -69,7 +69,7 @@ func checkCDIKind(kind string) error {
 	return nil
 }
 
-// checkPermissions accepts any choice of r, w and m.
+// checkPermissions accepts any combination of r, w and m.
 func checkPermissions(permissions string) error {
 	if permissions == "" {
 		return errors.New("is empty: a container could not use the device")
@@ -82,7 +82,7 @@ func checkPermissions(permissions string) error {
 	return nil
 }
 
-// checkUnit accepts the name of a template unit of type service, and none.
+// checkUnit accepts the name of a template unit of type service, or an empty name.
 func checkUnit(name string) error {
 	if name != "" && (len(name) > unitSize || !matches(template, name)) {
 		return fmt.Errorf(`%s is not a template unit like "name@.service"`, quoted(name))
@@ -112,7 +112,7 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// placeholders are what daemon/plugin replaces in a template.
+// placeholders are the placeholders that daemon/plugin replaces in a template.
 var placeholders = []string{"{id}", "{pci}", "{node}"}
 
 // checkVariable accepts the names of variables that metalplug does not set itself.
@@ -126,7 +126,7 @@ func checkVariable(name string) error {
 	return nil
 }
 
-// checkTemplate accepts the values of [Resource.Env]. Braces may hold only a placeholder.
+// checkTemplate accepts the values of [Resource.Env]. Braces may contain only a placeholder.
 func checkTemplate(text string) error {
 	for _, word := range regexp.MustCompile(`\{[^{}]*\}`).FindAllString(text, -1) {
 		if !slices.Contains(placeholders, word) {

@@ -4,7 +4,7 @@ package config
 
 import "github.com/metalplug/metalplug/daemon/device"
 
-// Default returns the configuration that holds without any file.
+// Default returns the configuration without any file.
 func Default() Config {
 	c := basic()
 	c.apply("/")
@@ -29,7 +29,7 @@ func basic() Config {
 	}
 }
 
-// complete sets what no file has set and what depends on what the files say.
+// complete sets the values that no file has set, and those that depend on other values.
 func (c *Config) complete() {
 	for name, to := range map[string]*string{"holders": &c.Reset.Holders, "unit": &c.Reset.Units} {
 		switch {
@@ -42,8 +42,8 @@ func (c *Config) complete() {
 	}
 }
 
-// builtin has the built-in resources, as a file would write them. They have the names of the vendors' own plugins, so
-// that pods which ask for these keep working.
+// builtin has the built-in resources in the form of a file. They have the names that vendors' plugins use, so that pods
+// that request them keep working.
 var builtin = []map[string]any{
 	{"name": "nvidia.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "10DE:*"}},
 	{"name": "amd.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "1002:*"}},
@@ -77,7 +77,7 @@ func builtinResource(values ...map[string]any) Resource {
 	return resource(t)
 }
 
-// BuiltinRules returns which devices the built-in resources take, those included that are off until a file names them.
+// BuiltinRules returns the rules of all built-in resources, including those that are off until a file names them.
 func BuiltinRules() []device.Rule {
 	none := map[string]any{"reset": map[string]any{"scrub": None}}
 	var rules []device.Rule

@@ -15,15 +15,15 @@ type file struct {
 	name     string
 	tree     map[string]any // as it was parsed
 	lines    lineIndex
-	known    map[string]toml.Key // all keys that a file can have, by how they are spelt, shared by all files
-	unknown  []place             // those that it has beside them
+	known    map[string]toml.Key // all keys that a file can have, by their spelling, shared by all files
+	unknown  []place             // the keys that it has in addition to these
 	problems Problems
 }
 
-// spelt returns a path as the file has it.
+// spelt returns a path in the spelling of the file.
 func spelt(path toml.Key) string { return unnumbered(path).String() }
 
-// unnumbered returns a path without the number of the resource.
+// unnumbered returns a path without the number of its resource.
 func unnumbered(path toml.Key) toml.Key {
 	if len(path) > 1 && path[0] == resourceKey {
 		return append(toml.Key{resourceKey}, path[2:]...)
@@ -31,8 +31,8 @@ func unnumbered(path toml.Key) toml.Key {
 	return path
 }
 
-// reportUnknown notes the unknown keys, each with the known one that may have been meant. It is called last, when all
-// known keys have been asked for.
+// reportUnknown reports the unknown keys, each with the known key that was probably meant. It must be called last, when
+// all known keys have been requested.
 func (f *file) reportUnknown() {
 	for _, p := range f.unknown {
 		if meant := f.meant(unnumbered(p.path)); meant != "" {
@@ -43,11 +43,11 @@ func (f *file) reportUnknown() {
 	}
 }
 
-// foreign has keys of other programs, and what takes their place.
+// foreign has keys of other programs, with their replacements.
 var foreign = map[string]string{"log_level": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket", "replicas": "shares"}
 
-// meant returns the known key that is most like an unknown one, or "". It tries a key of the same table with nearly the
-// same name, then one of another table with just that name, then the replacement of a foreign one.
+// meant returns the known key that is most similar to an unknown one, or "". It tries a key of the same table with a
+// similar name, then one of another table with the same name, then the replacement of a foreign key.
 func (f *file) meant(path toml.Key) string {
 	last := len(path) - 1
 	name := strings.ToLower(path[last])
@@ -66,7 +66,7 @@ func (f *file) meant(path toml.Key) string {
 	return elsewhere
 }
 
-// like reports whether at most so many letters must be inserted, removed or replaced to make b of a.
+// like reports whether a can be changed to b by inserting, removing or replacing at most the given number of letters.
 func like(a, b string, edits int) bool {
 	switch {
 	case a == b:

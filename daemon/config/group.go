@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// takeGroup takes group, optional and group_by.
+// takeGroup reads group, optional and group_by.
 func takeGroup(t *table, r *Resource) {
 	var g device.Group
 	t.nodes("group", &g.Nodes)
@@ -35,7 +35,7 @@ func takeGroup(t *table, r *Resource) {
 	}
 }
 
-// checkGroup finds what makes no sense of a group.
+// checkGroup reports invalid settings of a group.
 func checkGroup(t *table, r Resource) {
 	t.onlyFor("group", r.Class, &device.Generic)
 	for _, node := range r.Group.Optional {
@@ -47,9 +47,9 @@ func checkGroup(t *table, r Resource) {
 	checkHardwareOnly(t, "exclude", r.Exclude, r.Group.By)
 }
 
-// checkHardwareOnly finds conditions that a group cannot fulfil. Those of its nodes are in the group itself. Those of its
-// hardware are compared with the kernel's own properties of it, since udev's database has nothing for a process that sees
-// a part.
+// checkHardwareOnly reports conditions that a group cannot meet. Conditions on its nodes belong in the group itself.
+// Conditions on its hardware are compared with the kernel's properties only, because udev's database may be incomplete
+// for a process with a restricted view.
 func checkHardwareOnly(t *table, key string, patterns map[string]string, by string) {
 	for _, property := range slices.Sorted(maps.Keys(patterns)) {
 		switch {
@@ -71,7 +71,7 @@ func checkNodePattern(pattern string) error {
 	return checkPattern(pattern)
 }
 
-// nodes takes an array of patterns of device nodes.
+// nodes reads an array of patterns for device nodes.
 func (t *table) nodes(key string, to *[]string) {
 	array, _ := take[[]any](t, key, `an array of device nodes: ["/dev/…"]`)
 	for i, element := range array {

@@ -9,18 +9,18 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// resourceKey is the one array of tables that the file has.
+// resourceKey is the only array of tables in a file.
 const resourceKey = "resource"
 
-// lineIndex knows the line of each key of a file by its path, which is the dotted key, in which the number of the table,
-// from 0, follows "resource".
+// lineIndex has the line of each key by its path. The path is the dotted key, with the number of the table, from 0,
+// after "resource".
 type lineIndex map[string]int
 
-// newLineIndex joins the keys of a document, which the parser tells in the order in which they stand
-// ([toml.MetaData.Keys]), with their lines, which [keyLines] finds in the same order.
+// newLineIndex combines the keys of a document, in the order in which the parser returns them ([toml.MetaData.Keys]),
+// with their lines, which [keyLines] returns in the same order.
 func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	index := make(lineIndex, len(keys))
-	element := -1 // of resourceKey, that the keys are in
+	element := -1 // index of the current table of resourceKey
 	for i, path := range keys[:min(len(keys), len(lines))] {
 		if path[0] == resourceKey {
 			if len(path) == 1 {
@@ -28,7 +28,7 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 			}
 			path = append(toml.Key{resourceKey, strconv.Itoa(element)}, path[1:]...)
 		}
-		// A table can be named again, by [resource.reset] after reset.method. The first place counts.
+		// A table can occur again, as [resource.reset] after reset.method. The first occurrence counts.
 		if _, ok := index[path.String()]; !ok {
 			index[path.String()] = lines[i]
 		}
@@ -36,7 +36,7 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	return index
 }
 
-// line returns the line of the value at path, or of the nearest table around it that is written down. It is at least 1.
+// line returns the line of the value at path, or of the nearest enclosing table in the file. It is at least 1.
 func (x lineIndex) line(path toml.Key) int {
 	for ; len(path) > 0; path = path[:len(path)-1] {
 		if line, ok := x[path.String()]; ok {
@@ -46,8 +46,8 @@ func (x lineIndex) line(path toml.Key) int {
 	return 1
 }
 
-// keyLines returns the line of each table header and of each key of a well-formed document, in their order. Outside
-// strings and comments "=" always follows a key, and "[" at the beginning of a statement opens a header.
+// keyLines returns the lines of all table headers and keys of a well-formed document, in order. Outside strings and
+// comments, "=" always follows a key, and "[" at the beginning of a statement starts a header.
 func keyLines(text string) (lines []int) {
 	line, depth, statement := 1, 0, true
 	for len(text) > 0 {
@@ -78,7 +78,8 @@ func keyLines(text string) (lines []int) {
 	return lines
 }
 
-// stringSize returns the size of the string of any of the four kinds that text begins with, quotes included.
+// stringSize returns the size of the string at the beginning of text, including its quotes, for all four kinds of
+// strings.
 func stringSize(text string) int {
 	quote := text[:1]
 	end := quote
@@ -90,7 +91,7 @@ func stringSize(text string) int {
 			i++
 		} else if strings.HasPrefix(text[i:], end) {
 			i += len(end)
-			// A long string may itself end with one or two quotes.
+			// A multi-line string may end with one or two quotes of its own.
 			for len(end) == 3 && strings.HasPrefix(text[i:], quote) {
 				i++
 			}

@@ -16,11 +16,11 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// Load reads a configuration file and then, in the order of their names, the drop-ins conf.d/*.toml in the same
-// directory. A key in a later file replaces the earlier value. A [[resource]] of a name that an earlier file has, or a
-// built-in resource, overrides that one key by key. match, exclude and env are one key each. The resources of the files come
-// in the order in which the files name them, and the built-in ones that no file names after them. The file must exist
-// unless it is [DefaultFile]. An error is a [Problems], and comes with the names of the files.
+// Load reads a configuration file and then the drop-ins conf.d/*.toml in the same directory, sorted by name. A key in a
+// later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides it
+// key by key. match, exclude and env count as one key each. The resources in files come first, in the order in which
+// the files name them, followed by the other built-in resources. The file must exist unless it is [DefaultFile]. The
+// error is a [Problems], and the names of the files are returned with it.
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "no file has an empty name: name one, or none at all for " + DefaultFile}}
@@ -28,7 +28,7 @@ func Load(file string) (Config, error) {
 	return load(file, file == DefaultFile)
 }
 
-// load reads the files. The main one may be missing if it is optional.
+// load reads the files. The main file may be missing if it is optional.
 func load(main string, optional bool) (Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(main))
 	if err != nil {
@@ -52,8 +52,8 @@ func load(main string, optional bool) (Config, error) {
 	return c, nil
 }
 
-// EnvValues returns the values of each env in the text of a file, which may be invalid. The error is that of a text that is not
-// TOML.
+// EnvValues returns the values of each env in the text of a file, which may be an invalid configuration. It returns an
+// error if the text is not TOML.
 func EnvValues(text string) (values []string, err error) {
 	var tree map[string]any
 	_, err = toml.Decode(text, &tree)
@@ -82,8 +82,8 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
-// Check looks for the files that the configuration names and a daemon cannot start without. This is the recording, if
-// there is one, which Check reads. An error is a [Problems], with the line that names it.
+// Check checks the files that the configuration names and that a daemon needs to start. The only such file is a
+// recording, which Check reads. The error is a [Problems] with the line that names the file.
 func (c Config) Check() error {
 	if c.Hardware.Recording == "" {
 		return nil
@@ -96,7 +96,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// unreadable is the problem of a file that cannot be read. The message has the name of the file once.
+// unreadable returns the problem of a file that cannot be read. The message contains the name of the file once.
 func unreadable(name string, err error) Problem {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -105,7 +105,7 @@ func unreadable(name string, err error) Problem {
 	return Problem{File: name, What: err.Error()}
 }
 
-// dropIns returns the drop-in files of a directory, by name, or none if the directory is not there.
+// dropIns returns the sorted drop-in files of a directory, or none if the directory is missing.
 func dropIns(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func dropIns(dir string) ([]string, error) {
 	return names, err
 }
 
-// read reads a file. A drop-in is masked by a link to /dev/null.
+// read reads a file. A drop-in that is a link to /dev/null is ignored.
 func read(name string) *file {
 	null, _ := os.Stat(os.DevNull) // SameFile is false for nil
 	info, err := os.Stat(name)
@@ -134,7 +134,7 @@ func read(name string) *file {
 	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
 
-// parse reads the text of a file. Faults of the whole file are among its problems.
+// parse parses the text of a file. Its problems include those of the file as a whole.
 func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
@@ -144,8 +144,8 @@ func parse(name, text string) *file {
 	return &file{name: name, tree: tree, lines: newLineIndex(keyLines(text), meta.Keys())}
 }
 
-// apply makes c what the files say together, and returns what is wrong with them, by file and line. A recording is looked
-// for in dir.
+// apply sets c from all files, and returns the problems, by file and line. dir is the directory of a relative
+// recording.
 func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	root, known := &table{}, make(map[string]toml.Key)
 	for _, f := range files {
@@ -164,7 +164,7 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	return problems
 }
 
-// take takes everything that the files can say.
+// take reads all settings of the files.
 func (c *Config) take(root *table, dir string, files []*file) {
 	takePaths(root.table("paths"), &c.Paths)
 	takeHardware(root.table("hardware"), c, dir)
@@ -176,7 +176,7 @@ func (c *Config) take(root *table, dir string, files []*file) {
 	root.end()
 }
 
-// syntax is the problem of a file that is not TOML. There is only the first, because the text after it cannot be read
+// syntax returns the problem of a file that is not TOML. There is only one, because the text after it cannot be parsed
 // reliably.
 func syntax(name string, err error) Problem {
 	var parseError toml.ParseError
@@ -192,7 +192,7 @@ func syntax(name string, err error) Problem {
 	}
 	return Problem{
 		File: name,
-		Line: max(1, parseError.Position.Line), // it is 0 where a file of one line ends too early
+		Line: max(1, parseError.Position.Line), // it is 0 if a file of one line ends too early
 		Key:  plain(parseError.LastKey),
 		What: strings.TrimSuffix(plain(parseError.Message), ".") + remedy,
 	}

@@ -14,7 +14,7 @@ type pathKey struct {
 	to  *string
 }
 
-// keys are the keys of [paths].
+// keys returns the keys of [paths].
 func (p *Paths) keys() []pathKey {
 	return []pathKey{
 		{"device_plugins", &p.DevicePlugins},
@@ -29,7 +29,7 @@ func (p *Paths) keys() []pathKey {
 	}
 }
 
-// Source is hardware.source as it is written, "udev" or "recording:PATH".
+// Source returns hardware.source in its written form, "udev" or "recording:PATH".
 func (h Hardware) Source() string {
 	if h.Recording == "" {
 		return "udev"
@@ -37,8 +37,8 @@ func (h Hardware) Source() string {
 	return "recording:" + h.Recording
 }
 
-// Pending returns the parts of next that a daemon that runs with c does not apply by a reload. It has a sentence for each
-// key of [paths], [hardware] and [reset] in which they differ. A reload applies [[resource]].
+// Pending returns the parts of next that a daemon with configuration c does not apply by a reload. It has one sentence
+// for each key of [paths], [hardware] and [reset] that differs. A reload applies [[resource]].
 func (c Config) Pending(next Config) (all []string) {
 	then := next.fixed()
 	for i, now := range c.fixed() {
@@ -49,7 +49,7 @@ func (c Config) Pending(next Config) (all []string) {
 	return all
 }
 
-// fixed returns the keys that only a start takes over, each with its value.
+// fixed returns the keys that only a start applies, each with its value.
 func (c Config) fixed() (all [][2]string) {
 	for _, path := range c.Paths.keys() {
 		all = append(all, [2]string{"paths." + path.key, *path.to})
@@ -58,17 +58,17 @@ func (c Config) fixed() (all [][2]string) {
 		[2]string{"reset.holders", c.Reset.Holders}, [2]string{"reset.units", c.Reset.Units})
 }
 
-// Reloaded returns the configuration of a daemon that ran with c and has applied next by a reload. It is next, without
-// the keys that [Config.Pending] lists.
+// Reloaded returns the configuration of a daemon that ran with c and then reloaded next. This is next without the
+// changes that [Config.Pending] lists.
 func (c Config) Reloaded(next Config) Config {
 	next.Paths, next.Hardware, next.Reset, next.source = c.Paths, c.Hardware, c.Reset, c.source
 	return next
 }
 
-// takePaths takes [paths].
+// takePaths reads [paths].
 func takePaths(t *table, p *Paths) {
 	for _, path := range p.keys() {
-		if path.to == &p.Cgroup && t.value(path.key) == "" { // the operator turned the check of cgroups off
+		if path.to == &p.Cgroup && t.value(path.key) == "" { // the operator turned off the check of cgroups
 			t.text(path.key, path.to)
 			continue
 		}
@@ -87,7 +87,7 @@ func takePaths(t *table, p *Paths) {
 	t.end()
 }
 
-// pathname takes an absolute path.
+// pathname reads an absolute path.
 func (t *table) pathname(key string, to *string) bool {
 	var name string
 	if !t.text(key, &name) {
@@ -101,7 +101,7 @@ func (t *table) pathname(key string, to *string) bool {
 	return true
 }
 
-// takeHardware takes [hardware].
+// takeHardware reads [hardware].
 func takeHardware(t *table, c *Config, dir string) {
 	var source string
 	h := &c.Hardware
@@ -123,7 +123,7 @@ func takeHardware(t *table, c *Config, dir string) {
 	t.end()
 }
 
-// takeHelpers takes [reset].
+// takeHelpers reads [reset].
 func takeHelpers(t *table, r *Reset) {
 	t.helperSocket("socket", &r.Socket)
 	t.helperSocket("holders", &r.Holders)
@@ -131,7 +131,7 @@ func takeHelpers(t *table, r *Reset) {
 	t.end()
 }
 
-// helperSocket takes where a helper is reached.
+// helperSocket reads the socket of a helper.
 func (t *table) helperSocket(key string, to *string) {
 	var name string
 	switch ok := t.text(key, &name); {

@@ -9,12 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// Problem is one thing that is wrong with a configuration.
+// Problem is an error in a configuration.
 type Problem struct {
 	File string
 	Line int    // in File, from 1, or 0 for the file as a whole
-	Key  string // the dotted key as TOML writes it, "resource.reset.method", or empty
-	What string // is wrong
+	Key  string // the dotted TOML key, such as "resource.reset.method", or empty
+	What string // the description of the error
 }
 
 // String returns the problem as FILE:LINE: KEY: TEXT.
@@ -31,11 +31,11 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is the error of a configuration that cannot be used. It has all errors, is never empty, and is in the order in
-// which the files are read and by line.
+// Problems is the error of an invalid configuration. It has all errors, is never empty, and is sorted by the order in
+// which the files are read, then by line.
 type Problems []Problem
 
-// Error returns all problems, one a line.
+// Error returns all problems, one on each line.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, problem := range p {
@@ -44,10 +44,10 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// quoted returns a text of a file in quotes, and no more than its first 80 characters.
+// quoted returns the first 80 characters of a text, quoted.
 func quoted(s string) string { return fmt.Sprintf("%.80q", s) }
 
-// plain returns a text of a file without quotes, on one line, and no more than its first 160 characters.
+// plain returns the first 160 characters of a text on one line, without quotes.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// sharesMost keeps the list of 50 devices within the 4 MiB that the kubelet receives (82 bytes a share), and the
-	// numbers of the shares within the three digits that [device.MakeID] leaves room for.
+	// sharesMost keeps the list of 50 devices within the 4 MiB that the kubelet accepts (82 bytes for each share), and
+	// the share numbers within the three digits for which [device.MakeID] leaves room.
 	sharesMost = 1000
-	// startMost leaves some seconds of the 30 that the kubelet gives PreStartContainer.
+	// startMost leaves some of the 30 seconds that the kubelet allows for PreStartContainer.
 	startMost = 25 * time.Second
-	// eraseTimeout is the default for an erasure that no container waits for.
+	// eraseTimeout is the default for an erasure for which no container waits.
 	eraseTimeout = time.Hour
 )
 
-// abilities are what can be done to the devices of a class between two containers, beside nothing.
+// abilities are the reset and erase methods for the devices of a class, in addition to none.
 type abilities struct {
 	methods []string // of reset
-	auto    bool     // "auto" may choose one of them, because the driver stays bound and survives
+	auto    bool     // whether "auto" may select one of them, because the driver stays bound and survives
 	scrubs  []string
 }
 
-// classAbilities has the abilities of each class, by its name. They are the methods of metalplug-reset for its devices.
-// The helper refuses those that a device does not survive with its driver.
+// classAbilities has the abilities of each class by name. They are the methods of metalplug-reset for its devices. The
+// helper refuses a method if the device's driver does not survive it.
 var classAbilities = map[string]abilities{
 	"gpu":        {methods: []string{"pci", "vfio"}, auto: true},
 	"fpga":       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
@@ -73,7 +73,7 @@ func resource(t *table) Resource {
 	takeApi(t, &r)
 	checkExclusive(t, reset, r)
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != nil && !classAbilities[r.Class.Name].auto) {
-		r.Reset.Method = None // it cannot come to anything
+		r.Reset.Method = None // auto has no effect
 	}
 	if reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
 		reset.reportf("when", "%s needs a scrub or a method: nothing would be done", r.Reset.When)
@@ -83,7 +83,7 @@ func resource(t *table) Resource {
 	return r
 }
 
-// takeApi takes how the kubelet gets to know the resource.
+// takeApi reads how the resource is offered to the kubelet.
 func takeApi(t *table, r *Resource) {
 	t.boolean("takeover", &r.Takeover)
 	var api string
@@ -92,8 +92,8 @@ func takeApi(t *table, r *Resource) {
 	}
 }
 
-// checkNarrow finds a resource of class node that does not restrict its nodes. It leaves out one whose restrictions could
-// not be read.
+// checkNarrow reports a resource of class node that does not restrict its nodes. It ignores a resource whose
+// restrictions are invalid.
 func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
@@ -115,7 +115,7 @@ func takeClass(t *table, r *Resource) {
 	t.require("class", alternatives(names))
 }
 
-// onlyFor finds a key that the class of a resource does not have.
+// onlyFor reports a key that the class of a resource does not support.
 func (t *table) onlyFor(key string, class *device.Class, classes ...*device.Class) {
 	if class == nil || slices.Contains(classes, class) {
 		return
@@ -127,7 +127,7 @@ func (t *table) onlyFor(key string, class *device.Class, classes ...*device.Clas
 	t.reportf(key, "is only for class %s, not for %s", alternatives(names), class.Name)
 }
 
-// takePairs takes a table of strings. It returns nil if the table is empty.
+// takePairs reads a table of strings. It returns nil if the table is empty.
 func takePairs(t *table, checkKey, checkValue func(string) error) map[string]string {
 	if len(t.values) == 0 {
 		return nil
@@ -142,7 +142,7 @@ func takePairs(t *table, checkKey, checkValue func(string) error) map[string]str
 	return pairs
 }
 
-// takeOffer takes the keys that matter to the user of a device.
+// takeOffer reads the keys that concern the user of a device.
 func takeOffer(t *table, r *Resource) {
 	t.number("shares", 1, sharesMost, &r.Shares)
 	t.choice("prefer", "preference", &r.Prefer, Packed, Spread)
@@ -159,7 +159,7 @@ func takeOffer(t *table, r *Resource) {
 	takeManagement(t, r)
 }
 
-// takeManagement takes what only those need who manage an InfiniBand fabric.
+// takeManagement reads the keys for managing an InfiniBand fabric.
 func takeManagement(t *table, r *Resource) {
 	for _, key := range []string{"umad", "issm"} {
 		asked := false
@@ -178,7 +178,7 @@ func takeManagement(t *table, r *Resource) {
 	}
 }
 
-// takeNodes takes the key nodes, which is about namespaces of NVMe.
+// takeNodes reads the key nodes, which concerns NVMe namespaces.
 func takeNodes(t *table, r *Resource) {
 	nodes := device.NVMeBlock
 	t.choice("nodes", "choice of nodes", &nodes, device.NVMeBlock, device.NVMeGeneric, device.NVMeBoth)
@@ -189,9 +189,9 @@ func takeNodes(t *table, r *Resource) {
 	t.onlyFor("nodes", r.Class, &device.NVMe)
 }
 
-// takeReset takes [resource.reset].
+// takeReset reads [resource.reset].
 func takeReset(t *table, r *Resource) {
-	if r.Class == nil { // which is reported
+	if r.Class == nil { // this is already reported
 		t.text("method", &r.Reset.Method)
 		t.text("scrub", &r.Reset.Scrub)
 	} else {
@@ -215,9 +215,9 @@ func takeReset(t *table, r *Resource) {
 	t.end()
 }
 
-// requireScrub reports a resource of disks that does not set how the data of a pod is erased. There is no default,
-// because only the operator knows. A resource of class node may take disks without naming their subsystem, which shows
-// only with the hardware. Those are not offered then.
+// requireScrub reports a resource of disks that does not configure how the data of a pod is erased. There is no
+// default, because only the operator can decide. A resource of class node may match disks without naming their
+// subsystem, which only the hardware shows. Such disks are not offered.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != &device.NVMe && r.Class != &device.Generic {
 		return
@@ -231,14 +231,14 @@ func (r *Resource) requireScrub(t *table) {
 	r.Reset.ScrubUnset = true
 }
 
-// isPCIReset reports whether a method is "pci:" and one of what the attribute reset_method of a PCI function can list
-// (pci_reset_fn_methods, drivers/pci/pci.c). Which of them a function has is for the helper to say.
+// isPCIReset reports whether a method is "pci:" and a value of the attribute reset_method of PCI functions
+// (pci_reset_fn_methods, drivers/pci/pci.c). The helper checks which of them a function supports.
 func isPCIReset(method string) bool {
 	way, ok := strings.CutPrefix(method, "pci:")
 	return ok && slices.Contains([]string{"device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus"}, way)
 }
 
-// checkExclusive finds what cannot be done to a device that is not one container's alone.
+// checkExclusive reports settings that are impossible for a device that several users may share.
 func checkExclusive(t, reset *table, r Resource) {
 	if r.Reset.Scrub != None && r.Shares > 1 {
 		reset.reportf("scrub", `%s would erase what other containers have on the device, shares = %d; write shares = 1 or scrub = "none"`, r.Reset.Scrub, r.Shares)
@@ -251,7 +251,7 @@ func checkExclusive(t, reset *table, r Resource) {
 	}
 }
 
-// takeUnits takes [resource.units].
+// takeUnits reads [resource.units].
 func takeUnits(t *table, u *Units) {
 	t.checked("init", &u.Init, checkUnit)
 	t.checked("start", &u.Start, checkUnit)

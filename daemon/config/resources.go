@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// takeResources takes all [[resource]] of the files, and the built-in resources if these apply.
+// takeResources reads all [[resource]] tables of the files, and the built-in resources if they apply.
 func (c *Config) takeResources(files []*file, apply bool) {
 	tables := resourceTables(files, apply)
 	c.places = make(map[string]*table)
@@ -38,8 +38,8 @@ func (c *Config) takeResources(files []*file, apply bool) {
 	}
 }
 
-// resourceTables returns a table for each resource that the files name, in that order. One that overrides a built-in resource
-// begins with its values.
+// resourceTables returns a table for each resource in the files, in their order. A table that overrides a built-in
+// resource begins with the built-in values.
 func resourceTables(files []*file, builtin bool) []*table {
 	var all []*table
 	byName := make(map[string]*table)
@@ -69,18 +69,18 @@ func resourceTables(files []*file, builtin bool) []*table {
 	return all
 }
 
-// resources returns the tables [[resource]] of the file.
+// resources returns the [[resource]] tables of the file.
 func (f *file) resources() []map[string]any {
 	array, ok := f.tree[resourceKey].([]map[string]any)
-	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) { // resource = [] is none
+	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) { // resource = [] has none
 		at := place{f, toml.Key{resourceKey}}
 		at.reportf("is %s, not an array of tables: write [[%s]]", typeName(f.tree[resourceKey]), resourceKey)
 	}
 	return array
 }
 
-// clash reports a resource of which a container could not tell the devices from those of another, since the names of their
-// variables are the same, and one that names a device by its ID though the other does.
+// clash reports a resource whose variable has the same name as that of another resource, so that a container could not
+// distinguish their devices. It also reports two resources that name the same device by its ID.
 func (c *Config) clash(t *table, r, other Resource) {
 	if other.Name != r.Name && other.Variable() == r.Variable() {
 		t.reportf("name", "%s and %s have the same environment variable %s in a container: rename one",

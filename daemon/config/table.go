@@ -12,7 +12,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// place is a key in a file. A built-in value has no file.
+// place is the position of a key in a file. A built-in value has no file.
 type place struct {
 	file *file
 	path toml.Key
@@ -21,36 +21,36 @@ type place struct {
 // at returns the place of a key of the table at p.
 func (p place) at(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
-// problem makes a problem with what is at p.
+// problem returns a problem at p.
 func (p place) problem(format string, args ...any) Problem {
 	return Problem{
 		File: p.file.name, Line: p.file.lines.line(p.path), Key: plain(spelt(p.path)), What: fmt.Sprintf(format, args...),
 	}
 }
 
-// reportf notes a problem with what is at p.
+// reportf reports a problem at p.
 func (p place) reportf(format string, args ...any) {
 	p.file.problems = append(p.file.problems, p.problem(format, args...))
 }
 
-// value is a value of a key, and where it is written.
+// value is a value of a key with its position.
 type value struct {
-	is any // a *table, or as the parser has it
+	is any // a *table, or a value from the parser
 	at place
 }
 
-// table is a table of all files together. A value of a later file takes the place of an earlier one. Its methods take the value
-// of a key. A key that no method has taken in the end is unknown.
+// table is a table merged from all files. A value in a later file replaces an earlier one. Its methods read the values
+// of keys. A key that no method has read in the end is unknown.
 type table struct {
-	last   place // where the last file has the table
+	last   place // position of the table in the last file that has it
 	values map[string]value
 	known  []string
 }
 
-// whole are the tables that a later file overrides as a whole. Any other is overridden key by key.
+// whole are the tables that a later file replaces as a whole. Other tables are overridden key by key.
 var whole = []string{"match", "exclude", "env"}
 
-// merge adds the table that a file has at a place.
+// merge adds the table that a file has at a position.
 func (t *table) merge(at place, values map[string]any) {
 	t.last = at
 	if t.values == nil {
@@ -69,13 +69,13 @@ func (t *table) merge(at place, values map[string]any) {
 	}
 }
 
-// has reports whether the key is there, with any value.
+// has reports whether the key exists, with any value.
 func (t *table) has(key string) bool { return t.values[key].is != nil }
 
 // value returns the value of a key, or nil.
 func (t *table) value(key string) any { return t.values[key].is }
 
-// place returns where a problem with a key is reported.
+// place returns the position for problems with a key.
 func (t *table) place(key string) place {
 	if v := t.values[key]; v.at.file != nil {
 		return v.at
@@ -83,29 +83,29 @@ func (t *table) place(key string) place {
 	return t.last.at(key)
 }
 
-// reportf notes a problem with a key.
+// reportf reports a problem with a key.
 func (t *table) reportf(key, format string, args ...any) { t.place(key).reportf(format, args...) }
 
-// reportBelowf notes a problem with a property in the table that is the value of a key.
+// reportBelowf reports a problem with a property in the table of a key.
 func (t *table) reportBelowf(key, property, format string, args ...any) {
 	t.place(key).at(property).reportf(format, args...)
 }
 
-// check notes a problem with a key unless err is nil.
+// check reports a problem with a key unless err is nil.
 func (t *table) check(key string, err error) {
 	if err != nil {
 		t.reportf(key, "%s", err)
 	}
 }
 
-// require notes that a key is missing, and what it should be.
+// require reports that a key is missing, and what it should be.
 func (t *table) require(key, wanted string) {
 	if !t.has(key) {
 		t.reportf(key, "is missing: %s", wanted)
 	}
 }
 
-// end notes which keys of the table no method has taken.
+// end reports the keys of the table that no method has read.
 func (t *table) end() {
 	if t.last.file == nil {
 		return
@@ -121,7 +121,7 @@ func (t *table) end() {
 	}
 }
 
-// take returns the value of a key if it is there and of the right type, which wanted names.
+// take returns the value of a key if it exists and has the right type, which wanted describes.
 func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	t.known = append(t.known, key)
 	v := t.value(key)
@@ -131,17 +131,17 @@ func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	return taken, ok
 }
 
-// text takes a string.
+// text reads a string.
 func (t *table) text(key string, to *string) bool { return set(t, key, "a string in quotes", to) }
 
-// checked takes a string and notes a problem with it.
+// checked reads a string and reports a problem with it.
 func (t *table) checked(key string, to *string, check func(string) error) {
 	if t.text(key, to) {
 		t.check(key, check(*to))
 	}
 }
 
-// boolean takes true or false.
+// boolean reads true or false.
 func (t *table) boolean(key string, to *bool) bool { return set(t, key, "true or false", to) }
 
 func set[T any](t *table, key, wanted string, to *T) bool {
@@ -152,7 +152,7 @@ func set[T any](t *table, key, wanted string, to *T) bool {
 	return ok
 }
 
-// number takes an integer from least to most.
+// number reads an integer from least to most.
 func (t *table) number(key string, least, most int, to *int) {
 	n, ok := take[int64](t, key, "an integer")
 	if ok && (n < int64(least) || n > int64(most)) {
@@ -162,7 +162,7 @@ func (t *table) number(key string, least, most int, to *int) {
 	}
 }
 
-// choice takes one of the words. noun is their common name in the error.
+// choice reads one of the words. noun is their common name in the error.
 func (t *table) choice(key, noun string, to *string, words ...string) bool {
 	word, ok := take[string](t, key, "a string in quotes")
 	if ok && !slices.Contains(words, word) {
@@ -175,7 +175,7 @@ func (t *table) choice(key, noun string, to *string, words ...string) bool {
 	return ok
 }
 
-// duration takes a time span longer than nothing.
+// duration reads a positive duration.
 func (t *table) duration(key string, to *time.Duration) bool {
 	text, ok := take[string](t, key, `a duration such as "20s"`)
 	d, err := time.ParseDuration(text)
@@ -189,7 +189,7 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return ok
 }
 
-// table takes a table. It is empty if it is not there.
+// table returns the table of a key. It is empty if the key does not exist.
 func (t *table) table(key string) *table {
 	sub, ok := take[*table](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.place(key).path)))
 	if !ok {
@@ -198,7 +198,7 @@ func (t *table) table(key string) *table {
 	return sub
 }
 
-// typeName names the type of a value for people.
+// typeName returns the name of a value's type for people.
 func typeName(v any) string {
 	return cmp.Or(map[string]string{
 		"string": "a string", "int64": "an integer", "float64": "a float", "bool": "a boolean", "time.Time": "a date or time",

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Where returns the place of a key of a resource, as "FILE:LINE" with an absolute FILE. For a key that is not written it
-// returns that of the table that it would be in. key is "name", or "match" or "exclude" and below them a property, as in
-// "match.PCI_ID". If several files have the key, it is the file whose value holds. It is empty for a built-in resource
-// that no file names.
+// Where returns the position of a key of a resource, as "FILE:LINE" with an absolute FILE. For a missing key it returns
+// the position of the table to which the key would belong. key is "name", or "match" or "exclude" followed by a
+// property, as in "match.PCI_ID". If several files have the key, it is the file whose value applies. It is empty for a
+// built-in resource that no file names.
 func (c Config) Where(resource, key string) string {
 	t := c.places[resource]
 	if t == nil {

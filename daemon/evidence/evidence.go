@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package evidence holds why a disk counts as unused, and what a look at the disk makes of that. It reads nothing itself.
+// Package evidence has the reasons why a disk counts as unused, and updates them after each inspection of the disk. It
+// reads no hardware.
 package evidence
 
 import (
@@ -11,40 +12,40 @@ import (
 // Kinds of evidence.
 const (
 	Blank   = "blank"   // every block was read once
-	Erased  = "erased"  // by us, verified
-	Adopted = "adopted" // the operator allowed to erase it, and it was erased
+	Erased  = "erased"  // erased by metalplug and verified
+	Adopted = "adopted" // the operator allowed the erasure, and the disk was erased
 )
 
-// Evidence is the reason why a disk counts as unused. The zero value is none. It belongs to the medium, so that it outlasts
-// unplugging, another slot and a reboot. A presence is one appearance of the disk in one boot.
+// Evidence is the reason why a disk counts as unused. The zero value is no evidence. It belongs to the medium, so it
+// outlasts unplugging, another slot and a reboot. A presence is one appearance of the disk during one boot.
 type Evidence struct {
 	Kind  string `json:"kind,omitempty"`  // or empty while the disk is being read
 	Size  int64  `json:"size,omitempty"`  // of the disk in bytes, or 0 while unknown
 	Read  int64  `json:"read,omitempty"`  // without a Kind, the number of bytes that were read and are blank
 	Found string `json:"found,omitempty"` // without a Kind, the content at Read
-	Scrub string `json:"scrub,omitempty"` // how to erase an adopted disk, or empty after that
-	// Fingerprint is that of the content which the operator adopted, see [device.Reading], or empty if unknown. Other content
-	// is not erased.
+	Scrub string `json:"scrub,omitempty"` // method to erase an adopted disk, or empty after the erasure
+	// Fingerprint is that of the content that the operator adopted, see [device.Reading], or empty if unknown. Other
+	// content is not erased.
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// The presence in Of limits the evidence until a look has confirmed it. Then Of is empty.
+	// Of limits the evidence to a presence until an inspection has confirmed it. Then it is empty.
 	Of string `json:"of,omitempty"`
 
-	// In is the presence in which Written was the [device.Sighting].Written of the disk, when it was last known that no other
-	// process had written there. Each presence counts from 0.
+	// In is the presence to which Written belongs. Written is the [device.Sighting].Written at the last time when no
+	// other process was known to have written to the disk. The count starts at 0 in each presence.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
-	// Asked is the presence in which no process had the disk open when it was to be offered.
+	// Asked is the presence in which no process had the disk open when it was about to be offered.
 	Asked string `json:"asked,omitempty"`
 }
 
-// Proves reports whether the evidence is complete, for a disk in that presence.
+// Proves reports whether the evidence is complete for a disk in the given presence.
 func (v *Evidence) Proves(presence string) bool {
 	return v != nil && v.Kind != "" && v.Scrub == "" && (v.Of == "" || v.Of == presence)
 }
 
-// Percent returns how much of the disk was read.
+// Percent returns how much of the disk has been read.
 func (v Evidence) Percent() int {
 	if v.Size <= 0 {
 		return 0
@@ -52,13 +53,13 @@ func (v Evidence) Percent() int {
 	return int(float64(v.Read) / float64(v.Size) * 100)
 }
 
-// Reading is the reason of a disk that is being read.
+// Reading returns the reason for a disk that is being read.
 func (v Evidence) Reading() string {
 	return fmt.Sprintf("being read, %d %%", v.Percent())
 }
 
-// OutlastsBoot reports whether the evidence holds after a boot. An adoption does only if the adopted content is known, since
-// the disk may have served elsewhere.
+// OutlastsBoot reports whether the evidence is valid after a boot. An adoption is valid only if the adopted content is
+// known, because the disk may have been used in another machine.
 func (v Evidence) OutlastsBoot() bool {
 	if v.Scrub != "" {
 		return v.Fingerprint != ""
@@ -66,25 +67,25 @@ func (v Evidence) OutlastsBoot() bool {
 	return v.Of == ""
 }
 
-// Seen are the facts of a look at a disk.
+// Seen has the facts from an inspection of a disk.
 type Seen struct {
 	Presence string
-	SameBoot bool // whether the presence in [Evidence].Of is one of this boot
+	SameBoot bool // whether the presence in [Evidence].Of belongs to this boot
 	Size     int64
 	Written  uint64
-	Held     bool   // whether a tenant has it
+	Held     bool   // whether a tenant holds the disk
 	HostUse  string // how the host uses it, or empty
-	Data     string // what is on it, or empty
+	Data     string // data on the disk, or empty
 }
 
-// Weigh returns what a look makes of evidence, and why the evidence has ended, or empty. An erasure proves nothing of another
-// disk with the same identity that came in its place, nor does the operator's word about it.
+// Weigh returns the evidence after an inspection, and why it has ended, or "". The evidence of an erasure or an
+// adoption is not valid for another disk that replaced it with the same identity.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
 	case v.Of == "" || v.Of == s.Presence && v.Scrub != "":
 	case v.Of == s.Presence:
 		v.Of = ""
-	case v.Scrub != "" && !s.SameBoot: // diskseq starts again with each boot, and the helper compares the content
+	case v.Scrub != "" && !s.SameBoot: // diskseq starts again with each boot, so the helper compares the content
 		v.Of = s.Presence
 	default:
 		return v, "the disk was plugged in again before that was done"
@@ -105,7 +106,7 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Held:
 	case s.HostUse != "":
 		return v, s.HostUse
-	case v.Scrub == "" && v.Found == "": // else the helper compares the content, or a read begins again where it found some
+	case v.Scrub == "" && v.Found == "": // otherwise the helper compares the content, or the read starts again at the data that it found
 		return v, s.Data
 	}
 	return v, ""

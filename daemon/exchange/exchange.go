@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exchange carries one request and one answer between the daemon and a program that lives just for that. These
-// programs are the helpers, which touch what the daemon may not.
+// Package exchange sends one request and one answer between the daemon and a program that runs only for this request.
+// These programs are the helpers, which do work that the daemon is not allowed to do.
 //
-// The two are the ends of a unix socket that keeps message boundaries (SOCK_SEQPACKET, unix(7)). A message is whole or not
-// there at all. The service manager accepts the connection and starts the program with it as standard input
+// Both sides use a unix socket that preserves message boundaries (SOCK_SEQPACKET, unix(7)). So a message arrives as a
+// whole or not at all. The service manager accepts the connection and starts the program with it as standard input
 // (systemd.socket(5), Accept=yes). Without a service manager, [Peer] starts the program itself.
 package exchange
 
@@ -20,20 +20,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MessageSize is the largest message in bytes. A unix socket takes more than three times that by default
-// (net.core.wmem_default, 212992).
+// MessageSize is the maximum size of a message in bytes. By default a unix socket accepts more than three times that
+// size (net.core.wmem_default, 212992).
 const MessageSize = 64 << 10
 
-// ErrForeign means that the process at the other end has neither uid 0 nor our own uid.
+// ErrForeign means that the peer has neither uid 0 nor our own uid.
 var ErrForeign = errors.New("peer is not allowed")
 
 // errSize means that a message is longer than [MessageSize].
 var errSize = errors.New("message is too long")
 
-// ErrMessage means that the other end may not send such a message.
+// ErrMessage means that the peer sent an invalid message.
 var ErrMessage = errors.New("malformed message")
 
-// Encode returns the message that is the JSON (RFC 8259) of a value. It panics if that has none.
+// Encode returns the JSON (RFC 8259) of a value. It panics if the value has no JSON.
 func Encode(v any) []byte {
 	message, err := json.Marshal(v)
 	if err != nil {
@@ -42,8 +42,8 @@ func Encode(v any) []byte {
 	return message
 }
 
-// Decode reads a message, which must be one JSON value. An unknown field is an error, which is [ErrMessage], as the other end
-// would rely on it.
+// Decode parses a message, which must be one JSON value. An unknown field is an [ErrMessage], because the sender would
+// rely on its effect.
 func Decode(message []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(message))
 	d.DisallowUnknownFields()
@@ -57,8 +57,9 @@ func Decode(message []byte, v any) error {
 	return fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
 }
 
-// Answer makes the answer to a request. ctx ends when the peer no longer waits. pid is the process that asks. It has
-// connected, or in direct mode has started this one (SO_PEERCRED of unix(7)). It is 0 for a process of another PID namespace.
+// Answer returns the answer to a request. ctx ends when the peer no longer waits. pid is the requesting process. It has
+// connected, or in direct mode has started this process (SO_PEERCRED of unix(7)). It is 0 for a process in another PID
+// namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
 // Serve answers the one request that comes over standard input. It blocks until the request is there and answered. A
@@ -89,8 +90,8 @@ func serve(fd int, answer Answer) error {
 	return nil
 }
 
-// awaitHangup returns when the peer has closed its end or shut it down, or fd is closed. The program ends before that after
-// an answer.
+// awaitHangup returns when the peer has closed or shut down its end, or when fd is closed. After an answer, the program
+// exits before that.
 func awaitHangup(fd int) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {
@@ -113,7 +114,7 @@ func send(fd int, message []byte) error {
 	}
 }
 
-// receive returns the next message. An empty message is the end, as no process sends any.
+// receive returns the next message. An empty message means the end, because no process sends one.
 func receive(fd int) ([]byte, error) {
 	message := make([]byte, MessageSize)
 	for {

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Direct in the place of a socket's path starts the program as a child process.
+// Direct instead of the path of a socket starts the program as a child process.
 const Direct = "direct"
 
-// libexec is where the packages put the programs (packaging/install.sh).
+// libexec is the directory into which the packages install the programs (packaging/install.sh).
 const libexec = "/usr/libexec/metalplug"
 
-// configVariable names the configuration file to a child process. No unit sets it.
+// configVariable passes the name of the configuration file to a child process. No unit sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the configuration file that the parent process has named, or standard.
+// ConfigFile returns the configuration file that the parent process has passed, or standard.
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file
@@ -31,21 +31,21 @@ func ConfigFile(standard string) string {
 	return standard
 }
 
-// Peer is a program that answers one request a life. Its methods are safe for concurrent use.
+// Peer is a program that answers one request and exits. Its methods are safe for concurrent use.
 type Peer struct {
 	Program string // its name, such as "metalplug-reset"
-	Socket  string // of the service manager, or [Direct]
-	Config  string // the configuration file of the program with [Direct], or "" for its default
-	// Activated refuses a socket on which another process than the service manager listens. metalplugd can replace the
-	// sockets in its directory, so a helper that asks another must not believe what answers there.
+	Socket  string // socket of the service manager, or [Direct]
+	Config  string // configuration file of the program with [Direct], or "" for its default
+	// Activated rejects a socket on which another process than the service manager listens. metalplugd can replace the
+	// sockets in its directory, so a helper must not trust the answers of such a process.
 	Activated bool
-	// Slots holds a value for each request under way and bounds them by its capacity. Without Slots there is no bound. The
-	// service manager refuses more connections than MaxConnections= of the socket (systemd.socket(5)).
+	// Slots has a value for each current request, and its capacity limits their number. If it is nil, there is no
+	// limit. The service manager refuses connections above MaxConnections= of the socket (systemd.socket(5)).
 	Slots chan struct{}
 }
 
-// Ask sends a request and returns the answer. It blocks until that is there or ctx ends. The program goes on then until it has
-// done its work.
+// Ask sends a request and returns the answer. It blocks until the answer arrives or ctx ends. If ctx ends, the program
+// still finishes its work.
 func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 	if p.Slots != nil {
 		select {
@@ -62,7 +62,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 	defer unix.Close(fd)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		unix.Shutdown(fd, unix.SHUT_RDWR) // which ends a read that waits
+		unix.Shutdown(fd, unix.SHUT_RDWR) // which ends a blocked read
 		close(ended)
 	})
 	var answer []byte
@@ -70,7 +70,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 		answer, err = receive(fd)
 	}
 	if !stop() {
-		<-ended // or the shutdown might hit a later descriptor of the same number
+		<-ended // otherwise the shutdown could affect a later descriptor with the same number
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -79,7 +79,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// connect returns a blocking descriptor of a socket with the program at the other end.
+// connect returns a blocking descriptor of a socket that is connected to the program.
 func (p Peer) connect() (fd int, err error) {
 	if p.Socket == Direct {
 		return p.start()
@@ -93,7 +93,7 @@ func (p Peer) connect() (fd int, err error) {
 		return -1, fmt.Errorf("connect to %s: %w: is %s.socket started?", p.Socket, err, p.Program)
 	}
 	if p.Activated {
-		// The process that called listen(2) (unix_listen in net/unix/af_unix.c).
+		// The peer is the process that called listen(2) (unix_listen in net/unix/af_unix.c).
 		peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err == nil && peer.Pid != 1 {
 			err = fmt.Errorf("process %d listens: %w; systemctl restart metalplugd", peer.Pid, ErrForeign)
@@ -106,7 +106,7 @@ func (p Peer) connect() (fd int, err error) {
 	return fd, nil
 }
 
-// start starts the program with one end of a new socket as its standard input and returns the other.
+// start starts the program with one end of a new socket as its standard input, and returns the other end.
 func (p Peer) start() (fd int, err error) {
 	path, err := p.find()
 	if err != nil {
@@ -127,11 +127,12 @@ func (p Peer) start() (fd int, err error) {
 		unix.Close(ends[0])
 		return -1, fmt.Errorf("start %s: %w", path, err)
 	}
-	go child.Wait() // what it has to say it says in its answer
+	go child.Wait() // its answer contains any error
 	return ends[0], nil
 }
 
-// find returns the path of the program. It is next to our own, as in a build, or where the packages put it.
+// find returns the path of the program. It is in the directory of our own program, as in a build, or where the packages
+// install it.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

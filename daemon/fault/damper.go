@@ -8,25 +8,25 @@ import (
 )
 
 const (
-	// fallLimit failures within fallWindow make a device Unhealthy until it has been healthy for calm. Pods are worse off with
-	// a device that fails again and again than when they wait for another.
+	// fallLimit failures within fallWindow make a device Unhealthy until it has been healthy for the time calm. A pod
+	// is better off waiting for another device than with one that fails repeatedly.
 	fallLimit  = 4
 	fallWindow = 10 * time.Minute
 	calm       = 5 * time.Minute
 )
 
-// Damper keeps a device Unhealthy while its health changes often. The zero value and nil belong to a device that was never
-// unhealthy.
+// Damper makes a device with frequent health changes Unhealthy. The zero value and nil represent a device that was
+// never unhealthy.
 type Damper struct {
-	falls  []time.Time // when it became sick, none longer ago than the window
+	falls  []time.Time // times when it became unhealthy, within the window
 	sick   bool
-	last   string    // why it was sick the last time
-	well   time.Time // since when it is not
-	unruly bool      // it has become sick too often
+	last   string    // reason of the last failure
+	well   time.Time // when it became healthy again
+	unruly bool      // it has failed too often
 }
 
-// Observe takes in the fault of a device, or empty. It returns why a device without a fault is not trusted, or empty. Among
-// states that are the same only the first counts.
+// Observe records the current fault of a device, or "" for none. It returns why a device without a fault is not
+// trusted, or "". Repeated calls with the same state count once.
 func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	switch {
 	case reason != "" && !d.sick:
@@ -52,7 +52,8 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	return fmt.Sprintf("it fails too often (last: %s): it has to be well for %v", d.last, calm)
 }
 
-// Until returns when the device can be trusted again if nothing happens. It is zero for a trusted or faulty device.
+// Until returns the time when the device is trusted again if it does not fail. It is zero for a trusted or faulty
+// device.
 func (d *Damper) Until() time.Time {
 	if d == nil || !d.unruly || d.sick {
 		return time.Time{}

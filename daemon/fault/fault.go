@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault records the faults that events and error counters report of hardware, until they are cleared. It also keeps
-// a device back that fails again and again.
+// Package fault records hardware faults that events and error counters report, until they are cleared. It also makes
+// devices Unhealthy that fail repeatedly.
 package fault
 
 import (
@@ -11,24 +11,25 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Record has the faults of all hardware. It applies in one boot, since the next boot resets the hardware. Faults belong to
-// sysfs paths and not to devices. A device that is found later in faulty hardware is Unhealthy too. The zero value has none.
+// Record has the faults of all hardware. It is valid for one boot, because the next boot resets the hardware. Faults
+// belong to sysfs paths instead of devices. A device that is found later in faulty hardware is also Unhealthy. The zero
+// value has no faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
-	// Marks stand until they are cleared, in the order in which they came.
+	// Marks are the uncleared marks, in the order in which they came.
 	Marks []mark `json:"marks,omitempty"`
-	// Counters are the values from which error counters are counted, by sysfs path and name.
+	// Counters are the base values of error counters, by sysfs path and name.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
-// mark is a [device.Mark] that stands.
+// mark is an uncleared [device.Mark].
 type mark struct {
 	device.Mark
-	// Cleared are paths below for which it does not stand any more.
+	// Cleared are paths below which the mark no longer applies.
 	Cleared []string `json:"cleared,omitempty"`
 }
 
-// Within reports whether a sysfs path is another one or below it.
+// Within reports whether a sysfs path is equal to above or below it.
 func Within(sysPath, above string) bool {
 	rest, ok := strings.CutPrefix(sysPath, above)
 	return ok && (rest == "" || rest[0] == '/')
@@ -36,9 +37,9 @@ func Within(sysPath, above string) bool {
 
 func counterKey(sysPath, name string) string { return sysPath + " " + name }
 
-// Take adds a mark, or clears those that it takes back, and reports whether anything has changed.
+// Take adds a mark, or clears the marks that m clears, and reports whether anything has changed.
 func (r *Record) Take(m device.Mark) (changed bool) {
-	if m.Source == "" { // the next look gives the new start of the counters
+	if m.Source == "" { // the next inspection sets new base values of the counters
 		delete(r.Counters, counterKey(m.SysPath, device.FatalErrors))
 		delete(r.Counters, counterKey(m.SysPath, device.NonfatalErrors))
 	}
@@ -60,9 +61,9 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	return true
 }
 
-// takeBack clears the marks at the path of m and below it. A function may be healthy again while the bridge above it is not. Then
-// a mark of the bridge stands for the others. An event of another device, such as a disk that was found again, has no news
-// of the hardware.
+// takeBack clears the marks at the path of m and below it. A function may recover while the bridge above it has not.
+// The mark of the bridge then still applies to its other functions. Events of other devices, such as a disk that was
+// found again, contain no news about the hardware.
 func (r *Record) takeBack(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {
@@ -79,8 +80,8 @@ func (r *Record) takeBack(m device.Mark) (changed bool) {
 	return changed || len(r.Marks) != before
 }
 
-// Count takes in an error counter, and reports whether a mark has changed. Later values are compared with the first. A lower one
-// shows that the hardware is another, or was reset.
+// Count compares an error counter with its base value, and reports whether a mark has changed. The first value is the
+// base value. A lower value means that the hardware was replaced or reset.
 func (r *Record) Count(c device.Counter) (changed bool) {
 	key := counterKey(c.SysPath, c.Name)
 	before, known := r.Counters[key]
@@ -97,7 +98,7 @@ func (r *Record) Count(c device.Counter) (changed bool) {
 	return false
 }
 
-// of returns the faults and warnings of the hardware at a path, which are the marks on it and above it.
+// of returns the faults and warnings of the hardware at a path, from the marks on it and above it.
 func (r *Record) of(sysPath string) (sick, warnings []string) {
 	for _, m := range r.Marks {
 		cleared := func(path string) bool { return Within(sysPath, path) }
@@ -112,8 +113,8 @@ func (r *Record) of(sysPath string) (sick, warnings []string) {
 	return sick, warnings
 }
 
-// On returns the faults and warnings of a device at a sysfs path, sorted. They are those of its path and those of the PCI
-// functions by which it is reached. A faulty function counts if needsAll is set, or if all are faulty.
+// On returns the sorted faults and warnings of a device at a sysfs path. They come from its path and from the PCI
+// functions through which it is reached. A faulty function counts if needsAll is true, or if all functions are faulty.
 func (r *Record) On(sysPath string, functions []string, needsAll bool) (sick, warnings []string) {
 	if len(r.Marks) == 0 {
 		return nil, nil

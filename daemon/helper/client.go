@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helper is metalplugd's side of the helpers. It makes a request of the work on a device, and makes of the answer a
-// value for the rest of the daemon. One request at a time is made for a device.
+// Package helper is the client side of the helpers in metalplugd. It converts work on a device to requests, and answers
+// to values for the rest of the daemon. It sends only one request at a time for each device.
 package helper
 
 import (
@@ -21,14 +21,15 @@ import (
 )
 
 const (
-	// maxWorking is how many devices helpers work on at a time. metalplug-reset.socket takes as many connections.
+	// maxWorking is the maximum number of devices on which helpers work at the same time. metalplug-reset.socket
+	// accepts the same number of connections.
 	maxWorking = 64
-	// maxAsking is how many questions about open devices are under way at a time. Each reads all processes. Beside them,
-	// metalplug-holders.socket takes one connection of each metalplug-reset.
+	// maxAsking is the maximum number of simultaneous requests about open devices. Each of them reads all processes. In
+	// addition, metalplug-holders.socket accepts one connection from each metalplug-reset.
 	maxAsking = 8
 )
 
-// client has the helpers as [device.Touch] has them.
+// client implements the functions of [device.Touch] with the helpers.
 type client struct {
 	sysfs   sysfs.Tree
 	reset   reset.Client
@@ -40,8 +41,8 @@ type client struct {
 	next *question // that others may join, or nil
 }
 
-// Touch returns the requests to the helpers that touch devices. root is where sysfs is. The configuration was read from file,
-// which a helper that is a child process reads too.
+// Touch returns the functions that send requests to the helpers. root is the parent directory of sysfs. file is the
+// configuration file, which a helper that runs as a child process also reads.
 func Touch(c config.Reset, root, file string) device.Touch {
 	peer := func(program, socket string, most int) exchange.Peer {
 		return exchange.Peer{Program: program, Socket: socket, Config: file, Slots: make(chan struct{}, most)}
@@ -54,15 +55,15 @@ func Touch(c config.Reset, root, file string) device.Touch {
 	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}
 }
 
-// Unit returns the request to the helper that runs the unit of a stage, see [turnover.Turnover].
+// Unit returns the function that requests the unit of a stage from the helper, see [turnover.Turnover].
 func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage, id string) error {
 	return unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}.Run
 }
 
-// request makes a request out of a target. Its time is that of ctx.
+// request makes a request for a target. Its time limit is that of ctx.
 func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	r := reset.Request{Do: do, SysPath: t.SysPath, Class: t.Class, Identity: t.Identity, TimeoutMS: time.Minute.Milliseconds()}
-	if len(t.Pods) <= reset.MaxList { // else each pod counts
+	if len(t.Pods) <= reset.MaxList { // otherwise every pod counts
 		r.Pods = t.Pods
 	}
 	if end, ok := ctx.Deadline(); ok {
@@ -71,7 +72,7 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper works on a device. A disk that one helper holds to read it cannot be held by another to erase
+// claim waits until no helper works on a device. One helper cannot erase a disk that another one has claimed to read
 // it.
 func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
 	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
@@ -84,7 +85,7 @@ func (h *client) claim(ctx context.Context, path string) (release func(), err er
 	}
 }
 
-// probe claims nothing of a disk that a pod holds.
+// probe does not claim a disk that a pod holds.
 func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
 	do := reset.Probe
 	switch {
@@ -101,12 +102,12 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 		}
 		defer release()
 	}
-	r.Fingerprint = t.Fingerprint // to read the same places, or the content could not be compared
+	r.Fingerprint = t.Fingerprint // reads the same places, because otherwise the content could not be compared
 	a, err := h.do(ctx, r)
 	return device.Reading{Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed, Smart: a.Smart}, err
 }
 
-// survey claims the disk, so that it is not taken for a process that has it open.
+// survey claims the disk, so that the helper does not count as a process that has it open.
 func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
@@ -138,7 +139,7 @@ func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (d
 	return device.Prepared{Done: a.Done, Erased: a.Erased, Appearance: a.Appearance, Size: a.Size}, err
 }
 
-// do asks the helper that touches devices.
+// do sends a request to metalplug-reset.
 func (h *client) do(ctx context.Context, r reset.Request) (reset.Answer, error) {
 	a, err := h.reset.Do(ctx, r)
 	if err != nil {

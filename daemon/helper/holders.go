@@ -16,10 +16,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// holding asks the helper that sees all processes who has one of the nodes open, or another node of the same device. It waits
-// until no helper of ours works on the devices, as a helper that reads a disk has it open and is no holder.
+// holding requests from metalplug-holders which processes have one of the nodes open, or another node of the same
+// device. It waits until no helper of ours works on the devices, because a helper that reads a disk has it open but is
+// not a holder.
 func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
-	paths := make(map[cgroup.Number][]string) // several where namespaces have a controller in common
+	paths := make(map[cgroup.Number][]string) // several if namespaces share a controller
 	var numbers []cgroup.Number
 	var ours []string
 	for _, path := range nodes {
@@ -137,7 +138,7 @@ func (h *client) claimAll(ctx context.Context, paths []string) (release func(), 
 	return release, nil
 }
 
-// numberOf returns the number of the device that a node stands for.
+// numberOf returns the device number of a node.
 func numberOf(path string) (n cgroup.Number, err error) {
 	var found unix.Stat_t
 	if err := unix.Stat(path, &found); err != nil {
@@ -150,8 +151,8 @@ func numberOf(path string) (n cgroup.Number, err error) {
 	return cgroup.ParseNumber(block, number)
 }
 
-// reaching returns the numbers of all nodes by which a device can be reached, its own first, and their sysfs paths. For a
-// device that is not in sysfs it returns its own number alone (Documentation/ABI/testing/sysfs-dev).
+// reaching returns the numbers of all nodes through which a device can be reached, its own first, and their sysfs
+// paths. For a device outside sysfs it returns only its own number (Documentation/ABI/testing/sysfs-dev).
 func (h *client) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
 	kind := "char"
 	if n.Block {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect decides when to inspect hardware. An event, a lost event, the slow audit and a class without events all lead to
-// the same request, a look at a path in sysfs. Looks run next to the caller, a few at once, and post their results.
+// Package inspect decides when to inspect hardware. An event, a lost event, the periodic check and the polling of a
+// class all lead to the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a
+// few at a time, and post their results.
 package inspect
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// enumeratePause is the time after a failed enumeration, as long as nothing is known at all.
+// enumeratePause is the pause after a failed enumeration before the first success.
 const enumeratePause = time.Second
 
 // Options configure an inspector.
@@ -24,11 +25,12 @@ type Options struct {
 	Log    *slog.Logger
 	// Post runs a function later in the goroutine that owns the inspector. It does not wait.
 	Post func(f func())
-	// Host returns the host for a look that begins now.
+	// Host returns the host for an inspection that begins now.
 	Host func() *device.Host
-	// Seen takes in the sightings of a look, and reports whether the subject is worth another look without an event.
+	// Seen processes the sightings of an inspection, and reports whether the subject should be inspected again without
+	// an event.
 	Seen func(s *Subject) (unfinished bool)
-	// Stuck notes that the look at a subject does not come back.
+	// Stuck reports that the inspection of a subject does not return.
 	Stuck func(s *Subject)
 }
 
@@ -37,45 +39,45 @@ type Options struct {
 type Inspector struct {
 	Options
 	rules    []device.Rule
-	polled   map[*device.Class]bool // classes of which a look without event is due
-	subjects subjects               // the udev devices that stand for hardware
-	queue    []*Subject             // waiting for a look, in order
-	looking  int                    // looks under way that hold a place
-	slowly   int                    // looks under way that do not any more
+	polled   map[*device.Class]bool // classes with a scheduled poll
+	subjects subjects               // the udev devices that represent hardware
+	queue    []*Subject             // subjects that wait for an inspection, in order
+	looking  int                    // running inspections that occupy a slot
+	slowly   int                    // running inspections that have given up their slot
 
-	enumerating bool            // an enumeration is under way
-	again       bool            // and another one is wanted after it
-	newer       map[string]bool // paths with an event since it began, which is newer
-	enumerated  bool            // the first one is in
+	enumerating bool            // an enumeration is running
+	again       bool            // another enumeration is needed after it
+	newer       map[string]bool // paths with an event since it began, which are more recent
+	enumerated  bool            // the first enumeration has finished
 
 	mu     sync.Mutex
 	counts api.Counts
 }
 
-// New returns an inspector that knows no subject.
+// New returns an inspector without subjects.
 func New(o Options) *Inspector {
 	return &Inspector{Options: o, polled: make(map[*device.Class]bool)}
 }
 
-// SetRules sets the rules of the looks that begin from now on, and queues a look at everything.
+// SetRules sets the rules of future inspections, and queues an inspection of everything.
 func (n *Inspector) SetRules(rules []device.Rule) {
 	n.rules = rules
-	for _, s := range n.subjects { // a class of which there was no rule before
+	for _, s := range n.subjects { // a class that had no rule before
 		n.pollSubject(s)
 	}
 	n.Enumerate()
 }
 
-// Enumerated reports whether an enumeration is in.
+// Enumerated reports whether an enumeration has finished.
 func (n *Inspector) Enumerated() bool { return n.enumerated }
 
-// Enumerating reports whether an enumeration is under way.
+// Enumerating reports whether an enumeration is running.
 func (n *Inspector) Enumerating() bool { return n.enumerating }
 
-// Busy reports whether looks are waiting or running, without slow ones.
+// Busy reports whether inspections are waiting or running, except slow ones.
 func (n *Inspector) Busy() bool { return len(n.queue) > 0 || n.looking > 0 }
 
-// Open returns the number of looks that are waiting or running.
+// Open returns the number of waiting or running inspections.
 func (n *Inspector) Open() int { return len(n.queue) + n.looking + n.slowly }
 
 // Counts returns the counts. It is safe for concurrent use.
@@ -98,7 +100,7 @@ func (n *Inspector) count(e udev.Event) {
 	}
 }
 
-// Event takes in a hint.
+// Event processes an event.
 func (n *Inspector) Event(e udev.Event) {
 	n.count(e)
 	switch e.Action {
@@ -113,7 +115,7 @@ func (n *Inspector) Event(e udev.Event) {
 	}
 }
 
-// hint queues a look at everything that an event of one device may concern.
+// hint queues inspections of everything that an event of one device may concern.
 func (n *Inspector) hint(e udev.Event) {
 	d := e.Device
 	if n.enumerating {
@@ -130,7 +132,7 @@ func (n *Inspector) hint(e udev.Event) {
 		n.add(d)
 	}
 	n.lookRelated(d.SysPath)
-	if e.Action == "move" { // udevd does not report that the old path is gone
+	if e.Action == "move" { // udevd does not report the removal of the old path
 		n.lookRelated("/sys" + d.Properties.Value("DEVPATH_OLD"))
 	}
 	for _, c := range device.Classes {
@@ -140,7 +142,7 @@ func (n *Inspector) hint(e udev.Event) {
 	}
 }
 
-// concerns reports whether d may be a subject. A look decides where sysfs is needed.
+// concerns reports whether d may be a subject. If sysfs is needed to decide, an inspection decides.
 func (n *Inspector) concerns(d udev.Device) bool {
 	for _, c := range device.Classes {
 		if c.Selects(d) {
@@ -157,7 +159,7 @@ func (n *Inspector) add(d udev.Device) {
 	n.pollSubject(s)
 }
 
-// pollSubject polls the classes of a subject that are not polled yet.
+// pollSubject schedules polls for the classes of a subject, if there is none yet.
 func (n *Inspector) pollSubject(s *Subject) {
 	for _, c := range device.Classes {
 		if c.Every > 0 && !n.polled[c] && c.Selects(*s.udev) && n.wanted(c) {
@@ -166,12 +168,12 @@ func (n *Inspector) pollSubject(s *Subject) {
 	}
 }
 
-// wanted reports whether any rule is about a class.
+// wanted reports whether any rule uses a class.
 func (n *Inspector) wanted(c *device.Class) bool {
 	return slices.ContainsFunc(n.rules, func(r device.Rule) bool { return r.Class == c })
 }
 
-// poll queues looks at the subjects of a class at its interval, as long as there are any.
+// poll queues inspections of the subjects of a class at its interval, as long as there are any.
 func (n *Inspector) poll(c *device.Class) {
 	n.polled[c] = true
 	n.later(c.Every, func() {
@@ -187,8 +189,8 @@ func (n *Inspector) later(pause time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(pause, func() { n.Post(f) })
 }
 
-// Enumerate lists all devices outside of the goroutine and queues a look at each. One enumeration runs at a time. A request in
-// the meantime starts another one after it.
+// Enumerate lists all devices in another goroutine and queues an inspection of each. One enumeration runs at a time. A
+// request during an enumeration starts another one after it.
 func (n *Inspector) Enumerate() {
 	if n.enumerating {
 		n.again = true
@@ -202,7 +204,7 @@ func (n *Inspector) Enumerate() {
 	}()
 }
 
-// listed takes in an enumeration. An event in the meantime is newer.
+// listed processes the result of an enumeration. Events during the enumeration are more recent.
 func (n *Inspector) listed(devices []udev.Device, err error) {
 	n.enumerating = false
 	if err != nil {

@@ -13,79 +13,80 @@ import (
 )
 
 const (
-	// slowLook is when a look gives its place to another, and goes on.
+	// slowLook is the time after which an inspection gives up its slot and continues.
 	slowLook = time.Second
-	// StuckLook is when a look counts as stuck. A read of a wedged PCIe device blocks permanently and cannot be cancelled.
+	// StuckLook is the time after which an inspection counts as stuck. A read from a hung PCIe device blocks
+	// permanently and cannot be cancelled.
 	StuckLook = 60 * time.Second
-	// retryFirst and retryLast bound the time between looks at a device that is not complete yet, see [pause]. Some drivers
-	// send no event when it is. NVIDIA's makes its nodes without one.
+	// retryFirst and retryLast are the limits of the pause between inspections of an incomplete device, see [pause].
+	// Some drivers send no event when the device is complete. NVIDIA's driver creates its nodes without an event.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
-	// renameLimit is how long udev may take to report a name that the kernel has given a device ("move" of device_rename in
-	// drivers/base/core.c). In between the old path is gone. It took 300 ms in an emulated machine.
+	// renameLimit is the maximum time until udev reports a new name of a device ("move" of device_rename in
+	// drivers/base/core.c). During this time the old path is gone. In an emulated machine this took 300 ms.
 	renameLimit = 2 * time.Second
 )
 
-// places returns how many looks may run at once. They wait for the kernel more than they compute.
+// places returns how many inspections may run at the same time. They mostly wait for the kernel.
 func places() int { return 4 * runtime.GOMAXPROCS(0) }
 
-// phase is how far the look at a subject is.
+// phase is the stage of a subject's inspection.
 type phase uint8
 
 const (
 	idle    phase = iota
-	queued        // it waits for a place
-	looking       // it runs and holds a place
-	slow          // it runs and has given its place to another
+	queued        // waits for a slot
+	looking       // runs and occupies a slot
+	slow          // runs and has given up its slot
 )
 
-// Subject is a udev device that stands for hardware, or may do so.
+// Subject is a udev device that represents hardware, or may do so.
 type Subject struct {
-	Sightings []device.Sighting // of the last look
+	Sightings []device.Sighting // of the last inspection
 
-	udev    *udev.Device // the newest that was reported, which the sightings refer to
+	udev    *udev.Device // the last report, to which the sightings refer
 	phase   phase
-	again   bool // and another one is wanted after it
-	removed bool // nothing was seen, and the inspector has dropped it
+	again   bool // another inspection is needed after it
+	removed bool // nothing was found, and the inspector has dropped it
 	left    bool // udev has reported it as removed
 
-	began    time.Time   // when the last look began
-	looks    int         // how many have come back
-	vanished time.Time   // when a look first saw nothing without a report of udev, or zero
-	retry    *time.Timer // of the next look at something that is not complete yet
-	waiting  time.Time   // since when there is such a look to come
+	began    time.Time   // when the last inspection began
+	looks    int         // number of finished inspections
+	vanished time.Time   // when an inspection first found nothing although udev had reported no removal, or zero
+	retry    *time.Timer // of the next inspection of an incomplete device
+	waiting  time.Time   // since when this next inspection is pending
 }
 
-// Removed reports whether nothing was seen, and the inspector has dropped the subject.
+// Removed reports whether nothing was found, and the inspector has dropped the subject.
 func (s *Subject) Removed() bool { return s.removed }
 
-// Vanished reports whether the hardware is not at its path any more, and may have another name.
+// Vanished reports whether the hardware is missing at its path, and may have been renamed.
 func (s *Subject) Vanished() bool { return !s.vanished.IsZero() }
 
-// Running reports whether a look is under way.
+// Running reports whether an inspection is running.
 func (s *Subject) Running() bool { return s.phase >= looking }
 
-// Looks returns how many looks have come back.
+// Looks returns the number of finished inspections.
 func (s *Subject) Looks() int { return s.looks }
 
-// Next returns what [Subject.Looks] is once a look is back that begins from now on.
+// Next returns the value of [Subject.Looks] after an inspection that begins now or later has finished.
 func (s *Subject) Next() int {
-	if s.Running() { // that one may have been too early
+	if s.Running() { // the running one may have been too early
 		return s.looks + 2
 	}
 	return s.looks + 1
 }
 
-// reported takes in a report of udev. A report without news does not replace the old one. The sightings refer to that, and
-// both would take memory.
+// reported processes a report of udev. A report without changes does not replace the old one. The sightings refer to
+// the old one, and both would take memory.
 func (s *Subject) reported(d udev.Device) {
 	if *s.udev != d {
-		newer := d // so that d stays on the stack in most calls
+		newer := d // a copy, so that d stays on the stack in most calls
 		s.udev = &newer
 	}
 }
 
-// class returns the class of the devices in the subject, or nil before the first look.
+// class returns the class of the subject's devices, or nil before the first inspection.
 func (s *Subject) class() *device.Class {
 	if len(s.Sightings) == 0 {
 		return nil
@@ -93,7 +94,7 @@ func (s *Subject) class() *device.Class {
 	return s.Sightings[0].Device.Class
 }
 
-// lookWhere queues a look at every subject that the function selects, and reports whether there is any.
+// lookWhere queues an inspection of every subject that the function selects, and reports whether there is one.
 func (n *Inspector) lookWhere(selects func(*Subject) bool) (found bool) {
 	for _, s := range n.subjects {
 		if selects(s) {
@@ -104,14 +105,14 @@ func (n *Inspector) lookWhere(selects func(*Subject) bool) (found bool) {
 	return found
 }
 
-// lookRelated queues a look at every subject at a path, above it or below it.
+// lookRelated queues an inspection of every subject at, above or below a path.
 func (n *Inspector) lookRelated(sysPath string) {
 	for s := range n.subjects.related(sysPath) {
 		n.Look(s)
 	}
 }
 
-// Look queues one look at a subject, however often it is called until the look begins.
+// Look queues an inspection of a subject. Further calls have no effect until the inspection begins.
 func (n *Inspector) Look(s *Subject) {
 	switch {
 	case s.removed, s.phase == queued:
@@ -123,7 +124,7 @@ func (n *Inspector) Look(s *Subject) {
 	}
 }
 
-// Start begins as many looks as there are places.
+// Start begins as many queued inspections as there are slots.
 func (n *Inspector) Start() {
 	for len(n.queue) > 0 && n.looking < places() {
 		s := n.queue[0]
@@ -134,7 +135,7 @@ func (n *Inspector) Start() {
 	}
 }
 
-// begin looks at a subject outside of the goroutine and posts the sightings.
+// begin inspects a subject in another goroutine and posts the sightings.
 func (n *Inspector) begin(s *Subject) {
 	u, rules, host := s.udev, n.rules, n.Host()
 	watch := n.later(slowLook, func() { n.slow(s) })
@@ -145,7 +146,7 @@ func (n *Inspector) begin(s *Subject) {
 	}()
 }
 
-// slow gives the place of a look that takes long to another.
+// slow takes the slot from an inspection that takes too long.
 func (n *Inspector) slow(s *Subject) {
 	if s.phase != looking {
 		return
@@ -155,13 +156,13 @@ func (n *Inspector) slow(s *Subject) {
 	n.slowly++
 	look := s.looks
 	n.later(StuckLook-slowLook, func() {
-		if s.looks == look { // still the same look
+		if s.looks == look { // still the same inspection
 			n.Stuck(s)
 		}
 	})
 }
 
-// seen takes in the sightings of a look.
+// seen processes the sightings of an inspection.
 func (n *Inspector) seen(s *Subject, sightings []device.Sighting) {
 	if s.phase == slow {
 		n.slowly--
@@ -185,8 +186,8 @@ func (n *Inspector) seen(s *Subject, sightings []device.Sighting) {
 	}
 }
 
-// astray reports whether a look has no news of a subject, since the hardware may have a name that udev will report. The
-// sightings from before apply until then.
+// astray reports whether an inspection found nothing because udev may still report a new name of the hardware. The
+// previous sightings apply until then.
 func (n *Inspector) astray(s *Subject, sightings []device.Sighting) bool {
 	switch {
 	case !vanished(sightings) || s.left || s.class() == nil || !s.class().Renamed:
@@ -198,18 +199,18 @@ func (n *Inspector) astray(s *Subject, sightings []device.Sighting) bool {
 	case time.Since(s.vanished) >= renameLimit:
 		return false
 	}
-	s.again = false // the next look is one to come
+	s.again = false // the next inspection is still to come
 	return true
 }
 
-// vanished reports whether a look found nothing at a path, or the device went during the look.
+// vanished reports whether an inspection found nothing at a path, or the device vanished during it.
 func vanished(sightings []device.Sighting) bool {
 	return len(sightings) == 0 || slices.ContainsFunc(sightings, func(s device.Sighting) bool {
 		return errors.Is(s.Offer, device.ErrGone) || errors.Is(s.Health, device.ErrGone)
 	})
 }
 
-// retryLater queues another look at an unfinished subject. The pause grows each time.
+// retryLater queues another inspection of an unfinished subject. The pause grows each time.
 func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 	if s.retry != nil {
 		s.retry.Stop()
@@ -228,8 +229,9 @@ func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 	})
 }
 
-// pause returns the time between a look at a device that is not complete and the next. It is a quarter of the time since the
-// device was first found so. It is not less than the look took, so that the looks do not load a busy node even more.
+// pause returns the time until the next inspection of an incomplete device. It is a quarter of the time since the
+// device was first found incomplete. It is at least as long as the inspection took, so that retries do not overload a
+// busy node.
 func pause(since, took time.Duration) time.Duration {
 	return min(max(retryFirst, since/4, took), retryLast)
 }

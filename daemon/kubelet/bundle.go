@@ -11,11 +11,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// membersKey begins the name of the annotation that has the members of a bundle. The ID of the bundle follows.
+// membersKey is the prefix of the annotation with the members of a bundle. The ID of the bundle follows.
 const membersKey = "metalplug.io/"
 
-// Annotation returns the annotation of a container that has the members of a bundle. The kubelet keeps it in its checkpoint,
-// so that metalplugd knows them if its own state is lost.
+// Annotation returns the annotation with the members of a bundle for a container. The kubelet saves it in its
+// checkpoint, from which metalplugd can restore the members if its own state is lost.
 func Annotation(id string, members []Member) (key, value string) {
 	texts := make([]string, len(members))
 	for i, m := range members {
@@ -24,7 +24,7 @@ func Annotation(id string, members []Member) (key, value string) {
 	return membersKey + id, strings.Join(texts, ",")
 }
 
-// membersOf returns the members of a bundle by the answer that the kubelet keeps, or none if it is not a bundle.
+// membersOf returns the members of a bundle from the answer in the kubelet's checkpoint, or none if it is not a bundle.
 func membersOf(id string, answer []byte) (members []Member) {
 	var kept pluginapi.ContainerAllocateResponse
 	if !strings.HasPrefix(id, device.BundlePrefix) || proto.Unmarshal(answer, &kept) != nil {

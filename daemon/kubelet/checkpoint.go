@@ -14,19 +14,19 @@ import (
 // Known holds the kubelet's facts about a device that its pods hold.
 type Known struct {
 	NUMANode int      // or -1
-	As       []string // the IDs by which they hold it, its own, those of shares or that of its bundle
+	As       []string // the IDs by which pods hold it: its own, those of shares, or that of its bundle
 	Pods     []string // their UIDs
-	Members  []Member // of a bundle, as far as the kubelet knows them
+	Members  []Member // of a bundle, as far as the kubelet knows the members
 }
 
-// Member is a device in a bundle, or a bundle itself, in the records.
+// Member is a device in a bundle, or a bundle itself, as recorded in the checkpoint.
 type Member struct {
 	Resource string `json:"resource"`
 	ID       string `json:"id"`
 }
 
-// Remembered returns the devices of pods in the kubelet's checkpoint in its directory, by resource and ID.
-// They must be in the offer, whether we know them or not.
+// Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir, by resource and ID. They
+// must be in the device list, whether we know them or not.
 func Remembered(dir string) (map[string]map[string]Known, error) {
 	all, _, err := checkpoint.Read(dir)
 	devices := make(map[string]map[string]Known)
@@ -42,14 +42,13 @@ func Remembered(dir string) (map[string]map[string]Known, error) {
 	return devices, err
 }
 
-// Owners returns the UIDs of the pods to which the kubelet has given devices, by the ID of the device, as its
-// checkpoint in its directory says.
+// Owners returns the UIDs of the pods to which the kubelet has given devices, by device ID, from its checkpoint in dir.
 func Owners(dir string) (map[string][]string, error) {
 	owners, _, err := booked(dir)
 	return owners, err
 }
 
-// booked is Owners, with the time when the kubelet wrote that.
+// booked is like Owners, and also returns the time when the kubelet wrote the checkpoint.
 func booked(dir string) (map[string][]string, time.Time, error) {
 	all, written, err := checkpoint.Read(dir)
 	owners := make(map[string][]string)
@@ -59,8 +58,9 @@ func booked(dir string) (map[string][]string, time.Time, error) {
 	return owners, written, err
 }
 
-// GivenByOthers returns the containers that have a device of a resource from another plugin, each with one of its
-// devices. The answer that the kubelet keeps does not set the variable that ours sets. The keys are of no other use.
+// GivenByOthers returns the containers that got a device of a resource from another plugin, each with one of these
+// devices. The saved answer of another plugin lacks the variable that our answers set. The keys only identify the
+// containers.
 func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	all, _, err := checkpoint.Read(dir)
 	others := make(map[string]string)

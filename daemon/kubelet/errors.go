@@ -12,13 +12,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hungUp describes a listener that accepts a connection and then closes it, or answers something else than gRPC. The
-// kernel's or HTTP/2's own error depends on timing. It may be a broken pipe, a connection that was reset, or a frame that
-// is too large.
+// hungUp describes a listener that accepts a connection and then closes it, or does not answer with gRPC. The error of
+// the kernel or HTTP/2 depends on the timing. It may be a broken pipe, a connection reset, or a frame that is too
+// large.
 const hungUp = "hung up, or speaks another protocol: is what listens there the kubelet? ss -xlp names it"
 
-// Readable removes from an error of a call the text that gRPC puts around the cause, which is the name of the code and
-// the progress of the call. limit is the timeout of the call, for the message about a call without an answer.
+// Readable removes the text that gRPC adds around the cause of a failed call, such as the name of the code. limit is
+// the timeout of the call, for the message if there was no answer.
 func Readable(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -27,13 +27,13 @@ func Readable(err error, limit time.Duration) error {
 	if s.Code() == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer after %v: is what listens there the kubelet, and is it well?", limit)
 	}
-	if s.Code() != codes.Unavailable { // no kubelet returns it, so it is about the connection
+	if s.Code() != codes.Unavailable { // no kubelet returns this code, so it concerns the connection
 		return errors.New(s.Message())
 	}
-	// The message reads connection error: desc = "transport: …: dial unix /x: connect: …"
+	// The message is connection error: desc = "transport: …: dial unix /x: connect: …"
 	// (internal/transport/http2_client.go).
 	if _, cause, ok := strings.Cut(s.Message(), ": connect: "); ok && strings.Contains(s.Message(), "dial unix ") {
-		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // the caller names the socket
+		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // the caller adds the socket
 	}
 	return errors.New(hungUp)
 }

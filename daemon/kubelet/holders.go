@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet asks the kubelet which devices its pods hold and which it counts. It reads the PodResources service and
-// the checkpoint of the device manager.
+// Package kubelet queries the kubelet for the devices that its pods hold and that it counts. It uses the PodResources
+// service and the checkpoint of the device manager.
 package kubelet
 
 import (
@@ -17,50 +17,52 @@ import (
 )
 
 const (
-	// podResourcesLimit bounds a question to the kubelet.
+	// podResourcesLimit is the maximum duration of a query.
 	podResourcesLimit = 5 * time.Second
-	// podResourcesSize is the largest answer in bytes. The kubelet itself sets no limit.
+	// podResourcesSize is the maximum size of an answer in bytes. The kubelet has no limit.
 	podResourcesSize = 64 << 20
-	// rememberedFirst is how long an answer by the checkpoint alone holds at first. Each later one holds twice as long,
-	// at most rememberedLast. The kubelet removes pods that are gone from it only when it writes it. It may still name a
-	// pod that has ended just after that, while an init container has its device for hours.
+	// rememberedFirst is the initial time for which an entry that only the checkpoint has is accepted. Each repetition
+	// doubles it, up to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes it. So
+	// the checkpoint may name a pod that has ended since it was written. It may also name a pod whose init container
+	// has the device for hours.
 	rememberedFirst = 20 * time.Second
 	rememberedLast  = 10 * time.Minute
 )
 
-// Holding is the kubelet's answer whether a pod holds a device.
+// Holding says whether a pod holds a device, according to the kubelet.
 type Holding int
 
 const (
 	// Unknown means that the kubelet gave no answer.
 	Unknown Holding = iota
-	// Held means that the kubelet lists a pod that holds it.
+	// Held means that the kubelet lists a pod that holds the device.
 	Held
-	// Named means that the kubelet lists no pod that holds it, but has written it into its checkpoint again. It does so for a
-	// pod in which only an init container has a device.
+	// Named means that the kubelet lists no pod with the device, but has written the device into its checkpoint again.
+	// This happens for a pod in which only an init container has the device.
 	Named
-	// Noted means that no pod holds it, but the kubelet's checkpoint still names it. When the plugin sends a list, the kubelet
-	// writes the checkpoint again, without the pods that have gone.
+	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names it. When the plugin
+	// sends a list, the kubelet writes the checkpoint again, without ended pods.
 	Noted
-	// Free means that certainly no pod holds it.
+	// Free means that certainly no pod holds the device.
 	Free
 )
 
-// Answer is the kubelet's answer about its devices.
+// Answer has the kubelet's facts about the devices.
 type Answer struct {
-	Asked    time.Time           // when the kubelet was asked
-	Holdings map[string]Holding  // by the ID of the device
-	Kubelet  string              // tells the kubelet from those before and after it, or empty if unknown
-	Booked   map[string][]string // UIDs of the pods that the checkpoint names, by the device, or nil if it was not read
+	Asked    time.Time           // when the kubelet was queried
+	Holdings map[string]Holding  // by device ID
+	Kubelet  string              // identifies the kubelet process, or empty if unknown
+	Booked   map[string][]string // UIDs of the pods in the checkpoint by device ID, or nil if it was not read
 	Written  time.Time           // when the kubelet wrote the checkpoint
 }
 
-// Holders asks the kubelet which devices its pods hold.
+// Holders queries which devices the kubelet's pods hold.
 type Holders struct {
 	Socket string // of the kubelet's PodResources service
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon reports that the next answer may differ. Part of the last answer was new, and holds when it is repeated.
+	// Soon reports that the next answer may differ. A part of the last answer was new, and is accepted only when it is
+	// repeated.
 	Soon bool
 
 	missed     map[string]bool       // devices that the last answer did not name
@@ -68,24 +70,24 @@ type Holders struct {
 	pods       map[string][]api.Pod  // of the last answer
 }
 
-// remembered is when Ask has answered that the checkpoint alone names a device.
+// remembered records that Ask has returned a device that only the checkpoint names.
 type remembered struct {
 	at      time.Time
-	stands  time.Duration // for how long
-	written time.Time     // the checkpoint that named it
+	stands  time.Duration // for how long this is accepted
+	written time.Time     // when the checkpoint was written
 }
 
-// Ask returns for each of the devices whether the kubelet's pods hold it. A device is free if neither the pods nor the
-// kubelet's checkpoint name it, and did not the last time either. Between our answer to Allocate and the checkpoint it is
-// in neither. One that the checkpoint alone names is [Noted], which Ask returns now and then. If the next checkpoint
-// of the kubelet still names it, a pod holds it. The kubelet does not list a pod whose init container alone has a device.
-// Ask blocks until the kubelet has answered, at most five seconds. One call at a time.
+// Ask returns for each device whether the kubelet's pods hold it. A device is free if it is missing in both the pods
+// and the checkpoint twice in a row. Between our answer to Allocate and the writing of the checkpoint, a device is in
+// neither. A device that only the checkpoint names is [Noted], which Ask returns from time to time. If the next
+// checkpoint of the kubelet still names it, a pod holds it. The kubelet does not list a pod in which only an init
+// container has a device. Ask blocks until the kubelet has answered, for at most five seconds. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
 	h.missed, h.Soon = nil, false
-	// In this order, because for a device that is given out in between, only the checkpoint would name it if it were read
-	// last.
+	// The checkpoint is read first, because otherwise a device that is allocated in between would only be in the
+	// checkpoint.
 	saved, written, err := booked(h.Dir)
 	if err != nil {
 		return a, err
@@ -141,8 +143,8 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	return podsOf(answer), nil
 }
 
-// In identifies the kubelet of a directory from those before and after it, because each makes a new socket. It returns ""
-// if there is none.
+// In identifies the kubelet process of a directory, because each process creates a new socket. It returns "" if there
+// is none.
 func In(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {

@@ -48,15 +48,15 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted is the error of a kubelet that does not report which devices it counts. It is one before 1.21, or one
-// before 1.28 in which the feature gate KubeletPodResourcesGetAllocatable is off.
+// ErrNotCounted is returned if the kubelet does not report which devices it counts. This is so before 1.21, and before
+// 1.28 if the feature gate KubeletPodResourcesGetAllocatable is off.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so that another plugin with one of our " +
 
 	"resources is not noticed")
 
-// Allocatable asks the kubelet's PodResources service at socket which devices it counts as healthy. It returns the sorted
-// IDs by resource, which are those of the shares if the resource has shares. It blocks until the kubelet has answered, at
-// most five seconds.
+// Allocatable queries the kubelet's PodResources service at socket for the devices that it counts as healthy. It
+// returns the sorted IDs by resource. For a resource with shares they are the IDs of shares. It blocks until the
+// kubelet has answered, for at most five seconds.
 func Allocatable(ctx context.Context, socket string) (map[string][]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
@@ -67,7 +67,7 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).GetAllocatableResources(ctx,
 		&podresources.AllocatableResourcesRequest{})
-	// kubernetes v1.27 pkg/kubelet/apis/podresources/server_v1.go has "Pod Resources API GetAllocatableResources
+	// kubernetes v1.27 pkg/kubelet/apis/podresources/server_v1.go returns "Pod Resources API GetAllocatableResources
 	// disabled"
 	if s := status.Convert(err); s.Code() == codes.Unimplemented || s.Code() == codes.Unknown && strings.Contains(s.Message(), "disabled") {
 		return nil, fmt.Errorf("ask %s: %w", socket, ErrNotCounted)
@@ -86,7 +86,7 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	return ids, nil
 }
 
-// podResources returns a connection to the kubelet's PodResources service. The first call makes it.
+// podResources returns a connection to the kubelet's PodResources service. The first call connects.
 func podResources(socket string) (*grpc.ClientConn, error) {
 	client, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))

@@ -19,8 +19,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// Standin takes the place of the kubelet where there is no cluster. Plugins register with it. It gives their devices to pods, which
-// have one container that never starts, and lists these pods. Its methods are safe for concurrent use.
+// Standin simulates the kubelet if there is no cluster. Plugins register with it. It gives their devices to pods, which
+// have one container that never starts, and it lists these pods. Its methods are safe for concurrent use.
 type Standin struct {
 	pluginapi.UnimplementedRegistrationServer
 	podresources.UnimplementedPodResourcesListerServer
@@ -32,11 +32,11 @@ type Standin struct {
 	pods    []*podresources.PodResources
 }
 
-// registered is a plugin that serves a resource.
+// registered is a plugin that has registered a resource.
 type registered struct {
 	client  pluginapi.DevicePluginClient
-	prefers bool                // it answers GetPreferredAllocation
-	devices []*pluginapi.Device // as last sent, or nil before the first list
+	prefers bool                // supports GetPreferredAllocation
+	devices []*pluginapi.Device // the last list, or nil before the first one
 }
 
 // StandIn serves kubelet.sock in the directory plugins, and PodResources on the socket pods, until ctx ends.
@@ -58,7 +58,7 @@ func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
 	return s, nil
 }
 
-// Register takes a plugin. As the kubelet does, it asks for the plugin's options before it returns.
+// Register registers a plugin. Like the kubelet, it requests the plugin's options before it returns.
 func (s *Standin) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	conn, err := grpc.NewClient("unix:"+filepath.Join(s.dir, r.GetEndpoint()), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *Standin) Knows(resource string) bool {
 	return s.plugins[resource] != nil && s.plugins[resource].devices != nil
 }
 
-// healthy returns the IDs of the healthy devices, without those that are taken.
+// healthy returns the IDs of the healthy devices that are not taken.
 func (p *registered) healthy(taken []string) (ids []string) {
 	for _, d := range p.devices {
 		if d.GetHealth() == pluginapi.Healthy && !slices.Contains(taken, d.GetID()) {

@@ -15,12 +15,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// errUnknown is the error of an ID that the kubelet took from the list of another plugin.
+// errUnknown is returned for an ID that the kubelet took from another plugin's list.
 var errUnknown = errors.New("not a device of this resource")
 
-// pick finds the devices whose shares the kubelet names, sorted by ID and each once. For each device it returns the IDs
-// by which the kubelet named it. All must be healthy. A device whose reset failed is allowed for a container whose start
-// failed at that reset.
+// pick returns the devices of the given shares, sorted by ID and without duplicates. For each device it also returns
+// the IDs that the kubelet used. All devices must be healthy. A device whose reset failed is accepted for a container
+// that failed to start because of that reset.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -45,8 +45,8 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayGoOn reports whether a container may start with a device that is not healthy. Its pod has held the device since
-// before. The device must be cordoned and have no other fault, or its reset must have failed, which is tried again now.
+// mayGoOn reports whether a container may start with an unhealthy device. Its pod must already have held the device.
+// The device must be cordoned and have no other fault, or its reset must have failed, which is now tried again.
 func mayGoOn(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
@@ -56,7 +56,7 @@ func mayGoOn(d *inventory.Status) bool {
 	return true
 }
 
-// find returns the device of a share that the kubelet names, also by an earlier ID, or nil.
+// find returns the device of a share, also by an earlier ID, or nil.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {
 		if d := offer.Find(id); d != nil {
@@ -69,14 +69,14 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// unused refuses devices that only the pod which holds them may have. The kubelet gives none to a new pod before it has
-// taken it from the old one. So that pod is gone, and no other pod may see its data.
+// unused returns an error for devices that only the pod which holds them may have. The kubelet gives such a device to a
+// new pod only after it has taken it from the old one. So the old pod is gone, and the new pod must not see its data.
 func (s service) unused(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
 			return fmt.Errorf("%s is unhealthy: a pod holds it as %s, of another number of shares", d.Device.ID, old[0])
 		}
-		if s.Resource.Shares > 1 { // the other shares' pods are using it
+		if s.Resource.Shares > 1 { // pods with the other shares are using it
 			continue
 		}
 		if d.Barred != "" {
@@ -90,7 +90,7 @@ func (s service) unused(devices []*inventory.Status) error {
 	return nil
 }
 
-// shorten keeps an ID that the kubelet made up from filling a pod's status.
+// shorten limits the length of an invalid ID in the status of a pod.
 func shorten(id string) string {
 	if len(id) > 80 {
 		return fmt.Sprintf("%.80q… (%d bytes)", id, len(id))
@@ -98,8 +98,8 @@ func shorten(id string) string {
 	return fmt.Sprintf("%q", id)
 }
 
-// answer returns the answer for a container that uses all these devices. It has their nodes or their CDI names, never
-// both.
+// answer returns the response for a container that uses all these devices. It contains either their nodes or their CDI
+// names.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	if s.Resource.Member != nil {
 		return s.answerBundles(devices)
@@ -125,7 +125,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 				answer.Devices = append(answer.Devices, s.spec(n))
 			}
 		}
-		// Also with CDI, because the last of several devices in a spec that set one variable would win.
+		// Variables are set here even with CDI, because if several devices set the same variable in their specs, only
+		// the last one would take effect.
 		for key, value := range d.Allocation.Env {
 			if before := answer.Envs[key]; before != "" {
 				value = before + "," + value
@@ -139,12 +140,13 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 	return answer, nil
 }
 
-// expand returns the values of a template for these devices, joined by commas, or a template without a placeholder as it is.
+// expand returns the values of a template for these devices, joined by commas. A template without a placeholder is
+// returned unchanged.
 func expand(template string, devices []*inventory.Status) string {
 	var values []string
 	for _, d := range devices {
 		function, node := device.FunctionIn(d.Device.SysPath), ""
-		if function == "" && d.Device.Udev != nil { // of a VFIO group, which is no part of its PCI functions
+		if function == "" && d.Device.Udev != nil { // for a VFIO group, which is not below its PCI functions
 			function = d.Device.Udev.Properties.Value("PCI_SLOT_NAME")
 		}
 		if i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return !n.Shared() }); i >= 0 {
@@ -167,7 +169,7 @@ func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
 	return &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions}
 }
 
-// nodesPresent returns an error if a node that the devices need is absent at this moment.
+// nodesPresent returns an error if a node that the devices need does not exist now.
 func (s service) nodesPresent(devices []*inventory.Status) error {
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {
@@ -179,7 +181,7 @@ func (s service) nodesPresent(devices []*inventory.Status) error {
 	return nil
 }
 
-// cdiNames returns the names by which the container runtime finds the devices, or none if the container gets their nodes.
+// cdiNames returns the CDI names of the devices, or none if the container gets their nodes.
 func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 	if s.Resource.CDI == nil {
 		return nil, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// parts returns devices with each bundle replaced by its members.
+// parts replaces each bundle in devices by its members.
 func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	for _, d := range devices {
 		all = append(all, d.Parts()...)
@@ -24,14 +24,14 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// share is the service of a member's resource with the members of some bundles.
+// share is the service of a member's resource with the members of some bundles that belong to it.
 type share struct {
 	service
 	devices []*inventory.Status
 }
 
-// shares sorts the members of bundles by their resources, in the order of the members. For a resource that has no bundles it
-// returns its own service with the devices. The error is that of a resource that a reload has removed.
+// shares groups the members of bundles by resource, in the order of the members. For a resource without bundles it
+// returns the resource's own service with the devices. It returns an error if a reload has removed a member's resource.
 func (s service) shares(devices []*inventory.Status) (all []share, err error) {
 	if s.Resource.Member == nil {
 		return []share{{s, devices}}, nil
@@ -50,8 +50,8 @@ func (s service) shares(devices []*inventory.Status) (all []share, err error) {
 	return all, nil
 }
 
-// answerBundles returns the answer for a container that uses all these bundles, which is what the resources of the members
-// would give it, and the members of each in an annotation.
+// answerBundles returns the response for a container that uses all these bundles. It merges the responses of the
+// members' resources, and adds an annotation with the members of each bundle.
 func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	all, err := s.shares(bundles)
 	if err != nil {
@@ -89,8 +89,8 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 	return whole, nil
 }
 
-// ready returns why devices cannot be used by the container that is about to start, or nil. The names or nodes that the
-// container was given may be from before a reboot.
+// ready returns an error if the starting container cannot use the devices. The names or nodes that the container got
+// may be from before a reboot.
 func (s service) ready(devices []*inventory.Status) error {
 	all, err := s.shares(devices)
 	if err != nil {
@@ -109,7 +109,8 @@ func (s service) ready(devices []*inventory.Status) error {
 	return nil
 }
 
-// start prepares devices for a container, the members of bundles by the rules of their own resources, all at once.
+// start prepares all devices for a container at the same time. Members of bundles are prepared by the rules of their
+// own resources.
 func (s service) start(ctx context.Context, devices []*inventory.Status) error {
 	all, err := s.shares(devices)
 	if err != nil {

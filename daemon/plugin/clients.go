@@ -16,20 +16,21 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// maxClients is how many connections a socket of ours has at once. The kubelet has one for its stream, and a second one
-// while we register (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, client.go and handler.go).
+// maxClients is the maximum number of connections to one of our sockets. The kubelet has one connection for its stream,
+// and another one while we register (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, client.go and
+// handler.go).
 const maxClients = 8
 
-// clients is a listener that bounds the connections, and with them our descriptors. It always lets a new client in, since
-// it may be the kubelet. For that it closes the oldest client that is not the kubelet.
+// clients is a listener that limits the number of connections, and so of our descriptors. It always accepts a new
+// client, because that may be the kubelet. If there are too many, it closes the oldest client other than the kubelet.
 type clients struct {
 	*net.UnixListener
 	isKubelet func(*client) bool
 	log       *slog.Logger
 
 	mu   sync.Mutex
-	open []*client // the oldest first
-	full bool      // which was logged
+	open []*client // sorted by age, oldest first
+	full bool      // and this was logged
 }
 
 // client is a connection to our socket.
@@ -59,7 +60,7 @@ func (l *clients) Accept() (net.Conn, error) {
 	}
 }
 
-// add notes a client and returns the one to close for it, or nil.
+// add adds a client. It returns the client to close in exchange, or nil.
 func (l *clients) add(c *client) (oldest *client) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +85,7 @@ func (c *client) Network() string { return "unix" }
 // String returns the process.
 func (c *client) String() string { return fmt.Sprintf("process %d", c.pid) }
 
-// clientOf returns the client whose call it is, or nil.
+// clientOf returns the client of the current call, or nil.
 func clientOf(ctx context.Context) *client {
 	if p, ok := peer.FromContext(ctx); ok {
 		c, _ := p.Addr.(*client)
@@ -93,7 +94,8 @@ func clientOf(ctx context.Context) *client {
 	return nil
 }
 
-// peerOf asks the kernel for the process at the other end, which has connected, or listens if c is a client.
+// peerOf returns the process at the other end, as the kernel recorded it. That process has connected, or listens if c
+// is a client.
 func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 	raw, err := c.SyscallConn()
 	if err == nil {

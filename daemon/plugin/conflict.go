@@ -15,60 +15,64 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// Two plugins may serve one name. The kubelet asks the one that registered last for devices, takes the lists of both, and
-// keeps the stream of the first open, which therefore learns nothing. Before 1.37 the end of any stream of a name cuts
-// off the plugin that registered last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go,
-// runClient). From 1.37 on the kubelet counts the last list as long as any stream of the name is open (v1.37, manager.go,
-// PluginDisconnected).
+// Two plugins may serve the same resource name. The kubelet requests devices from the plugin that registered last,
+// accepts lists from both, and keeps the stream of the first one open. So the first plugin does not notice. Before
+// 1.37, the end of any stream for the name disconnects the plugin that registered last (kubernetes v1.36
+// pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as
+// long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// So an endpoint asks the kubelet for its count before it registers a resource that yields, and after each event of other
-// plugins. If another plugin serves the name, the resource is held back. The endpoint does not register it, or if the other
-// plugin came later, our stream stays open and silent. The endpoint registers it once the other plugin has ended.
+// So an endpoint queries the kubelet's device list before it registers a resource that yields, and after each event of
+// another plugin. If another plugin serves the name, the resource is held back. This means that the endpoint does not
+// register it. If the other plugin came later, our stream stays open, but sends nothing. The endpoint registers the
+// resource after the other plugin has ended.
 const (
-	// askPause is the least time between an answer and the next question.
+	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
-	// askAgain is when to ask again before an answer counts. A list, or the end of a stream, may be under way.
+	// askAgain is the delay before the query that must confirm an answer. In between, a list or the end of a stream may
+	// be in transit.
 	askAgain = 300 * time.Millisecond
-	// askLate is when to ask after a second registration. The kubelet may deal with the end of the first stream after it.
+	// askLate is the delay of a query after a second registration. The kubelet may process the end of the first stream
+	// after that registration.
 	askLate = time.Second
-	// unanswered is when to ask again after the kubelet has not answered.
+	// unanswered is the delay of the next query after the kubelet has not answered.
 	unanswered = 10 * time.Second
-	// returnPause is how long a plugin that has ended may take to restart before ours is registered.
+	// returnPause is the time in which another plugin that has ended may restart before we register.
 	returnPause = time.Second
-	// kubeletGrace is how long the other plugin may take to register with a kubelet that has restarted. A common one that polls
-	// took 5.9 s.
+	// kubeletGrace is the time in which the other plugin may register with a restarted kubelet. A common plugin that
+	// polls took 5.9 s.
 	kubeletGrace = 10 * time.Second
-	// heldInterval is how often to ask without an event while the resource is held back.
+	// heldInterval is the interval of queries without an event while the resource is held back.
 	heldInterval = time.Minute
-	// registerAgainAfter is the least time between two registrations because of an answer, unless a plugin has ended.
+	// registerAgainAfter is the minimum time between two registrations caused by an answer, unless a plugin has ended.
 	registerAgainAfter = time.Minute
 )
 
-// conflict is what an endpoint knows of another plugin with its name. Run owns it, except for asked.
+// conflict is the knowledge of an endpoint about another plugin with its resource name. Only Run uses it, except for
+// asked.
 type conflict struct {
 	e       *Endpoint
-	asked   atomic.Bool       // the kubelet has asked us for devices while the resource was held back. Run takes it
-	last    time.Time         // of the last answer
-	next    time.Time         // of the next question, or zero if only an event leads to one
-	events  int               // of other plugins before the last question
-	suspect string            // what the last answer shows. The next one confirms it
+	asked   atomic.Bool       // the kubelet has requested devices from us while the resource was held back; Run resets it
+	last    time.Time         // time time of the last answer
+	next    time.Time         // time of the next query, or zero if only an event triggers one
+	events  int               // number of events of other plugins before the last query
+	suspect string            // evidence in the last answer, which the next one must confirm
 	given   map[string]string // containers that had devices of another plugin when this endpoint registered
-	taken   time.Time         // of the last registration because of an answer
-	ended   int               // plugins that had ended by then
+	taken   time.Time         // time of the last registration that an answer caused
+	ended   int               // number of number of plugins that had ended by then
 	hold    *hold             // nil if the resource is not held back
 }
 
-// hold is what is known of the other plugin while the resource is held back.
+// hold has the facts about the other plugin while the resource is held back.
 type hold struct {
 	kubelet   identity
-	restarted bool      // the kubelet has not counted devices of the other plugin since it restarted
-	rival     int       // the newest plugin at the beginning, which is most likely the other one, or 0
-	ended     int       // plugins that have ended so far
-	until     time.Time // when the other plugin should be back, or zero if no end was seen
+	restarted bool      // the kubelet has restarted, and has not counted devices of the other plugin since then
+	rival     int       // the newest plugin at the start, which is most likely the other one, or 0
+	ended     int       // number of number of plugins that have ended so far
+	until     time.Time // deadline for the return of the other plugin, or zero if no plugin has ended
 }
 
-// begin forgets what belongs to an earlier registration. A kubelet that has known an endpoint may deal with its end after this, in
-// spite of all pauses.
+// begin clears the facts of an earlier registration. If the kubelet knew an earlier endpoint, it may process the end of
+// that one later, in spite of all pauses.
 func (c *conflict) begin(known bool) {
 	c.forget()
 	if known {
@@ -76,13 +80,14 @@ func (c *conflict) begin(known bool) {
 	}
 }
 
-// forget leaves out of account what the kubelet has counted, and what another plugin has given to containers, so far.
+// forget makes Run ignore what the kubelet has counted, and what another plugin has given to containers, so far.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
-// precheck asks the kubelet whether another plugin serves the resource. It returns when to look again, or 0 to register.
+// precheck queries the kubelet whether another plugin serves the resource. It returns the delay until the next check,
+// or 0 to register now.
 func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Duration) {
 	e := c.e
 	if !e.Resource.Yields || e.Counted == nil {
@@ -99,7 +104,7 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	case err != nil:
 		return e.again(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
 			"in a [[resource]] of that name", e.Resource.Name, err))
-	case c.suspect == "": // it may be the list of our last endpoint
+	case c.suspect == "": // it may still be the list of our last endpoint
 		c.suspect, wait = counted[0], askAgain
 	default:
 		return c.holdBack(sock, "the kubelet counts "+counted[0])
@@ -108,8 +113,8 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	return wait
 }
 
-// compare asks for the kubelet's count if another plugin has come, has ended or may have sent a list, and acts on the
-// answer. It returns when to ask again, or 0 for the next event. Our stream is open.
+// compare queries the kubelet's device list if another plugin has come, has ended or may have sent a list, and reacts
+// to the answer. It returns the delay until the next query, or 0 to wait for an event. Our stream must be open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	_, ended, events := e.Watch.others()
@@ -151,20 +156,20 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	case again > 0 && ended == c.ended:
 		return c.askIn(again)
 	}
-	// The kubelet takes the end of another plugin for ours.
+	// The kubelet has mistaken the end of another plugin for ours.
 	c.taken, c.ended, c.suspect = time.Now(), ended, ""
 	e.Log.Warn("registering again", "err", errors.New("the kubelet counts no device of the resource"))
 	e.streams.end()
 	return settlePause
 }
 
-// askIn sets when to ask next, and returns it.
+// askIn sets the time of the next query, and returns wait.
 func (c *conflict) askIn(wait time.Duration) time.Duration {
 	c.next = time.Now().Add(wait)
 	return wait
 }
 
-// healthy reports whether the kubelet should count a device.
+// healthy reports whether the kubelet should count at least one device.
 func (c *conflict) healthy() bool {
 	snapshot, _ := c.e.Inventory.Snapshot()
 	return slices.ContainsFunc(snapshot.Offer(c.e.Resource.Name).Devices, func(s *inventory.Status) bool {
@@ -173,7 +178,7 @@ func (c *conflict) healthy() bool {
 }
 
 // givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It may
-// be one of ours, with which the other plugin does not show in any list.
+// be one of our IDs, in which case no list reveals the other plugin.
 func (c *conflict) givenNow() string {
 	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
@@ -184,7 +189,7 @@ func (c *conflict) givenNow() string {
 	return ""
 }
 
-// Foreign returns the ID of a device that the kubelet counts for the resource and that we do not have, or "".
+// Foreign returns the ID of a device that the kubelet counts for the resource and that is not ours, or "".
 func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)
@@ -194,7 +199,7 @@ func (e *Endpoint) Foreign(counted []string) string {
 	return ""
 }
 
-// holdBack begins to hold the resource back.
+// holdBack starts to hold back the resource.
 func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	e := c.e
 	live, ended, _ := e.Watch.others()
@@ -217,9 +222,9 @@ func (c *conflict) setHeld(shows string) {
 	})
 }
 
-// reconsider decides whether the resource stays held back. It does not once the kubelet has asked us for devices, or once the
-// other plugin has ended, or has not come to a new kubelet, and has had the time to come back. It returns when to look
-// again, or 0 if the resource is not held back.
+// reconsider decides whether the resource is still held back. It is not if the kubelet has requested devices from us.
+// It is also not if the other plugin has ended, or has not registered with a new kubelet, and has had enough time to
+// return. It returns the delay until the next check, or 0 if the resource is not held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
 	if c.asked.Swap(false) && e.streams.open() {
@@ -263,20 +268,20 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	if len(counted) == 0 || c.leftover(live) {
 		return c.release()
 	}
-	if h.until = (time.Time{}); !slices.Contains(live, h.rival) { // it has restarted
+	if h.until = (time.Time{}); !slices.Contains(live, h.rival) { // the other plugin has restarted
 		h.rival = newest(live)
 	}
 	return heldInterval
 }
 
-// leftover reports whether what the kubelet counts is the last list of the other plugin, which has ended. A kubelet from
-// 1.37 counts that as long as our stream is open.
+// leftover reports whether the kubelet counts the last list of the other plugin, which has ended. Since 1.37, the
+// kubelet counts that list as long as our stream is open.
 func (c *conflict) leftover(live []int) bool {
 	open := c.e.streams.open() || c.e.Parked.has(c.e.Resource.Name)
 	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
 }
 
-// release ends the holding back after the other plugin has ended. It returns when to register.
+// release ends the hold after the other plugin has ended. It returns the delay until the registration.
 func (c *conflict) release() time.Duration {
 	k := &c.e.kubelet
 	k.registered, k.pause, k.notBefore = identity{}, 0, time.Time{}
@@ -292,8 +297,8 @@ func (c *conflict) notHeld() {
 	c.e.Log.Info("resource no longer held back")
 }
 
-// unpark closes the connection of an earlier endpoint that was kept for the other plugin, and our stream. It returns how
-// long the kubelet needs to deal with their end, or 0 if there was none.
+// unpark closes the connection of an earlier endpoint that was kept open because of the other plugin, and our stream.
+// It returns the time that the kubelet needs to process their end, or 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.open()
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugin is a resource as the kubelet sees it. It has a socket in the kubelet's device plugin directory, is
-// registered with the device manager, and serves the DevicePlugin API v1beta1.
+// Package plugin serves resources to the kubelet as a device plugin. Each resource has a socket in the kubelet's device
+// plugin directory, is registered with the device manager, and serves the DevicePlugin API v1beta1.
 //
-// An endpoint never acts on the content of an event. After each event it looks at four things (our socket, kubelet.sock,
-// the open stream, the last registration) and does the missing steps. So a hint that is lost, repeated or late does no
-// harm, and the slow look without a hint ends in the same state.
+// An endpoint never relies on the content of an event. After each event it checks four things (our socket,
+// kubelet.sock, the open stream, the last registration) and takes the missing steps. So a lost, repeated or late event
+// does no harm, and a periodic check without an event leads to the same state.
 package plugin
 
 import (
@@ -31,45 +31,45 @@ import (
 )
 
 const (
-	// eager is how long after a new kubelet.sock, and eagerPause how often, a connection is tried without a longer pause.
-	// The kubelet binds before it listens, so the first attempt may be refused.
+	// eager is the time after a new kubelet.sock in which connections are tried every eagerPause. The kubelet binds its
+	// socket before it listens, so the first attempt may be refused.
 	eager      = time.Second
 	eagerPause = time.Millisecond
-	// backstop is how often an endpoint without a stream looks without a hint.
+	// backstop is the interval of checks without an event while there is no stream.
 	backstop = time.Second
-	// registerLimit bounds a Register call, during which the kubelet dials us.
+	// registerLimit is the maximum duration of a Register call, during which the kubelet connects to us.
 	registerLimit = 3 * time.Second
-	// streamLimit is how long after a registration the kubelet may take to open its stream.
+	// streamLimit is the maximum time between a registration and the opening of the kubelet's stream.
 	streamLimit = time.Second
-	// settlePause is the least time between the end of a stream and the next registration with the same kubelet. Its
-	// device manager may still be busy with the end of the old one, and would then cut off the new one (before 1.37).
+	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet.
+	// Before 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause is the same where an endpoint before this one has ended, of which only the time is known.
+	// restartPause is the same for the end of an earlier endpoint, of which only the time is known.
 	restartPause = 2 * settlePause
-	// lastPause is the longest time between two attempts to register.
+	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
-	// receiveSize is the largest request in bytes. GetPreferredAllocation carries the IDs of all free devices.
+	// receiveSize is the maximum size of a request in bytes. GetPreferredAllocation contains the IDs of all free
+	// devices.
 	receiveSize = 16 << 20
 )
 
-// Resource is what an endpoint offers, and how.
+// Resource configures an endpoint.
 type Resource struct {
 	Name        string
-	Shares      int               // how many times each device is offered. 0 is 1
-	Spread      bool              // prefer the devices with the fewest shares taken to those that are close to each other
+	Shares      int               // number of times that each device is offered; 0 means 1
+	Spread      bool              // prefer devices with the fewest shares in use over devices that are near each other
 	Permissions string            // of "rwm", for the nodes of a container
-	Optional    bool              // the kubelet hears of it only once it has a device
-	Yields      bool              // it is not registered while another plugin serves its name
-	Variable    string            // environment variable in which a container finds the IDs of its devices
-	Env         map[string]string // more variables, with {id}, {pci} and {node} for each device
-	// CDI returns the names by which the container runtime finds devices in a CDI spec, or an error with the reason why
-	// it would not. Allocate calls it. If it is nil, containers get the device nodes.
+	Optional    bool              // registered with the kubelet only after it has had a device
+	Yields      bool              // not registered while another plugin serves its name
+	Variable    string            // environment variable with the IDs of a container's devices
+	Env         map[string]string // more variables, in which {id}, {pci} and {node} are replaced for each device
+	// CDI returns the CDI names of devices, or an error if the container runtime could not resolve them. Allocate calls
+	// it. If it is nil, containers get device nodes instead.
 	CDI func(devices []*inventory.Status) ([]string, error)
-	// Start prepares devices for a container that is about to start. It may block for as long as ctx allows. It may be
-	// nil.
+	// Start prepares devices for a starting container. It may block for as long as ctx allows. It may be nil.
 	Start func(ctx context.Context, devices []*inventory.Status) error
-	// Member returns the resource of a member of the bundles that this resource has. The error is that of a resource which is
-	// not configured any more. Allocate calls it. It is nil for a resource that has no bundles.
+	// Member returns the resource of a bundle's member. It returns an error if that resource is no longer configured.
+	// Allocate calls it. It is nil if this resource has no bundles.
 	Member func(resource string) (Resource, error)
 }
 
@@ -81,22 +81,23 @@ type Endpoint struct {
 	Host      *device.Host
 	Watch     *Watch
 	Log       *slog.Logger
-	// Allocated is called with the devices that a container is given, before the kubelet has its answer. It must not
-	// block. It may be nil.
+	// Allocated is called with the devices of a container before the kubelet gets the answer. It must not block. It may
+	// be nil.
 	Allocated func([]*inventory.Status)
 	Metrics   Metrics
 	Changed   func() // called when the endpoint's [Status] has changed, or nil
-	// Counted asks the kubelet which devices of the resource it counts as healthy, of any plugin. It may block for some
-	// seconds. The error is [kubelet.ErrNotCounted] of a kubelet that never answers. If it is nil, nothing is held back.
+	// Counted queries the kubelet for the devices of the resource that it counts as healthy, from any plugin. It may
+	// block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If it is
+	// nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	Parked  *Parked // connections that outlive the endpoint while it is held back, or nil
-	// Before is when the last endpoint of the resource, also of another process, was registered or ended, or zero. A
-	// kubelet that was there then has to deal with its end first.
+	Parked  *Parked // connections that outlive the endpoint while the resource is held back, or nil
+	// Before is the time when the last endpoint of the resource, possibly of another process, was registered or ended,
+	// or zero. A kubelet that existed then must first process the end of that endpoint.
 	Before time.Time
 
 	probe    liveness.Probe
 	status   atomic.Value // of Status
-	server   *grpc.Server // serves all incarnations of the socket
+	server   *grpc.Server // serves all successive sockets of the endpoint
 	streams  streams
 	conflict conflict
 	socket   socket
@@ -107,7 +108,7 @@ type Endpoint struct {
 func (e *Endpoint) Status() api.Standing {
 	s := e.last()
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
-		s.Complaint = "" // it is about the next kubelet
+		s.Complaint = "" // it concerns the kubelet that comes next
 	}
 	return s
 }
@@ -118,8 +119,8 @@ func (e *Endpoint) last() api.Standing {
 	return s
 }
 
-// Run serves the resource until ctx ends, registering with every kubelet that comes. It calls started after the first
-// look for one. The socket is there by then, if the kubelet's directory is.
+// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started after the first check
+// for a kubelet. The socket exists by then, if the kubelet's directory does.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
 	e.Log = e.Log.With("resource", e.Resource.Name)
@@ -128,7 +129,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	e.conflict.e, e.kubelet.begun = e, time.Now()
 	e.Parked = cmp.Or(e.Parked, &Parked{})
 	e.server = e.newServer()
-	defer func() { // the kubelet sees its stream end
+	defer func() { // this ends the kubelet's stream
 		e.server.Stop()
 		e.socket.drop()
 	}()
@@ -138,7 +139,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var devices <-chan struct{} // closed when they change, while the kubelet is not to hear of the resource
+	var devices <-chan struct{} // closed when the devices change, while the resource is not to be registered
 	for {
 		select {
 		case <-ctx.Done():
@@ -163,13 +164,14 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	}
 }
 
-// Alive returns once Run has made progress or has ended, or with the error of ctx. It may take as long as the kubelet may
-// take to answer.
+// Alive returns once Run has made progress or has ended, or with the error of ctx. This may take as long as the kubelet
+// needs to answer.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// unwanted returns a channel that is closed when the devices change, until an optional resource has had one, or else nil.
+// unwanted returns a channel that is closed when the devices change, if an optional resource has had no device yet.
+// Otherwise it returns nil.
 func (e *Endpoint) unwanted() <-chan struct{} {
 	snapshot, changed := e.Inventory.Snapshot()
 	if !e.Resource.Optional || len(snapshot.Offer(e.Resource.Name).Devices) > 0 {
@@ -179,8 +181,8 @@ func (e *Endpoint) unwanted() <-chan struct{} {
 	return changed
 }
 
-// converge does the steps that are missing until the kubelet knows our devices. It returns when to look again without a
-// hint, or 0 for never.
+// converge takes the missing steps until the kubelet knows our devices. It returns the delay until the next check
+// without an event, or 0 for none.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
 		e.complain("endpoint not listening", err)
@@ -219,16 +221,16 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	return e.register(ctx, kubelet)
 }
 
-// ensureSocket makes our socket if it is not there, and serves it.
+// ensureSocket creates and serves our socket if it does not exist.
 func (e *Endpoint) ensureSocket() error {
 	made, err := e.socket.ensure()
 	if made != nil {
-		go e.server.Serve(&clients{UnixListener: made, isKubelet: e.streams.isKubelet, log: e.Log}) // until either is closed
+		go e.server.Serve(&clients{UnixListener: made, isKubelet: e.streams.isKubelet, log: e.Log}) // until either of the two is closed
 	}
 	return err
 }
 
-// absent returns why there is no kubelet to register with.
+// absent returns an error if there is no kubelet to register with.
 func absent(path string) error {
 	if _, err := os.Lstat(path); err != nil {
 		return fmt.Errorf("look for %s: %w", path, fsutil.Cause(err))
@@ -236,8 +238,8 @@ func absent(path string) error {
 	return fmt.Errorf("look for %s: it is not a socket", path)
 }
 
-// complain logs an error once, not at every attempt, and shows it until the kubelet knows the resource. A missing directory is
-// normal before the kubelet's first start.
+// complain logs an error once instead of at every attempt, and shows it until the kubelet knows the resource. A missing
+// directory is normal before the first start of the kubelet.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()
 	if complaint == e.last().Complaint {
@@ -251,7 +253,7 @@ func (e *Endpoint) complain(message string, err error) {
 	e.Log.Log(context.Background(), level, message, "err", err)
 }
 
-// setRegistered notes whether the kubelet knows the resource. If it does, the complaint is over.
+// setRegistered records whether the kubelet knows the resource. If it does, the complaint is cleared.
 func (e *Endpoint) setRegistered(registered bool) {
 	e.set(func(s *api.Standing) {
 		if s.Registered = registered; registered {

@@ -14,15 +14,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// listSize is the largest list in bytes that the kubelet receives. It is gRPC's default, which the kubelet does not
-// raise.
+// listSize is the maximum size in bytes of a list that the kubelet accepts. It is the default of gRPC, which the
+// kubelet does not change.
 const listSize = 4 << 20
 
-// response returns the whole list. Where it would be more than the kubelet can receive, which would cost all devices,
-// it returns how many it has left out.
+// response returns the whole list. A list that is too large would cost all devices, so response omits some of them and
+// returns their number.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
-	// The exact size takes as long as to send the list.
+	// Computing the exact size takes as long as sending the list.
 	if all := len(list.Devices); roughSize(list) > listSize && proto.Size(list) > listSize {
 		list.Devices = cut(list.Devices, r.held(offer))
 		left = all - len(list.Devices)
@@ -30,7 +30,8 @@ func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatc
 	return list, left
 }
 
-// roughSize is more than a list has in bytes. In addition to its ID a device takes 32 at most.
+// roughSize returns an upper bound for the size of a list in bytes. In addition to its ID, a device takes at most 32
+// bytes.
 func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
 	for _, d := range list.Devices {
 		bytes += len(d.ID) + 32
@@ -38,7 +39,7 @@ func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
 	return bytes
 }
 
-// held returns the IDs of all shares of the devices that a pod holds.
+// held returns the IDs of all shares of devices that a pod holds.
 func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 	held := make(map[string]bool)
 	for _, s := range offer.Devices {
@@ -54,7 +55,7 @@ func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 	return held
 }
 
-// cut returns as many devices as there is room for. Those that a pod holds come first.
+// cut returns as many devices as fit. Devices that a pod holds come first.
 func cut(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.Device {
 	room := listSize
 	kept := make([]*pluginapi.Device, 0, len(devices))
@@ -69,25 +70,25 @@ func cut(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.Device 
 	return kept
 }
 
-// logLeft logs how many devices were left out of a list.
+// logLeft logs how many devices were omitted from a list.
 func (e *Endpoint) logLeft(left int) {
 	e.Log.Error("list too long", "err", fmt.Errorf("the kubelet receives %d bytes in one message: %d devices are not offered; "+
 		"use fewer shares or a narrower match", listSize, left))
 }
 
-// wireSize is the size of a device in the list, with tag, length and content.
+// wireSize returns the encoded size of a device in the list, with tag, length and content.
 func wireSize(d *pluginapi.Device) int {
 	return protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d))
 }
 
-// list returns the devices as the kubelet knows them, one for each share. It sends NUMA nodes for all devices of a
-// resource or for none, because a device without one would never be allocated under a strict topology policy.
+// list returns the devices for the kubelet, one for each share. Either all devices of a resource have NUMA nodes or
+// none has, because a strict topology policy would never allocate a device without one.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
 	for _, s := range offer.Devices {
 		withNUMA = withNUMA && s.Device.NUMANode >= 0
 	}
-	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares)) // in one piece, because there may be thousands
+	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares)) // one allocation, because there may be thousands
 	nodes := make(map[int]*pluginapi.TopologyInfo)
 	for _, s := range offer.Devices {
 		d := pluginapi.Device{Health: pluginapi.Unhealthy}
@@ -112,9 +113,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs by which pods hold a device from a time when the resource had another number of shares. They
-// stay in the list until the device is free, and no other pod gets it. A device that was promised to one pod alone would
-// otherwise be shared, or shared with more pods than promised.
+// outdated returns the IDs under which pods hold a device since a time when the resource had another number of shares.
+// They stay in the list until the device is free, and no other pod gets the device. Otherwise a device could be shared
+// that was promised to one pod alone, or be shared with more pods than promised.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.As {
@@ -125,7 +126,8 @@ func (r *Resource) outdated(s *inventory.Status) []string {
 	return ids
 }
 
-// topology returns the one description that all devices of a NUMA node share, or one for a bundle with members on several.
+// topology returns the description of a NUMA node, which all its devices share, or a separate one for a bundle whose
+// members are on several nodes.
 func topology(nodes map[int]*pluginapi.TopologyInfo, s *inventory.Status) *pluginapi.TopologyInfo {
 	node := s.Device.NUMANode
 	if s.Members == nil && nodes[node] != nil {
@@ -141,7 +143,7 @@ func topology(nodes map[int]*pluginapi.TopologyInfo, s *inventory.Status) *plugi
 	return info
 }
 
-// shareID returns the ID under which the kubelet knows the nth share of a device.
+// shareID returns the ID of the nth share of a device.
 func (r *Resource) shareID(id string, n int) string {
 	if r.Shares <= 1 {
 		return id
@@ -149,7 +151,8 @@ func (r *Resource) shareID(id string, n int) string {
 	return id + checkpoint.ShareMark + strconv.Itoa(n)
 }
 
-// deviceID returns the ID of the device of which id is a share. It reports ok false if id is not a share of the resource.
+// deviceID returns the ID of the device to which the share id belongs. ok is false if id is not a share of the
+// resource.
 func (r *Resource) deviceID(id string) (_ string, ok bool) {
 	if r.Shares <= 1 {
 		return id, true

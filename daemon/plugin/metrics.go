@@ -8,13 +8,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// Metrics receives the calls of endpoints for their counters. Each function may be nil. Many goroutines call it, and it
-// must not block. An error is nil where the kubelet's call succeeded.
+// Metrics has callbacks for the counters of endpoints. Each function may be nil. They are called from many goroutines
+// and must not block. err is nil if the kubelet's call succeeded.
 type Metrics struct {
-	// Answered is called for each call of Allocate and for each PreStartContainer that was refused.
+	// Answered is called for each call of Allocate, and for each refused PreStartContainer.
 	Answered   func(resource, call string, err error)
-	Registered func(resource string, err error)                // an attempt to register has ended
-	Sent       func(resource string, sinceEvent time.Duration) // a list was sent, that long after the event it is due to
+	Registered func(resource string, err error)                // called after each attempt to register
+	Sent       func(resource string, sinceEvent time.Duration) // called after a list was sent, with the time since the event that caused it
 }
 
 func (m Metrics) answered(resource, call string, err error) {
@@ -29,7 +29,7 @@ func (m Metrics) registered(resource string, err error) {
 	}
 }
 
-// sent counts a list that was sent. The first one of a stream is due to the kubelet, and some are due to no event.
+// sent reports that a list was sent. The first list of a stream, and some later ones, are not caused by an event.
 func (m Metrics) sent(resource string, offer *inventory.Offer, first bool) {
 	if m.Sent != nil && !first && !offer.Cause.IsZero() {
 		m.Sent(resource, time.Since(offer.Cause))

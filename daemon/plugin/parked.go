@@ -8,21 +8,22 @@ import (
 	"sync"
 )
 
-// Parked keeps a connection of the kubelet open beyond its endpoint, while another plugin serves the resource. A kubelet
-// before 1.37 would take its end for the end of the other plugin. The service manager keeps a copy of it for the next
-// process. The methods are safe for concurrent use. The zero value keeps nothing.
+// Parked keeps a connection of the kubelet open after its endpoint has ended, while another plugin serves the resource.
+// Before 1.37, the kubelet would take the end of this connection for the end of the other plugin. The service manager
+// keeps a copy of the descriptor for the next process. Its methods are safe for concurrent use. The zero value keeps no
+// connection.
 type Parked struct {
-	Store  func(name string, f *os.File) error // gives the service manager a copy
-	Remove func(name string) error             // lets the service manager close its copy
+	Store  func(name string, f *os.File) error // passes a copy to the service manager
+	Remove func(name string) error             // makes the service manager close its copy
 
 	mu    sync.Mutex
-	files map[string]*os.File // by the name that the service manager knows
+	files map[string]*os.File // by their name in the service manager
 }
 
-// parkedPrefix begins the names of all connections.
+// parkedPrefix is the prefix of the names of all connections.
 const parkedPrefix = "held-"
 
-// Take takes over those of the descriptors that an earlier process has left with the service manager.
+// Take takes the descriptors that an earlier process has stored in the service manager.
 func (p *Parked) Take(passed map[string]*os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,14 +35,14 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	}
 }
 
-// park keeps a connection of a resource open, or does nothing for nil. The error is that of the service manager.
+// park keeps a connection of a resource open. For nil it does nothing. It returns the error of the service manager.
 func (p *Parked) park(resource string, c *client) error {
 	if p.Store == nil || c == nil {
 		return nil
 	}
 	f, err := c.File()
 	if err != nil {
-		return nil // it has ended
+		return nil // the connection has ended
 	}
 	p.drop(resource)
 	p.mu.Lock()
@@ -62,11 +63,11 @@ func (p *Parked) drop(resource string) bool {
 	}
 	f.Close()
 	delete(p.files, name)
-	_ = p.Remove(name) // fails only where nothing was stored
+	_ = p.Remove(name) // fails only if nothing was stored
 	return true
 }
 
-// has reports whether a connection of a resource is kept.
+// has reports whether a connection of a resource is parked.
 func (p *Parked) has(resource string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,25 +17,25 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// A plugin binds its socket before it listens. peerTries is how often a new socket may refuse a connection, and peerPause the
-// time between two, until its plugin counts as ended.
+// A plugin binds its socket before it listens. A plugin counts as ended after its new socket has refused peerTries
+// connections, with peerPause between them.
 const (
 	peerTries = 10
 	peerPause = 10 * time.Millisecond
 )
 
-// peers are the other plugins in the kubelet's directory. A plugin that is killed leaves its socket behind, and no inotify
-// event reports that its process is gone. So metalplugd holds a connection to each, over which it calls nothing. The kernel
-// ends the connection with the process (unix_release_sock, net/unix/af_unix.c). [Watch] guards them by its mutex.
+// peers are the other plugins in the kubelet's directory. A plugin that is killed leaves its socket, and no inotify
+// event reports its end. So metalplugd keeps a connection to each plugin, but makes no call over it. The kernel closes
+// the connection when the process ends (unix_release_sock, net/unix/af_unix.c). The mutex of [Watch] protects it.
 type peers struct {
-	ctx    context.Context // of all connections, or nil before Watch.Run
+	ctx    context.Context // context of all connections, or nil before Watch.Run
 	known  map[socketFile]*neighbor
-	newest int // number of the newest that has come
-	ended  int // how many have ended
-	events int // how often one has come or ended, or may have sent a list
+	newest int // number of the newest plugin so far
+	ended  int // number of plugins that have ended
+	events int // number of times that a plugin has come, has ended or may have sent a list
 }
 
-// socketFile is a socket. Another file at the same path is another one.
+// socketFile identifies a socket. Another file at the same path is a different socket.
 type socketFile struct {
 	path string
 	identity
@@ -43,13 +43,14 @@ type socketFile struct {
 
 // neighbor is another plugin.
 type neighbor struct {
-	number int  // newer plugins have higher ones
-	live   bool // it has not ended
+	number int  // newer plugins have higher numbers
+	live   bool // the plugin has not ended
 	stop   context.CancelFunc
 }
 
-// others returns the numbers of the other plugins that are alive, the newest last, how many have ended so far, and how often
-// one has come or ended, or may have sent a list. It lists the directory and does not block otherwise.
+// others returns the numbers of the running other plugins, newest last, the number of ended ones, and the number of
+// events so far. An event is that a plugin has come, has ended or may have sent a list. It reads the directory and
+// otherwise does not block.
 func (w *Watch) others() (live []int, ended, events int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,9 +64,9 @@ func (w *Watch) others() (live []int, ended, events int) {
 	return live, w.peers.ended, w.peers.events
 }
 
-// stir notes that another plugin's socket may have come or gone, and that the kubelet may have worked through a list, after
-// which it writes its checkpoint (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
-// The list may be that of a plugin that is alive.
+// stir records that another plugin's socket may have come or gone, or that the kubelet may have processed a list, after
+// which it writes its checkpoint (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go,
+// genericDeviceUpdateCallback). The list may be that of a running plugin.
 func (w *Watch) stir() {
 	if live, _, _ := w.others(); len(live) > 0 {
 		w.mu.Lock()
@@ -74,19 +75,19 @@ func (w *Watch) stir() {
 	}
 }
 
-// note notes an event. The caller holds mu.
+// note records an event. The caller holds mu.
 func (w *Watch) note() {
 	w.peers.events++
 	w.poke()
 }
 
-// compare compares the directory with what is known of it. The caller holds mu.
+// compare compares the directory with the known plugins. The caller holds mu.
 func (w *Watch) compare() {
 	if w.peers.ctx == nil {
 		return
 	}
 	there := make(map[socketFile]bool)
-	entries, _ := os.ReadDir(w.Dir) // a directory that is missing has none
+	entries, _ := os.ReadDir(w.Dir) // a missing directory has no entries
 	for _, e := range entries {
 		path := filepath.Join(w.Dir, e.Name())
 		file := socketFile{path, socketIdentity(path)}
@@ -108,7 +109,7 @@ func (w *Watch) compare() {
 	}
 }
 
-// set notes that a plugin has come or ended. The caller holds mu.
+// set records that a plugin has come or ended. The caller holds mu.
 func (w *Watch) set(p *neighbor, live bool) {
 	switch {
 	case live == p.live:
@@ -123,7 +124,7 @@ func (w *Watch) set(p *neighbor, live bool) {
 	w.note()
 }
 
-// follow keeps a connection to a plugin until the plugin ends, or ctx does.
+// follow keeps a connection to a plugin until the plugin or ctx ends.
 func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 	conn, err := net.Dial("unix", path)
 	for tries := 1; errors.Is(err, unix.ECONNREFUSED) && tries < peerTries; tries++ {
@@ -137,7 +138,7 @@ func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 	switch {
 	case err == nil:
 		conn.Close()
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // its file alone shows whether it is there
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // only its file shows whether the plugin exists
 		return
 	}
 	client, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0))

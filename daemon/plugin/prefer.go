@@ -11,15 +11,18 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// The cost of a packed choice is its number of NUMA nodes, then the sum of the ways between each two of its shares on the
-// tree of buses. A step on the tree counts once for each pair of shares that it separates, so the cheapest choices of a branch
-// are made of the cheapest ones below it. The cost of a spread choice is the number of taken shares of its devices.
+// The cost of a packed choice is the number of its NUMA nodes, then the sum of the distances between all pairs of its
+// shares on the bus tree. A step on the tree counts once for each pair of shares that it separates. So the cheapest
+// choices of a branch consist of the cheapest choices of its children. The cost of a spread choice is the number of
+// used shares of its devices.
 const (
-	// bridgeWay is the way above a PCI host bridge. It makes the way between two of them longer than any below one.
+	// bridgeWay is the distance from a PCI host bridge to its parent. It makes the distance between two host bridges
+	// greater than any distance below one.
 	bridgeWay = 16
-	// sameDeviceCost is the cost of two shares of one device. A container that asks for two wants two devices.
+	// sameDeviceCost is the cost of two shares of the same device. A container that requests two devices expects two
+	// different ones.
 	sameDeviceCost = 256
-	// nodeCost is the cost of each NUMA node. It is more than the ways of any choice can add up to.
+	// nodeCost is the cost of each NUMA node. It exceeds the sum of distances of any choice.
 	nodeCost = 1 << 32
 )
 
@@ -57,27 +60,28 @@ func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 	return t
 }
 
-// request is what the kubelet asks for.
+// request is a request of the kubelet.
 type request struct {
 	n      int
-	must   map[string]int // -1 for a share that must be chosen
-	shares [][]string     // that are available, by the index of their device, first those that must be chosen
-	taken  []int          // how many shares of a device are not available, or nil for a packed choice
+	must   map[string]int // -1 for a share that must be included
+	shares [][]string     // available shares by device index, beginning with those that must be included
+	taken  []int          // number of unavailable shares by device, or nil for a packed choice
 }
 
-// choice is the cheapest choice of some number of shares. It is a share and a choice of one less, or it is two choices.
+// choice is the cheapest choice of a certain number of shares. It consists of a share and a choice with one share less,
+// or of two choices.
 type choice struct {
 	cost  int64 // or noChoice
 	share string
 	parts [2]*choice
 }
 
-// noChoice is the cost where that number of shares is not possible.
+// noChoice is the cost if that number of shares is impossible.
 const noChoice = -1
 
-// prefer chooses n of the available shares, among them all that must be included. It prefers devices that are close
-// together, or with Spread those that are used least. It is deterministic. It returns nothing for an invalid request,
-// which leaves the choice to the kubelet.
+// prefer chooses n of the available shares, including all that must be included. It prefers devices that are near each
+// other, or with Spread those that are used least. It is deterministic. For an invalid request it returns nothing, so
+// the kubelet chooses.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil
@@ -96,13 +100,13 @@ func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []s
 	return chosen
 }
 
-// request sorts the shares by device. It leaves out unknown ones.
+// request groups the shares by device. It ignores unknown shares.
 func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []string, n int) *request {
 	q := &request{n: n, must: make(map[string]int), shares: make([][]string, len(offer.Devices))}
 	for _, share := range must {
 		q.must[share] = -1
 	}
-	room := make([]string, len(available)) // in one piece, because there may be thousands
+	room := make([]string, len(available)) // one allocation, because there may be thousands
 	for i, share := range available {
 		id, ok := r.deviceID(share)
 		device, known := t.index[id]
@@ -127,8 +131,8 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	return q
 }
 
-// unbar leaves out the shares that Allocate would refuse, if enough are left. The pods of their devices have only just
-// released them. The kubelet takes such a device for free before metalplug can know.
+// unbar removes the shares that Allocate would refuse, if enough others are left. The pods of these devices have only
+// just ended. The kubelet considers such a device free before metalplug can know.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {
@@ -174,8 +178,8 @@ func way(from, to int) int64 {
 	return int64(to - from)
 }
 
-// singles returns the cheapest choices of shares of the devices next to a node, by their number. They are the cheapest shares,
-// because each share of a device costs more than the one before.
+// singles returns the cheapest choices of shares of the devices next to a node, by their number. It takes the cheapest
+// shares, because each share of a device costs more than the previous one.
 func (q *request) singles(node *bundle.Node) []choice {
 	best, fixed := make([]choice, 1, len(node.Leaves)+1), 0
 	for _, l := range node.Leaves {
@@ -202,8 +206,8 @@ func (q *request) singles(node *bundle.Node) []choice {
 	return best
 }
 
-// join returns the cheapest choices of shares from two places, by their number. Of those with one cost it takes the one with
-// the most shares from the first place.
+// join combines choices from two places into the cheapest choices, indexed by number of shares. If costs are equal, it
+// takes most shares from the first place.
 func (q *request) join(first, second []choice) []choice {
 	best := make([]choice, min(q.n, len(first)+len(second)-2)+1)
 	for k := range best {

@@ -21,20 +21,20 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// registration is what an endpoint knows of the kubelet. Run owns it.
+// registration is the knowledge of an endpoint about the kubelet. Only Run uses it.
 type registration struct {
-	begun      time.Time     // when Run began. An endpoint before this one had ended
-	seen       identity      // kubelet.sock that is there now
+	begun      time.Time     // when Run began, after the end of any earlier endpoint
+	seen       identity      // the current kubelet.sock
 	since      time.Time     // when it was first seen
-	known      bool          // it has known an endpoint of the resource
+	known      bool          // whether it has known an endpoint of the resource
 	registered identity      // kubelet.sock at the last registration, or zero if there was none or its stream has ended
-	at         time.Time     // of that registration
-	pause      time.Duration // before the next attempt, or 0 if none has failed
-	notBefore  time.Time     // of the next attempt
+	at         time.Time     // time of that registration
+	pause      time.Duration // delay of the next attempt, or 0 if none has failed
+	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// look notes which kubelet.sock is there. One that was there already before a certain time has known an endpoint, and may be busy
-// with its end.
+// look records the current kubelet.sock. If it already existed before the given time, it has known an endpoint, and may
+// be processing the end of that.
 func (r *registration) look(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
@@ -45,7 +45,7 @@ func (r *registration) look(kubelet identity, before time.Time) {
 	}
 }
 
-// backOff makes the pause twice as long as the last one, and returns it.
+// backOff doubles the pause and returns it.
 func (r *registration) backOff() time.Duration {
 	r.pause = min(max(settlePause, 2*r.pause), lastPause)
 	r.notBefore = time.Now().Add(r.pause)
@@ -53,8 +53,8 @@ func (r *registration) backOff() time.Duration {
 }
 
 // replaced handles a new kubelet.sock while the stream is open. If the same process listens there, the socket was only
-// recreated or relabelled. If it is another, the old kubelet still runs. replaced ends its stream then, and that end
-// leads to a registration.
+// created again or relabelled. If another process listens, the old kubelet is still running. replaced then ends its
+// stream, which leads to a registration.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -65,7 +65,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	if err != nil {
 		return e.again(err)
 	}
-	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // 0 is a PID namespace that we do not see into
+	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // 0 means a PID namespace that is not visible from ours
 		e.kubelet.registered, e.kubelet.known = kubelet, true
 		e.setRegistered(true)
 		return 0
@@ -75,8 +75,8 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream sets the pause that the kubelet needs after a stream of its own has ended, or after a registration for which it
-// opened none. The pauses grow only as long as no stream lives.
+// afterStream sets the pause that the kubelet needs after its stream has ended, or after a registration without a
+// stream. The pauses grow only while no stream is open.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {
@@ -104,7 +104,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.unanswered(err)
 	}
 	defer conn.Close()
-	// The kubelet empties its directory before it makes kubelet.sock. It answers now, so look at our socket again.
+	// The kubelet empties its directory before it creates kubelet.sock. Now that it answers, check our socket again.
 	if err := e.ensureSocket(); err != nil {
 		return e.again(err)
 	}
@@ -123,7 +123,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	return streamLimit
 }
 
-// callRegister calls Register over conn.
+// callRegister sends Register over conn.
 func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
@@ -154,8 +154,8 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 	return c, nil
 }
 
-// unanswered notes that no connection to the kubelet was possible and returns the time to the next attempt. The time is
-// very short where the kubelet is about to listen.
+// unanswered records that the kubelet could not be reached, and returns the delay of the next attempt. The delay is
+// very short if the kubelet is about to listen.
 func (e *Endpoint) unanswered(err error) time.Duration {
 	if time.Since(e.kubelet.since) < eager && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
 		e.kubelet.notBefore = time.Now().Add(eagerPause)
@@ -164,7 +164,7 @@ func (e *Endpoint) unanswered(err error) time.Duration {
 	return e.again(err)
 }
 
-// again notes that an attempt has gone wrong and returns the time to the next one.
+// again records that an attempt has failed, and returns the delay of the next one.
 func (e *Endpoint) again(err error) time.Duration {
 	e.complain("endpoint not registered", err)
 	return e.kubelet.backOff()

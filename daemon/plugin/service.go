@@ -20,14 +20,15 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// service is the DevicePlugin API of one endpoint.
+// service implements the DevicePlugin API of an endpoint.
 type service struct {
 	pluginapi.UnimplementedDevicePluginServer
 	*Endpoint
 	places *places
 }
 
-// newServer returns the endpoint's gRPC server. A panic in a call is that call's error, not the daemon's end.
+// newServer returns the endpoint's gRPC server. A panic in a call becomes an error of that call and does not end the
+// daemon.
 func (e *Endpoint) newServer() *grpc.Server {
 	server := grpc.NewServer(
 		grpc.MaxRecvMsgSize(receiveSize),
@@ -56,20 +57,19 @@ func (e *Endpoint) recovered(method string, err *error) {
 	}
 }
 
-// options are our options for the kubelet. PreStartContainer is always wanted, because it is the last moment to stop a
-// container from starting with a device that is gone.
+// options returns our options for the kubelet. PreStartContainer is always requested, because it is the last chance to
+// stop a container that would start with a missing device.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }
 
-// GetDevicePluginOptions answers at once, because the kubelet asks while our Register call is under way.
+// GetDevicePluginOptions answers immediately, because the kubelet calls it during our Register call.
 func (s service) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	s.streams.call(clientOf(ctx))
 	return options(), nil
 }
 
-// ListAndWatch sends the whole list at once and after each change of it, the newest state only, until the kubelet
-// leaves.
+// ListAndWatch sends the current list at once and after each change, until the kubelet disconnects.
 func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	st := s.streams.begin(clientOf(kubelet.Context()))
 	defer s.streams.over(st)
@@ -100,7 +100,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 	}
 }
 
-// Allocate answers from the newest snapshot. It looks at the hardware only to see whether the nodes are still there.
+// Allocate answers from the newest snapshot. It accesses the hardware only to check that the nodes still exist.
 func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	offer := snapshot.Offer(s.Resource.Name)
@@ -135,7 +135,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 	return resp, nil
 }
 
-// PreStartContainer refuses a container whose devices are not all there, healthy, and made fit for it.
+// PreStartContainer refuses a container unless all its devices are present, healthy and prepared.
 func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest,
 ) (*pluginapi.PreStartContainerResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
@@ -158,8 +158,8 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
-// GetPreferredAllocation never fails, because an error would keep the pod from running. Without a preference its answer
-// is empty, and the kubelet chooses.
+// GetPreferredAllocation never fails, because an error would prevent the pod from running. Without a preference it
+// returns an empty answer, and the kubelet chooses.
 func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.PreferredAllocationRequest,
 ) (*pluginapi.PreferredAllocationResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
@@ -173,20 +173,20 @@ func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 	return resp, nil
 }
 
-// refuse logs why a container does not get its devices and returns the error as the kubelet will show it.
+// refuse logs why a container does not get its devices, and returns the error for the kubelet.
 func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
 	s.Metrics.answered(s.Resource.Name, call, err)
 	if call == "Allocate" {
 		s.Inventory.Allocated(nil, kubelet.In(s.Dir))
 	}
-	if errors.Is(err, errUnknown) { // the kubelet took the list of another plugin for ours
+	if errors.Is(err, errUnknown) { // the kubelet used the list of another plugin
 		s.noteAsked()
 	}
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// noteAsked notes that the kubelet asks us for devices, and so no other plugin.
+// noteAsked records that the kubelet requests devices from us, and so from no other plugin.
 func (s service) noteAsked() {
 	if s.Status().Held != "" {
 		s.conflict.asked.Store(true)

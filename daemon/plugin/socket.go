@@ -25,16 +25,16 @@ const (
 	// kubeletSocket is the name of the kubelet's registration socket in its device plugin directory
 	// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
 	kubeletSocket = "kubelet.sock"
-	// socketPrefix is what the names of our sockets begin with.
+	// socketPrefix is the prefix of our socket names.
 	socketPrefix = "mp-"
 )
 
-// socketName returns the name of a resource's socket. It is short and plain, and differs at each start.
+// socketName returns the name of a resource's socket. It is short and plain, and differs after each start.
 func socketName(resource string, start time.Time) string {
 	return socketPrefix + resourceHash(resource) + "-" + strconv.FormatInt(start.UnixMicro(), 36) + ".sock"
 }
 
-// ownName matches the names of our sockets and not those of another plugin that begin alike.
+// ownName matches the names of our sockets, but not similar names of another plugin.
 var ownName = regexp.MustCompile(`^` + socketPrefix + `[0-9a-f]{8}-[0-9a-z]+\.sock$`)
 
 func resourceHash(resource string) string {
@@ -42,17 +42,17 @@ func resourceHash(resource string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// identity tells one file from another that has the same name, also where the file system uses an inode number again.
+// identity distinguishes files with the same name, even if the file system reuses an inode number.
 type identity struct {
 	device, inode uint64
 	changed       syscall.Timespec
 }
 
-// socketIdentity returns the identity of a socket, or the zero identity if there is none at that path.
+// socketIdentity returns the identity of the socket at a path, or the zero identity if there is none.
 func socketIdentity(path string) identity { return identityOf(path, syscall.S_IFSOCK) }
 
-// identityOf returns the identity of a file of a type, such as [syscall.S_IFREG], or the zero identity if there is none
-// at that path.
+// identityOf returns the identity of the file at a path if it has the given type, such as [syscall.S_IFREG], or the
+// zero identity.
 func identityOf(path string, kind uint32) identity {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(path, &st); err != nil || st.Mode&syscall.S_IFMT != kind {
@@ -61,8 +61,8 @@ func identityOf(path string, kind uint32) identity {
 	return identity{device: st.Dev, inode: st.Ino, changed: st.Ctim}
 }
 
-// sameFile reports whether a and b are the same file, also after a change of its attributes. Two that are missing are
-// not.
+// sameFile reports whether a and b are the same file, even after a change of its attributes. It returns false if both
+// are missing.
 func (a identity) sameFile(b identity) bool {
 	return a.device == b.device && a.inode == b.inode && a.inode != 0
 }
@@ -70,14 +70,14 @@ func (a identity) sameFile(b identity) bool {
 // socket is our socket in the kubelet's directory. Run owns it.
 type socket struct {
 	path     string
-	listener *net.UnixListener // nil until it is made
-	own      identity          // of the socket that the listener made
+	listener *net.UnixListener // nil until it is created
+	own      identity          // identity of the socket that the listener created
 	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure makes the socket, also when it was removed. It is always at the same path, where the kubelet looks for it. It
-// returns the listener once, when it can be reached. A socket that cannot be reached stays, because a new one would be
-// the next hint.
+// ensure creates the socket, also if it was removed. It is always at the same path, where the kubelet expects it.
+// ensure returns the listener once, when it can be reached. If the socket cannot be reached, it stays, because a new
+// one would trigger another check.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
 		s.drop()
@@ -95,8 +95,8 @@ func (s *socket) ensure() (made *net.UnixListener, err error) {
 	return s.listener, nil
 }
 
-// listen makes the socket for its owner alone. The file stays when the listener is closed, because by then it may be
-// another process's.
+// listen creates the socket with access for its owner only. The file stays when the listener is closed, because it may
+// belong to another process by then.
 func (s *socket) listen() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err != nil {
@@ -111,8 +111,8 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach connects to the socket as the kubelet will. A registration that fails because the kubelet does not reach us would
-// leave its state in disorder.
+// reach connects to the socket like the kubelet. If the kubelet could not reach us during a registration, its state
+// would become inconsistent.
 func (s *socket) reach() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err == nil {
@@ -121,8 +121,8 @@ func (s *socket) reach() error {
 	return fmt.Errorf("connect to own socket %s: %w", s.path, fsutil.Cause(err))
 }
 
-// drop closes the listener and removes the socket if that is still the one at path. While it is there, no process can
-// listen at path again.
+// drop closes the listener and removes the socket file, if it is still ours. As long as the file exists, no process can
+// listen at its path.
 func (s *socket) drop() {
 	if s.listener == nil {
 		return
@@ -134,7 +134,8 @@ func (s *socket) drop() {
 	s.listener, s.reached = nil, false
 }
 
-// removeStale removes the sockets that earlier starts have left behind for a resource. One that answers is another's.
+// removeStale removes the sockets that earlier processes have left for a resource. A socket that answers belongs to
+// another process.
 func removeStale(dir, resource string) {
 	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // the pattern is valid
 	for _, name := range names {

@@ -9,39 +9,39 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// streams are the ListAndWatch streams that are open. Those of the kubelet count. Another process of uid 0 may have one
-// too. The kubelet is the client that makes the first call after we began to register. It asks for our options, and opens
+// streams are the open ListAndWatch streams. Only those of the kubelet count. Other processes with uid 0 may also have
+// streams. The kubelet is the first client that calls us after we begin to register. It requests our options, and opens
 // its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
 type streams struct {
-	changed chan struct{} // one slot, filled when a stream was opened or has ended
+	changed chan struct{} // buffer of one, filled when a stream was opened or has ended
 
 	mu      sync.Mutex
-	kubelet *client // nil also where calls come without a connection, in tests
-	waiting bool    // for its first call
+	kubelet *client // also nil if calls come without a connection, in tests
+	waiting bool    // the kubelet's first call is expected
 	live    map[*stream]bool
-	opened  time.Time     // when the kubelet's last one was opened since we began to register
-	ended   time.Time     // when its last one ended
-	lived   time.Duration // how long that one was open
+	opened  time.Time     // when the kubelet opened its last stream since we began to register
+	ended   time.Time     // when the kubelet's last stream ended
+	lived   time.Duration // how long that stream was open
 	silent  bool          // nothing is sent
-	round   int           // grows when the list is to be sent again
+	round   int           // incremented when the list must be sent again
 }
 
-// stream is one of them.
+// stream is an open ListAndWatch stream.
 type stream struct {
 	client *client
 	opened time.Time
 	stop   chan struct{} // closed to end it
-	wake   chan struct{} // one slot, filled when round has changed
+	wake   chan struct{} // buffer of one, filled when round has changed
 }
 
-// expect lets the next client that calls be the kubelet.
+// expect makes the next client that calls count as the kubelet.
 func (s *streams) expect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kubelet, s.waiting, s.opened = nil, true, time.Time{}
 }
 
-// call notes a call of a client.
+// call records a call of a client.
 func (s *streams) call(c *client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *streams) over(st *stream) {
 	liveness.Poke(s.changed)
 }
 
-// open reports whether the kubelet has any.
+// open reports whether the kubelet has an open stream.
 func (s *streams) open() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,14 +96,15 @@ func (s *streams) open() bool {
 	return false
 }
 
-// last returns whether the kubelet has opened one since we began to register, when its last one ended, and how long that was open.
+// last returns whether the kubelet has opened a stream since we began to register, when its last stream ended, and how
+// long that was open.
 func (s *streams) last() (any bool, ended time.Time, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.opened.IsZero(), s.ended, s.lived
 }
 
-// mute stops sending lists on all streams, or sends the newest list and each later one.
+// mute stops or resumes the sending of lists on all streams. When it resumes, the newest list is sent.
 func (s *streams) mute(silent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,14 +115,14 @@ func (s *streams) mute(silent bool) {
 	}
 }
 
-// now returns the round, and reports whether a list may be sent.
+// now returns the round, and whether a list may be sent.
 func (s *streams) now() (round int, send bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.round, !s.silent
 }
 
-// client returns the kubelet if it has a stream, or nil.
+// client returns the kubelet if it has an open stream, or nil.
 func (s *streams) client() *client {
 	if !s.open() {
 		return nil
@@ -131,7 +132,7 @@ func (s *streams) client() *client {
 	return s.kubelet
 }
 
-// end ends them all.
+// end ends all streams.
 func (s *streams) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

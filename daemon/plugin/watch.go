@@ -15,8 +15,9 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// Watch notifies endpoints of events in the kubelet's directory that may concern them. kubelet.sock or one of our sockets
-// came or went, the directory itself did, or another plugin. It is only a hint, and each endpoint looks for itself.
+// Watch notifies endpoints of events in the kubelet's directory that may concern them. These are the appearance or
+// removal of kubelet.sock, of our sockets, of other plugins, and of the directory itself. A notification is only a
+// hint, so each endpoint checks for itself.
 type Watch struct {
 	Dir string // the kubelet's device plugin directory, which may be missing or replaced
 	Log *slog.Logger
@@ -28,7 +29,7 @@ type Watch struct {
 	peers   peers
 }
 
-// Subscribe returns a channel on which a hint waits, and a function that ends that.
+// Subscribe returns a channel that receives hints, and a function that ends the subscription.
 func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	c := make(chan struct{}, 1)
 	w.mu.Lock()
@@ -44,7 +45,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches until ctx ends. It calls started when it can miss no event any more.
+// Run watches until ctx ends. It calls started when it will miss no more events.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
@@ -69,7 +70,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 			return nil
 		case e, more := <-w.watcher.Events:
 			ok, lost = more, more && w.event(e)
-		case err, more := <-w.watcher.Errors: // an overflow, usually
+		case err, more := <-w.watcher.Errors: // usually an overflow
 			ok, lost = more, true
 			w.Log.Debug("kubelet directory watch", "err", err)
 		case <-again:
@@ -87,8 +88,8 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	}
 }
 
-// rearm watches the directory that is there now, and the nearest one above it that exists, so that a missing one is noticed when it
-// is made. It returns and logs why it cannot, unless that is the last complaint.
+// rearm watches the existing directory and its nearest existing parent, so that the creation of a missing directory is
+// noticed. It returns and logs the reason if that fails, unless the reason is equal to last.
 func (w *Watch) rearm(last string) (complaint string) {
 	if err := w.watcher.Rearm(); err != nil {
 		complaint = err.Error()
@@ -99,10 +100,10 @@ func (w *Watch) rearm(last string) (complaint string) {
 	return complaint
 }
 
-// Alive returns once Run, which is running, has gone round, or with the error of ctx.
+// Alive returns when the running Run has made progress, or with the error of ctx.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
-// event deals with an event. It reports whether the directory, or one above it, came or went.
+// event handles an event. It reports whether the directory or one of its parents has come or gone.
 func (w *Watch) event(e directory.Event) (itself bool) {
 	switch {
 	case w.watcher.Itself(e):
@@ -116,22 +117,21 @@ func (w *Watch) event(e directory.Event) (itself bool) {
 	return false
 }
 
-// isSocketName reports whether a file of that name is kubelet.sock or may be a socket of ours.
+// isSocketName reports whether a file with that name is kubelet.sock or may be one of our sockets.
 func isSocketName(name string) bool { return name == kubeletSocket || ownName.MatchString(name) }
 
-// isOther reports whether a file of that name in the kubelet's directory, which is not ours, may be another plugin's
-// socket or the checkpoint. It leaves out the temporary files of the checkpoint (kubernetes v1.36 pkg/kubelet/util/store,
-// tmpPrefix).
+// isOther reports whether a file in the kubelet's directory that is not ours may be another plugin's socket or the
+// checkpoint. It excludes the temporary files of the checkpoint (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
 func isOther(name string) bool { return !strings.HasPrefix(name, ".") }
 
-// hint lets every endpoint look at how things stand. It does not block.
+// hint makes every endpoint check its state. It does not block.
 func (w *Watch) hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.poke()
 }
 
-// poke is hint for a caller that holds mu.
+// poke is like hint, for a caller that holds mu.
 func (w *Watch) poke() {
 	for c := range w.hints {
 		liveness.Poke(c)

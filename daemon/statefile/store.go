@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statefile keeps the state of the daemon in one file. A writer of its own saves it, so that a slow disk stops only the
-// calls that wait for it.
+// Package statefile saves the state of the daemon in one file. A separate goroutine writes it, so a slow disk delays
+// only the calls that wait for it.
 package statefile
 
 import (
@@ -28,29 +28,30 @@ import (
 // stateFile is the name of the file in paths.state.
 const stateFile = "state.json"
 
-// stateSize bounds the read of the file in bytes. A device takes less than 4 KiB of it, and no node has 16,384.
+// stateSize is the maximum size of the file in bytes. A device takes less than 4 KiB of it, and no node has 16,384
+// devices.
 const stateSize = 64 << 20
 
-// minSaveBackoff and maxSaveBackoff bound the time between attempts to save.
+// minSaveBackoff and maxSaveBackoff are the limits of the time between attempts to save.
 const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
 
-// errClosed is the error after [Store.Close].
+// errClosed is returned after [Store.Close].
 var errClosed = errors.New("the state file is closed")
 
-// Store keeps the state that must outlast a restart and a reboot, in one file.
+// Store saves the state that must outlast restarts and reboots in one file.
 type Store struct {
 	log    *slog.Logger
 	path   string
-	latest chan *encoded   // one slot, for the contents that are not written yet
-	asked  chan chan error // calls that wait until all is written
+	latest chan *encoded   // buffer of one, for contents that are not written yet
+	asked  chan chan error // calls that wait until everything is written
 	ended  chan struct{}   // closed when the writer has ended
 	closed sync.WaitGroup
-	onDisk [sha256.Size]byte // the contents after a crash, or zero if unknown, owned by writeAll after load
+	onDisk [sha256.Size]byte // hash of the contents that survive a crash, or zero if unknown; owned by writeAll after Load
 	unkept atomic.Pointer[error]
 }
 
-// Open returns the store in a directory, and makes the directory if it is missing. A daemon without its state directory
-// still serves. The store logs the failure when it saves.
+// Open returns the store in a directory, and creates the directory if it is missing. A daemon without its state
+// directory can still serve. The store logs the failure when it saves.
 func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
@@ -61,14 +62,14 @@ func Open(dir string, log *slog.Logger) *Store {
 	return s
 }
 
-// Close writes the last contents and ends the writer.
+// Close writes the last contents and stops the writer.
 func (s *Store) Close() {
 	close(s.latest)
 	s.closed.Wait()
 }
 
-// Load reads the file and decodes it. The error says that there was a state and that it is lost. A file that cannot be read or
-// decoded is moved aside once, as state.json.damaged. Load must precede the first [Store.Save].
+// Load reads the file and decodes it. An error means that a state existed and is lost. A file that cannot be read or
+// decoded is renamed once to state.json.damaged. Load must precede the first [Store.Save].
 func (s *Store) Load(decode func(text []byte) error) error {
 	text, err := fsutil.ReadRegular(s.path, stateSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -90,7 +91,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	return fmt.Errorf("%w; it was moved to %s", err, aside)
 }
 
-// removed returns an error if other files of the daemon show that a state file was there.
+// removed returns an error if other files of the daemon show that a state file existed.
 func (s *Store) removed() error {
 	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
 		if _, err := os.Lstat(trace); err == nil {
@@ -100,7 +101,7 @@ func (s *Store) removed() error {
 	return nil
 }
 
-// syncFile makes the file and its name outlast a crash.
+// syncFile flushes the file and its directory entry to disk.
 func syncFile(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -110,11 +111,11 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
-// encoded is the JSON of the contents, with a line for each device. A device that has not changed keeps its line. The lines of
-// thousands are megabytes, and a container waits for the file.
+// encoded is the JSON of the contents, with a line for each device. Unchanged devices keep their line. The lines of
+// thousands of devices are megabytes, and a container waits for the file.
 type encoded struct {
 	head  []byte
-	lines [][]byte // never written
+	lines [][]byte // never modified
 }
 
 // writeTo writes the devices in the order of their IDs, with which each line begins.
@@ -131,11 +132,12 @@ func (c *encoded) writeTo(w io.Writer) error {
 		b.Write(line)
 	}
 	b.WriteString("\n]}\n")
-	return b.Flush() // returns the first error of them all
+	return b.Flush() // returns the first error of all writes
 }
 
-// Save passes contents to the writer, which writes only the newest. They are a JSON object without its end, a list of lines as
-// the value of its last key, and the end. The lines are JSON, and are never written after that. Save does not wait.
+// Save passes contents to the writer, which writes only the newest. They consist of a JSON object without its end, a
+// list of lines as the value of its last key, and the end. The lines are JSON, and must not be modified afterwards.
+// Save does not wait.
 func (s *Store) Save(head []byte, lines [][]byte) {
 	select {
 	case <-s.latest:
@@ -152,7 +154,7 @@ func (s *Store) Unkept() error {
 	return nil
 }
 
-// Flush returns a channel that gets nil once all contents from before are written, or an error.
+// Flush returns a channel that receives nil when all earlier contents are written, or an error.
 func (s *Store) Flush() chan error {
 	written := make(chan error, 1)
 	go func() {
@@ -165,8 +167,8 @@ func (s *Store) Flush() chan error {
 	return written
 }
 
-// writeAll writes the contents that [Store.Save] passes. After a failure it tries again, less and less often, until it succeeds or
-// there are newer contents.
+// writeAll writes the contents that [Store.Save] passes. After a failure it retries with growing pauses until it
+// succeeds or there are newer contents.
 func (s *Store) writeAll() {
 	defer close(s.ended)
 	var unwritten *encoded
@@ -214,13 +216,13 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file, unless c is nil or the file has these contents already, as on a full or read-only disk.
+// write replaces the file, unless c is nil or the file already has these contents, as on a full or read-only disk.
 func (s *Store) write(c *encoded) error {
 	if c == nil {
 		return nil
 	}
 	hash := sha256.New()
-	_ = c.writeTo(hash) // which never fails
+	_ = c.writeTo(hash) // hashing never fails
 	sum := [sha256.Size]byte(hash.Sum(nil))
 	if sum == s.onDisk {
 		return nil

@@ -2,17 +2,19 @@
 
 package sysfs
 
-// Block devices that the kernel serves to others, over a network or to virtual machines.
+// This file finds block devices that the kernel exports over a network or to virtual machines.
 //
 // Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c;
 // drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c;
-// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c. Only
-// iblock claims what it opens. While another target has a disk open, an exclusive open of it succeeds.
+// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c;
+// fs/configfs/mount.c. Only iblock claims the disk that it opens. If any other target has a disk open, an exclusive
+// open of the disk still succeeds.
 //
-// A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node that
-// mknod made, so that only the device number decides. Where the name leads to nothing here, the use is unknown. No unit of
-// ours may trace process 1, and so none can look below /proc/1/root (proc_pid_get_link). A link may lead to any disk, so all
-// of them then count as exported, except where the kernel shows that the target has none of them (see [reach]).
+// A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node
+// created by mknod, so only the device number is reliable. If the name does not exist here, the use is unknown. No unit
+// of ours may trace process 1, so none can read below /proc/1/root (proc_pid_get_link). A link may point to any disk.
+// So in this case all disks count as exported, except if the kernel shows that the target cannot have them (see
+// [reach]).
 
 import (
 	"cmp"
@@ -28,25 +30,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// export is what a target of the kernel has open.
+// export is a device or file that a target of the kernel has open.
 type export struct {
 	by     string // the target, for people, such as "the NVMe subsystem nqn.2014-08.org:disk" or "the SCSI target fileio_0/disk"
-	name   string // what it opened, "/dev/nvme0n1", a link to that, a file, or in passthrough "/dev/nvme0"
-	number string // "8:16", of the block device, where the target shows it, so that the name does not matter
-	scsi   string // "2:0:1:3", of the device that SCSI commands go to, where the target shows it
-	reach  reach  // where the name leads to nothing here
+	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or for passthrough "/dev/nvme0"
+	number string // number of the block device, such as "8:16", if the target shows it; the name then does not matter
+	scsi   string // address of the SCSI device that gets the commands, such as "2:0:1:3", if the target shows it
+	reach  reach  // what a name that does not exist here may be
 }
 
-// reach is what a target can have opened by a name.
+// reach limits what a target can have opened by a name.
 type reach int
 
 const (
 	anyDisk       reach = iota
-	anyController       // of NVMe
+	anyController       // any NVMe controller
 	noDisk              // a regular file, or a disk that the target claims, which an exclusive open notices
 )
 
-// exported looks for targets of the kernel that have opened a disk, its generic node or one of its controllers.
+// exported checks whether a target of the kernel has opened a disk, its generic node or one of its controllers.
 func exported(t *Tree, d Disk) error {
 	all, err := exports(t)
 	if err != nil {
@@ -91,7 +93,7 @@ func opens(t *Tree, e export, nodes []Node) (Node, error) {
 		return n, nil
 	}
 	if t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last) {
-		return Node{}, nil // another device, which has its node where we do not see it
+		return Node{}, nil // another device, whose node is not visible here
 	}
 	controller := func(n Node) bool { return t.Link(n.SysPath, "subsystem") == nvmeClass }
 	if e.reach == noDisk || e.reach == anyController && !slices.ContainsFunc(nodes, controller) {
@@ -107,8 +109,8 @@ func find(nodes []Node, is func(Node) bool) Node {
 	return Node{}
 }
 
-// spellings returns the names to look for. One is the given name. The other is the name in our /dev of a name that was given
-// in a container with the host's /dev elsewhere, such as "/host/dev/nvme0n1".
+// spellings returns the names to look up. One is the given name. Another is for names from a container that has the
+// host's /dev at another path, such as "/host/dev/nvme0n1". It is the corresponding name in our /dev.
 func spellings(name string) []string {
 	if !path.IsAbs(name) {
 		return nil // relative to the directory of the process that configured it
@@ -120,7 +122,8 @@ func spellings(name string) []string {
 	return names
 }
 
-// isNodeOf reports whether a file is a node of a device. It is one with the number of the device, or the one in /dev.
+// isNodeOf reports whether a file is a node of a device. It is one if it has the device's number, or is the device's
+// node in /dev.
 func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	if number, block := Number(found); number != "" && block == n.Block && n.Number != "" {
 		return number == n.Number
@@ -129,8 +132,8 @@ func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	return err == nil && own.Dev == found.Dev && own.Ino == found.Ino
 }
 
-// exports lists what is exported. A target that is not there exports nothing. A file or a directory that is there and cannot
-// be read is an error, and so is a target that is at work while configfs does not show its exports.
+// exports returns all exports. A missing target exports nothing. An existing file or directory that cannot be read is
+// an error. So is a target that is active while configfs does not show its exports.
 func exports(t *Tree) ([]export, error) {
 	r := targets{Tree: t}
 	const configfs = "/sys/kernel/config/"
@@ -145,8 +148,8 @@ func exports(t *Tree) ([]export, error) {
 	return r.exports, r.err
 }
 
-// shown makes sure that what a module exports is seen. Each export holds a reference to its module (configfs_mkdir), and
-// keeps on working while configfs is not mounted.
+// shown checks that the exports of a module are visible. Each export holds a reference to its module (configfs_mkdir),
+// and continues to work while configfs is not mounted.
 func (r *targets) shown(module, dir string) {
 	sysPath := "/sys/module/" + module
 	if r.Present(dir) || !r.Present(sysPath) {
@@ -163,7 +166,7 @@ func (r *targets) shown(module, dir string) {
 func (r *targets) nvme(dir string) {
 	for _, subsystem := range r.dirs(dir) {
 		root := dir + "/" + subsystem
-		places, reach := []string{root + "/passthru"}, anyController // nvmet_passthru_ctrl_enable takes no other device
+		places, reach := []string{root + "/passthru"}, anyController // nvmet_passthru_ctrl_enable accepts only controllers
 		for _, namespace := range r.dirs(root + "/namespaces") {
 			places = append(places, root+"/namespaces/"+namespace)
 		}
@@ -176,9 +179,10 @@ func (r *targets) nvme(dir string) {
 	}
 }
 
-// scsi looks at the storage objects of LIO. For a file and a block device, info shows what is open, and udev_path is what the
-// tool that made the object noted. A disk that a process serves through LIO (target_core_user) is open in that process.
-// iblock and pscsi claim the disk (iblock_configure_device, pscsi_create_type_disk).
+// scsi finds the exports among the storage objects of LIO. For a file or a block device, info shows what is open, and
+// udev_path has the name that the configuring tool recorded. A disk that a process serves through LIO
+// (target_core_user) is open in that process. iblock and pscsi claim the disk (iblock_configure_device,
+// pscsi_create_type_disk).
 func (r *targets) scsi(dir string) {
 	for _, plugin := range r.dirs(dir) { // "fileio_0"
 		for _, object := range r.dirs(dir + "/" + plugin) {
@@ -209,9 +213,9 @@ func (r *targets) scsi(dir string) {
 	}
 }
 
-// scsiAddress returns what sysfs calls the device that pscsi sends commands to (pscsi_show_configfs_dev_params), which is
-// host, channel, target and LUN. The claim and udev_path may be those of another disk. In the mode of a whole host, the
-// plugin has its number.
+// scsiAddress returns the sysfs name of the device to which pscsi sends commands (pscsi_show_configfs_dev_params),
+// which consists of host, channel, target and LUN. The claim and udev_path may belong to another disk. In the mode for
+// a whole host, the host number is in the name of the plugin.
 func scsiAddress(plugin, shown string) string {
 	host := between(shown, "Host ID: ", "\n")
 	if !isNumber(host) {
@@ -220,15 +224,17 @@ func scsiAddress(plugin, shown string) string {
 	return strings.Join([]string{host, between(shown, "Channel ID: ", " "), between(shown, "Target ID: ", " "), between(shown, "LUN: ", " ")}, ":")
 }
 
-// regular reports whether a storage object of fileio is a regular file. fd_configure_device wants a size for that, and gives
-// it another bound of WRITE SAME than a block device, 0x1000. Both can be set to other values. Then it may be a disk.
+// regular reports whether a storage object of fileio is a regular file. For a regular file fd_configure_device requires
+// a size, and sets the limit of WRITE SAME to 0x1000, which differs from that of a block device. Both can be set to
+// other values later. Then it counts as a possible disk.
 func (r *targets) regular(place, shown string) bool {
 	size := between(shown, "  Size: ", " ")
 	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
 }
 
-// usb looks for mass storage that this host is to another (Documentation/ABI/testing/configfs-usb-gadget-mass-storage). A
-// file that is named is open, whether a host is plugged in or not (fsg_lun_open).
+// usb finds mass storage that this host provides to another host
+// (Documentation/ABI/testing/configfs-usb-gadget-mass-storage). A configured file is open even if no other host is
+// connected (fsg_lun_open).
 func (r *targets) usb(dir string) {
 	for _, gadget := range r.dirs(dir) {
 		for _, function := range r.dirs(dir + "/" + gadget + "/functions") {
@@ -243,8 +249,8 @@ func (r *targets) usb(dir string) {
 	}
 }
 
-// rnbd looks for disks behind RDMA block devices of other hosts. Each one that is mapped has a directory with a link to the
-// disk (Documentation/ABI/testing/sysfs-class-rnbd-server).
+// rnbd finds disks that are exported as RDMA block devices. Each mapped disk has a directory with a link to it
+// (Documentation/ABI/testing/sysfs-class-rnbd-server).
 func (r *targets) rnbd(dir string) {
 	for _, device := range r.dirs(dir) {
 		target, err := os.Readlink(r.Path(dir + "/" + device + "/block_dev"))
@@ -254,8 +260,8 @@ func (r *targets) rnbd(dir string) {
 	}
 }
 
-// scst looks at the devices of SCST, a target that is not part of Linux. The first line of the attribute is the name. "[key]"
-// follows where it is not the default.
+// scst finds the devices of SCST, a target that is not part of Linux. The first line of the attribute is the name.
+// "[key]" follows if it is not the default.
 func (r *targets) scst(dir string) {
 	for _, device := range r.Names(dir) {
 		if file := dir + "/" + device + "/filename"; r.Present(file) {
@@ -265,7 +271,7 @@ func (r *targets) scst(dir string) {
 	}
 }
 
-// targets gathers exports. The first error is kept.
+// targets collects exports. It keeps the first error.
 type targets struct {
 	*Tree
 	exports []export
@@ -278,7 +284,7 @@ func (r *targets) add(by, name string, reach reach) {
 	}
 }
 
-// dirs lists the directories in one, without the attributes beside them.
+// dirs returns the subdirectories of a directory, without the attributes next to them.
 func (r *targets) dirs(dir string) (names []string) {
 	entries, err := os.ReadDir(r.Path(dir))
 	r.note(err)
@@ -290,14 +296,14 @@ func (r *targets) dirs(dir string) (names []string) {
 	return names
 }
 
-// text reads an attribute, of a page at most as in sysfs (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
+// text reads an attribute, which is at most a page as in sysfs (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
 func (r *targets) text(name string) string {
 	text, err := r.Read(name)
 	r.note(err)
 	return text
 }
 
-// note keeps an error, except that a file is not there, or not any more.
+// note records an error, unless it means that a file does not exist or no longer exists.
 func (r *targets) note(err error) {
 	if err != nil && r.err == nil && !errors.Is(err, fs.ErrNotExist) {
 		r.err = err
@@ -309,7 +315,7 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// between returns the text between two others, or "" if they are not there.
+// between returns the text between before and after, or "" if they are missing.
 func between(text, before, after string) string {
 	_, rest, _ := strings.Cut(text, before)
 	found, _, ok := strings.Cut(rest, after)

@@ -2,7 +2,7 @@
 
 package sysfs
 
-// The nodes by which a device can be reached.
+// This file finds the nodes through which a device can be reached.
 
 import (
 	"errors"
@@ -16,8 +16,8 @@ import (
 // Node is the node of a device.
 type Node struct {
 	SysPath string
-	Block   bool   // or a character device
-	Number  string // "259:0", or empty if the device is going or has none
+	Block   bool   // else a character device
+	Number  string // such as "259:0", or empty if the device is vanishing or has none
 }
 
 // Number returns the number of the device that a file is the node of, "259:0", and whether that is a block device. It returns ""
@@ -34,13 +34,13 @@ func Number(file unix.Stat_t) (number string, block bool) {
 // Name returns the kernel's name of the device, such as "nvme0n1p2".
 func (n Node) Name() string { return path.Base(n.SysPath) }
 
-// NodesOf returns all nodes by which a device can be reached, its own first.
+// NodesOf returns all nodes through which a device can be reached, its own first.
 func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
 	d := t.DiskAt(sysPath)
 	return d.Nodes, d.err
 }
 
-// DiskAt returns a block device with all nodes by which it can be reached.
+// DiskAt returns a block device with all nodes through which it can be reached.
 func (t *Tree) DiskAt(sysPath string) Disk {
 	all, twins := reaching(t, sysPath)
 	d := Disk{Twins: twins}
@@ -54,12 +54,13 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 	return d
 }
 
-// Disk is a block device with the nodes that reach it. Those that are block devices are what the kernel claims together
-// (bd_may_claim in block/bdev.c), a disk with its partitions or a partition with its disk, and the same of its twins.
+// Disk is a block device with the nodes through which it can be reached. The kernel claims the block devices among them
+// together (bd_may_claim in block/bdev.c): a disk with its partitions, or a partition with its disk, and the same for
+// its twins.
 type Disk struct {
 	Nodes []Node   // the device itself first
-	Twins []string // sysfs paths of other ways to the disk
-	err   error    // of the numbers of the nodes
+	Twins []string // sysfs paths of other paths to the same disk
+	err   error    // error when reading the numbers of the nodes
 }
 
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".
@@ -74,11 +75,11 @@ func (d Disk) Part(is func(Node) bool) (Node, bool) {
 	return d.Nodes[i], true
 }
 
-// reaching returns the sysfs paths of all devices by whose nodes a device can be reached, its own first. A disk is reached by
-// its partitions, by the nodes of SCSI commands (drivers/scsi/sg.c, block/bsg.c), and by all nodes of its twins. A namespace
-// of NVMe is also reached by its disk or its generic device, and by its controllers. Commands for each of their namespaces
-// can be sent through these (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). A partition is reached by its disk, and a node of
-// SCSI commands is one of its disk. An exclusive open of the disk notices none of those.
+// reaching returns the sysfs paths of all devices whose nodes reach a device, its own first. A disk is reached through
+// its partitions, the nodes for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all nodes of its twins. An NVMe
+// namespace is also reached through its disk or generic device, and its controllers. A controller accepts commands for
+// each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). A partition is reached through its disk, and so
+// is a node for SCSI commands. An exclusive open of the disk does not notice users of these nodes.
 func reaching(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {
@@ -126,9 +127,10 @@ func reaching(t *Tree, sysPath string) (all, twins []string) {
 	return all, twins
 }
 
-// otherWays returns the sysfs paths of the other disks with the WWID of the one at sysPath. The WWID is that of a namespace
-// (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). Hidden disks are paths that native
-// multipathing has joined, and a device of dm has no WWID. A slot for media that can be removed has that of the reader.
+// otherWays returns the sysfs paths of other disks with the same WWID as the one at sysPath. The WWID is that of a
+// namespace (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). Hidden disks are paths
+// that native multipathing has combined, and a dm device has no WWID. A slot for removable media has the WWID of the
+// reader.
 func otherWays(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
 	for _, attr := range [...]string{"wwid", "device/wwid"} {
@@ -149,7 +151,8 @@ func otherWays(t *Tree, sysPath string) (found []string) {
 	return found
 }
 
-// Removable reports whether the medium of a disk can be removed from its drive, whose WWID and serial number then say nothing
-// of the medium (Documentation/ABI/stable/sysfs-block, removable). Its diskseq does. The kernel counts it up before another
-// medium can be read, at its next poll or at the next open (disk_check_events in block/disk-events.c, sd_open).
+// Removable reports whether the medium of a disk can be removed from its drive. WWID and serial number of such a drive
+// do not identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq does. The kernel increments
+// it before another medium can be read, at its next poll or at the next open (disk_check_events in block/disk-events.c,
+// sd_open).
 func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }

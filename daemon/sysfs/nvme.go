@@ -2,15 +2,16 @@
 
 package sysfs
 
-// Which NVMe namespaces, controllers and subsystems belong together.
+// This file finds the NVMe namespaces, controllers and subsystems that belong together.
 //
-// Follows: drivers/nvme/host/core.c, sysfs.c and multipath.c. Without native multipathing a namespace is a disk below its
-// controller. With it the disk, the head, is below the subsystem in /sys/devices/virtual. Each path to the head is a hidden
-// disk below a controller.
+// Follows: drivers/nvme/host/core.c, sysfs.c and multipath.c. Without native multipathing, a namespace is a disk below
+// its controller. With it, the disk is called the head, and is below the subsystem in /sys/devices/virtual. Each path
+// to the head is a hidden disk below a controller.
 //
-// Names do not pair devices. nvme_alloc_ns numbers a disk by the instance of the subsystem, nvme_add_ns_cdev its generic node
-// by that of the controller. These differ once an open node has kept an earlier subsystem. Only the number behind the last n
-// is the same in all of them. It is that of the namespace in its subsystem (head->instance). The parent shows the rest.
+// Names alone do not show which devices belong together. nvme_alloc_ns numbers a disk by the instance of the subsystem,
+// and nvme_add_ns_cdev numbers its generic node by that of the controller. They differ after an open node has kept an
+// earlier subsystem alive. Only the number after the last n is the same in all names. It is the instance of the
+// namespace in its subsystem (head->instance). The parent device shows the rest.
 
 import (
 	"path"
@@ -55,7 +56,7 @@ func members(t *Tree, subsystem string) (controllers []string) {
 	return controllers
 }
 
-// NVMeSiblings returns the controllers of the subsystem that a controller belongs to, itself included.
+// NVMeSiblings returns all controllers of the subsystem to which a controller belongs, including itself.
 func (t *Tree) NVMeSiblings(controller string) []string {
 	if subsystem := subsystemOf(t, controller); subsystem != "" {
 		return members(t, subsystem)
@@ -79,9 +80,9 @@ func isPath(t *Tree, hidden, head string) bool {
 	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && sameNamespace(t, hidden, head)
 }
 
-// sameNamespace reports whether two devices of one subsystem are the same namespace. The attributes that both have decide.
-// Controllers may have private namespaces of the same ID, so the ID decides only together with the wwid. A generic node has
-// neither.
+// sameNamespace reports whether two devices of one subsystem are the same namespace. It compares the attributes that
+// both have. Controllers may have private namespaces with the same ID, so the ID is sufficient only together with the
+// wwid. A generic node has neither.
 func sameNamespace(t *Tree, a, b string) bool {
 	told := false
 	for _, name := range []string{"nsid", "wwid"} {
@@ -98,14 +99,15 @@ func sameNamespace(t *Tree, a, b string) bool {
 	return told || instanceOf(a) == instanceOf(b)
 }
 
-// instanceOf returns the number behind the last n in the name of a namespace, such as 2 for nvme3n2, nvme3c0n2 and ng4n2.
+// instanceOf returns the number after the last n in the name of a namespace, such as 2 for nvme3n2, nvme3c0n2 and
+// ng4n2.
 func instanceOf(sysPath string) string {
 	name := path.Base(sysPath)
 	return name[strings.LastIndexByte(name, 'n')+1:]
 }
 
-// NVMeNamespaces returns the disks that a controller reaches, each once, with the head in the place of a path. without has
-// the namespaces for which the kernel has no disk, such as one of key-value pairs.
+// NVMeNamespaces returns the disks that a controller reaches, without duplicates, with the head instead of a path.
+// without has the namespaces for which the kernel has no disk, such as a key-value namespace.
 func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 	for _, name := range t.Names(controller) {
 		d := controller + "/" + name
@@ -182,7 +184,7 @@ func nvmeNodes(t *Tree, sysPath string) (found []string) {
 				continue
 			}
 			reaches = true
-			if p != sysPath && t.Uint(p, "hidden") == 0 { // else it is a path, without a node
+			if p != sysPath && t.Uint(p, "hidden") == 0 { // otherwise it is a path, which has no node
 				found = append(found, p)
 			}
 		}

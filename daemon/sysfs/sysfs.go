@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysfs reads the kernel's files. These are attributes and links of sysfs, and the files of sysfs, procfs and configfs
-// that show who uses a block device. The daemon and the helper that opens device nodes share it, so both give one answer.
-// It opens no device node and makes no ioctl.
+// Package sysfs reads the kernel's files. These are attributes and links of sysfs, and the files of sysfs, procfs and
+// configfs that show how a block device is used. The daemon and the helper that opens device nodes share it, so both
+// have the same view. It opens no device node and uses no ioctl.
 //
 // Follows Documentation/filesystems/sysfs.rst.
 package sysfs
@@ -23,24 +23,24 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// ErrGone says that the device, or the attribute, is not there.
+// ErrGone means that a device or attribute does not exist.
 var ErrGone = errors.New("gone")
 
-// AttrSize is the size of the largest attribute in bytes. The kernel gives one page.
+// AttrSize is the maximum size of an attribute in bytes. The kernel returns at most one page.
 const AttrSize = 4096
 
-// Devices is where the kernel keeps all devices. The rest of sysfs has links to there.
+// Devices is the directory of all devices. The rest of sysfs has links to it.
 const Devices = "/sys/devices/"
 
-// Tree is where the kernel's files are. Its methods take the names that the kernel uses ("/sys/devices/…", "/dev/…",
-// "/proc/…") and look below the three directories. The zero value has all of them in /.
+// Tree has the locations of the kernel's files. Its methods accept the kernel's names ("/sys/devices/…", "/dev/…",
+// "/proc/…") and translate them to the three directories. In the zero value all are in /.
 type Tree struct {
 	Sys  string // where sysfs is, "/sys"
 	Dev  string // where the device nodes are, "/dev"
 	Proc string // where procfs is, "/proc"
 }
 
-// At returns the tree with the three directories below root. An empty root is that of this process.
+// At returns the tree whose three directories are below root. An empty root means that of this process.
 func At(root string) Tree { return Tree{Sys: root + "/sys", Dev: root + "/dev", Proc: root + "/proc"} }
 
 type prefixed struct{ prefix, root string }
@@ -49,7 +49,7 @@ func (t *Tree) roots() [3]prefixed {
 	return [3]prefixed{{"/sys", t.Sys}, {"/dev", t.Dev}, {"/proc", t.Proc}}
 }
 
-// Path returns the place in this tree of a path of the kernel's ("/sys/…", "/dev/…", "/proc/…").
+// Path translates a path of the kernel ("/sys/…", "/dev/…", "/proc/…") to this tree.
 func (t *Tree) Path(name string) string {
 	for _, r := range t.roots() {
 		if rest, ok := strings.CutPrefix(name, r.prefix); ok && (rest == "" || rest[0] == '/') {
@@ -59,29 +59,29 @@ func (t *Tree) Path(name string) string {
 	return name
 }
 
-// Present reports whether a path of the kernel's exists. It does not follow a link.
+// Present reports whether a path of the kernel exists. It does not follow a link.
 func (t *Tree) Present(name string) bool {
 	var found unix.Stat_t
 	return unix.Lstat(t.Path(name), &found) == nil
 }
 
-// Stat returns the file that a path of the kernel's leads to. Unlike os.Stat it allocates nothing but the path. Each look
-// calls it dozens of times.
+// Stat returns the file to which a path of the kernel leads. Unlike os.Stat, it allocates only the path. Each
+// inspection calls it dozens of times.
 func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	err = unix.Stat(t.Path(name), &found)
 	return found, err
 }
 
-// ReadStart returns the first bytes of a file, at most size. It makes one plain read, past the Go poller. Some drivers
-// answer EAGAIN, and os.ReadFile would wait forever then. It reads no more, because some devices hang when a process reads the
-// whole of their configuration space (pci_read_config). The error is [ErrGone] if there is no such file.
+// ReadStart returns at most size bytes from the start of a file. It makes a single read, without the Go poller. Some
+// drivers return EAGAIN, for which os.ReadFile would wait forever. It reads no more, because some devices hang when
+// their whole configuration space is read (pci_read_config). The error is [ErrGone] if there is no such file.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", readError(name, err)
 	}
 	defer unix.Close(fd)
-	var page [AttrSize]byte // on the stack, because a look at all devices reads tens of thousands of attributes
+	var page [AttrSize]byte // on the stack, because the inspection of all devices reads tens of thousands of attributes
 	b := page[:]
 	if size > len(page) {
 		b = make([]byte, size)
@@ -93,17 +93,17 @@ func (t *Tree) ReadStart(name string, size int) (string, error) {
 	return string(b[:n]), nil
 }
 
-// Read returns the first page of a file in sysfs or procfs, without surrounding blanks.
+// Read returns the first page of a file in sysfs or procfs, without surrounding white space.
 func (t *Tree) Read(name string) (string, error) {
 	text, err := t.ReadStart(name, AttrSize)
 	return strings.TrimSpace(text), err
 }
 
-// Attr reads an attribute of the device at sysPath, without surrounding blanks. The error is [ErrGone] if the device or
-// the attribute is not there.
+// Attr returns an attribute of the device at sysPath, without surrounding white space. The error is [ErrGone] if the
+// device or attribute does not exist.
 func (t *Tree) Attr(sysPath, name string) (string, error) { return t.Read(sysPath + "/" + name) }
 
-// ReadAll returns the whole of a file in procfs, such as mountinfo, which is longer than a page.
+// ReadAll returns the whole content of a file in procfs that may be longer than a page, such as mountinfo.
 func (t *Tree) ReadAll(name string) (string, error) {
 	all, err := os.ReadFile(t.Path(name))
 	if err != nil {
@@ -120,7 +120,7 @@ func readError(name string, err error) error {
 	return fmt.Errorf("read %s: %w", name, err)
 }
 
-// Int reads an attribute that holds a number, decimal or with the prefix 0x.
+// Int returns the value of a numeric attribute, decimal or with the prefix 0x.
 func (t *Tree) Int(sysPath, name string) (int64, error) {
 	text, err := t.Attr(sysPath, name)
 	if err != nil {
@@ -133,14 +133,14 @@ func (t *Tree) Int(sysPath, name string) (int64, error) {
 	return n, nil
 }
 
-// Uint reads an attribute that holds a number of at most 63 bits. It returns 0 if the attribute is not there.
+// Uint returns the value of a numeric attribute with at most 63 bits. It returns 0 if the attribute does not exist.
 func (t *Tree) Uint(sysPath, name string) uint64 {
 	n, _ := t.Int(sysPath, name)
 	return uint64(max(n, 0))
 }
 
-// Link returns the last element of the target of a link in sysfs, such as the name of the driver. It returns "" if the link is
-// not there.
+// Link returns the last element of the target of a link in sysfs, such as the name of the driver. It returns "" if the
+// link does not exist.
 func (t *Tree) Link(sysPath, name string) string {
 	target, err := os.Readlink(t.Path(sysPath + "/" + name))
 	if err != nil {
@@ -149,8 +149,8 @@ func (t *Tree) Link(sysPath, name string) string {
 	return path.Base(target)
 }
 
-// Resolve returns the kernel's path that a link leads to, such as "device". It returns "" if the link is not there or leads out
-// of the tree.
+// Resolve returns the kernel's path to which a link such as "device" points. It returns "" if the link does not exist
+// or leads out of the tree.
 func (t *Tree) Resolve(name string) string {
 	real, err := filepath.EvalSymlinks(t.Path(name))
 	if err != nil {
@@ -168,7 +168,7 @@ func (t *Tree) Resolve(name string) string {
 	return ""
 }
 
-// Names lists a directory in sysfs, procfs or /dev, sorted. A directory that is not there has no names.
+// Names returns the sorted entries of a directory in sysfs, procfs or /dev. It returns none for a missing directory.
 func (t *Tree) Names(dir string) []string {
 	entries, err := os.ReadDir(t.Path(dir))
 	if err != nil {
@@ -181,8 +181,8 @@ func (t *Tree) Names(dir string) []string {
 	return names
 }
 
-// Properties returns the properties that the kernel itself reports of the device at sysPath in its attribute "uevent", such as
-// DRIVER, PCI_SLOT_NAME and MAJOR.
+// Properties returns the properties in the attribute "uevent" of the device at sysPath, such as DRIVER, PCI_SLOT_NAME
+// and MAJOR.
 func (t *Tree) Properties(sysPath string) map[string]string {
 	text, err := t.Attr(sysPath, "uevent")
 	if err != nil {
@@ -197,7 +197,7 @@ func (t *Tree) Properties(sysPath string) map[string]string {
 	return properties
 }
 
-// DevNode returns the node of the device at sysPath, "/dev/nvme0n1", or "" if it has none.
+// DevNode returns the node of the device at sysPath, such as "/dev/nvme0n1", or "" if it has none.
 func (t *Tree) DevNode(sysPath string) string {
 	name := t.Properties(sysPath)["DEVNAME"]
 	if name == "" || path.Clean("/"+name) != "/"+name {
@@ -206,7 +206,7 @@ func (t *Tree) DevNode(sysPath string) string {
 	return "/dev/" + name
 }
 
-// Above returns the nearest device of a subsystem at or above sysPath, or "" if there is none.
+// Above returns the nearest device of a subsystem at or above sysPath, or "".
 func (t *Tree) Above(sysPath, subsystem string) string {
 	for p := range Up(sysPath) {
 		if t.Link(p, "subsystem") == subsystem {
@@ -224,7 +224,7 @@ func Up(sysPath string) iter.Seq[string] {
 	}
 }
 
-// Numbered reports whether name is the prefix and a number, as the kernel numbers devices.
+// Numbered reports whether name consists of prefix and a number, like the kernel's device names.
 func Numbered(name, prefix string) bool {
 	number, ok := strings.CutPrefix(name, prefix)
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""

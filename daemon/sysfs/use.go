@@ -2,16 +2,17 @@
 
 package sysfs
 
-// Whether this machine uses a block device, as far as the kernel shows without opening it.
+// This file checks whether this machine uses a block device, as far as the kernel shows it without opening the device.
 //
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.
 //
-// No single source is enough. A mounted file system is in mountinfo, but btrfs shows a device number of its own there and
-// names one of its devices. LVM, md and bcache are in holders/ while they run. Unknown is in use.
+// No single source shows every use. A mounted file system is in mountinfo, but btrfs shows its own device number there
+// and names only one of its devices. LVM, md and bcache are in holders/ while they are active. If the use is unknown,
+// the device counts as in use.
 //
-// A disk that the kernel reaches by two ways is two block devices, unless native multipathing (nvme_core.multipath) or dm
-// joins them. The use of either is the use of both (see [Disk]).
+// A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) or dm combines
+// them. If one is in use, both are (see [Disk]).
 
 import (
 	"errors"
@@ -23,14 +24,13 @@ import (
 	"strings"
 )
 
-// Written returns how many sectors of the disk at sysPath were written and discarded since it appeared, also through its
-// partitions (Documentation/block/stat.rst). Commands that are passed through to the drive do not count there, nor anything
-// while queue/iostats is 0, nor what Linux before 6.4 writes to an NVMe disk with native multipathing. It is 0 if it is not
-// known.
+// Written returns the number of sectors that were written to the disk at sysPath and discarded since it appeared,
+// including its partitions (Documentation/block/stat.rst). It does not count passthrough commands, anything while
+// queue/iostats is 0, or writes of Linux before 6.4 to an NVMe disk with native multipathing. It is 0 if unknown.
 func Written(t *Tree, sysPath string) (sectors uint64) {
 	text, _ := t.Attr(sysPath, "stat")
 	fields := strings.Fields(text)
-	for _, i := range [...]int{6, 13} { // write sectors, discard sectors
+	for _, i := range [...]int{6, 13} { // sectors written, sectors discarded
 		if i < len(fields) {
 			n, _ := strconv.ParseUint(fields[i], 10, 64)
 			sectors += n
@@ -42,7 +42,7 @@ func Written(t *Tree, sysPath string) (sectors uint64) {
 // IsPartition reports whether the block device at sysPath is a partition.
 func (t *Tree) IsPartition(sysPath string) bool { return t.Present(sysPath + "/partition") }
 
-// Partitions returns the sysfs paths of a disk's partitions, whose names begin with that of the disk (bdevname).
+// Partitions returns the sysfs paths of a disk's partitions, whose names begin with the name of the disk (bdevname).
 func (t *Tree) Partitions(sysPath string) []string {
 	var partitions []string
 	for _, name := range t.Names(sysPath) {
@@ -53,12 +53,13 @@ func (t *Tree) Partitions(sysPath string) []string {
 	return partitions
 }
 
-// Use is how this machine uses a block device. It is an error.
+// Use describes how this machine uses a block device. It is an error.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost reports whether no pod that has the device can have done this.
+	// ByHost reports whether no pod that has the device can have caused this use.
 	ByHost bool
-	// Unread is the error of a file that must be read to know the use, or nil. With an error the device counts as in use.
+	// Unread is the error of a file that must be read to know the use, or nil. In case of an error, the device counts
+	// as in use.
 	Unread error
 }
 
@@ -81,7 +82,7 @@ func unread(d Disk, question string, err error) error {
 	return &Use{Text: fmt.Sprintf("whether %s is %s cannot be told", d.Name(), question), Unread: err}
 }
 
-// InUse returns nil if nothing shows that a disk is used, or else a *[Use].
+// InUse returns nil if nothing shows that a disk is in use, otherwise a *[Use].
 func (t *Tree) InUse(d Disk) error {
 	if d.err != nil {
 		return unread(d, "used", d.err)
@@ -94,8 +95,8 @@ func (t *Tree) InUse(d Disk) error {
 	return nil
 }
 
-// mounted looks among the mounts of this host, which may be others than those of a confined process, and among its own.
-// Where procfs hides process 1 (hidepid=2), its own have to do.
+// mounted checks the mounts of this host and of this process. A confined process may have other mounts than the host.
+// If procfs hides process 1 (hidepid=2), only the own mounts are checked.
 func mounted(t *Tree, d Disk) error {
 	var errs []error
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
@@ -120,7 +121,7 @@ func mounted(t *Tree, d Disk) error {
 	return unread(d, "mounted", cause)
 }
 
-// mountOf returns the part of a disk that a mount is about, if any.
+// mountOf returns the part of a disk that a mount uses, if any.
 func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
 	p, ok := d.Part(func(n Node) bool { return n.Number == m.number })
 	if !ok && m.anonymous() {
@@ -129,8 +130,8 @@ func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
 	return p, ok
 }
 
-// partNamed returns that part of a disk whose node a name in /dev leads to. The kernel claims what is mounted or swapped to,
-// and shows the number of the device below a loop device. A name is enough for those.
+// partNamed returns the part of a disk to whose node a name in /dev leads. The kernel claims mounted and swapped-to
+// devices, and shows the number of the device below a loop device. So checking the name is sufficient for these.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
@@ -146,7 +147,7 @@ func swapped(t *Tree, d Disk) error {
 	table, err := t.ReadAll("/proc/swaps")
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil // a kernel without CONFIG_SWAP
+		return nil // the kernel has no CONFIG_SWAP
 	case err != nil:
 		return unread(d, "swapped to", err)
 	}
@@ -158,7 +159,7 @@ func swapped(t *Tree, d Disk) error {
 	return nil
 }
 
-// held looks for what the kernel has built on top, such as LVM, md and bcache.
+// held checks for devices that the kernel has built on the disk, such as LVM, md and bcache.
 func held(t *Tree, d Disk) error {
 	if p, ok := d.Part(func(n Node) bool { return len(t.Names(n.SysPath+"/holders")) > 0 }); ok {
 		return usef(false, "%s is part of %s", p.Name(), strings.Join(t.Names(p.SysPath+"/holders"), ", "))
@@ -166,7 +167,7 @@ func held(t *Tree, d Disk) error {
 	return nil
 }
 
-// inBtrfs looks for file systems of which the disk is not the device that mountinfo names.
+// inBtrfs checks for file systems on the disk for which mountinfo names another device.
 func inBtrfs(t *Tree, d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
 		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
@@ -176,8 +177,8 @@ func inBtrfs(t *Tree, d Disk) error {
 	return nil
 }
 
-// backing looks for zram, and for loop devices on top. Loop devices claim nothing, so that even an exclusive open would not
-// notice them. An attribute that cannot be read is that of a device which is not set up.
+// backing checks for zram and loop devices on the disk. Loop devices claim nothing, so even an exclusive open would not
+// notice them. An attribute that cannot be read belongs to a device that is not set up.
 func backing(t *Tree, d Disk) error {
 	for _, name := range t.Names("/sys/class/block") {
 		for _, kind := range []struct{ prefix, attr string }{{"loop", "loop/backing_file"}, {"zram", "backing_dev"}} {
@@ -196,21 +197,21 @@ func backing(t *Tree, d Disk) error {
 	return nil
 }
 
-// The tables of procfs by which a block device is in use.
+// This file parses the tables of procfs that show the use of block devices.
 //
 // Follows Documentation/filesystems/proc.rst, 3.5 (mountinfo), mm/swapfile.c (/proc/swaps) and fs/seq_file.c (mangle_path).
 
 // mount is a line of mountinfo.
 type mount struct {
-	number string // of the device, "259:1", or "0:N" where the file system has none or, as btrfs, several
+	number string // number of the device, such as "259:1", or "0:N" if the file system has no device or, like btrfs, several
 	where  string
-	source string // the source given to mount(2), "/dev/nvme0n1p1" or a link of udev's to that
+	source string // the source passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it
 }
 
-// anonymous reports whether the number is not that of a block device, so that only the source may name one.
+// anonymous reports whether the number is not that of a block device, so that only the source can name one.
 func (m mount) anonymous() bool { return strings.HasPrefix(m.number, "0:") }
 
-// mounts yields the mounts of the text of a mountinfo file.
+// mounts yields the mounts in the text of mountinfo.
 func mounts(table string) iter.Seq[mount] {
 	return func(yield func(mount) bool) {
 		for line := range strings.Lines(table) {
@@ -230,7 +231,7 @@ func mounts(table string) iter.Seq[mount] {
 	}
 }
 
-// swaps yields the names of nodes and files in the text of /proc/swaps, and that of the column.
+// swaps yields the names in the text of /proc/swaps, including the heading of the column.
 func swaps(table string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for line := range strings.Lines(table) {
@@ -242,13 +243,13 @@ func swaps(table string) iter.Seq[string] {
 	}
 }
 
-// isNode reports whether a name in /dev, without links, is that of the node of a device, which sysfs calls device. sysfs
-// writes "!" where the name has "/" (dev_set_name).
+// isNode reports whether a name in /dev, without links, is the node of the given device in sysfs. In sysfs, "!"
+// replaces "/" in the name (dev_set_name).
 func isNode(name, device string) bool {
 	return path.Base(name) == path.Base(strings.ReplaceAll(device, "!", "/"))
 }
 
-// unescape undoes the escapes such as "\040" that the kernel writes for blanks in a path.
+// unescape decodes escapes such as "\040", which the kernel writes for white space in a path.
 func unescape(text string) string {
 	for from := 0; ; from++ {
 		i := strings.IndexByte(text[from:], '\\')

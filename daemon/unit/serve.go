@@ -13,15 +13,15 @@ import (
 
 // Helper answers requests.
 type Helper struct {
-	File string // main file of the configuration
+	File string // main configuration file
 	// Run runs the unit of a template for an instance, as [systemd.Units.Run] does.
 	Run func(ctx context.Context, template, instance string) error
 }
 
-// maxError bounds the text of an error, in bytes, as each may take six in JSON.
+// maxError limits the text of an error in bytes, because each byte may take six in JSON.
 const maxError = exchange.MessageSize / 8
 
-// Serve answers the one request that comes over standard input. It blocks until the unit has succeeded or failed.
+// Serve answers one request from standard input. It blocks until the unit has succeeded or failed.
 func (h Helper) Serve() error { return exchange.Serve(h.reply) }
 
 func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {
@@ -33,7 +33,7 @@ func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {
 	return exchange.Encode(a)
 }
 
-// do carries out a request if the configuration has a unit for it.
+// do executes a request if the configuration has a unit for it.
 func (h Helper) do(request []byte) error {
 	var r Request
 	err := exchange.Decode(request, &r)
@@ -52,7 +52,7 @@ func (h Helper) do(request []byte) error {
 	return h.Run(ctx, template, r.Device)
 }
 
-// template returns the unit that the configuration has for a request.
+// template returns the unit in the configuration for a request.
 func (h Helper) template(r Request) (string, error) {
 	c, err := config.Load(h.File)
 	if err != nil {

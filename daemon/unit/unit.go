@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unit is the request by which metalplugd has a vendor's unit run, and the helper that answers it.
+// Package unit has the request with which metalplugd runs a vendor unit, and the helper that answers it.
 //
-// A request names a resource, a stage and a device, never a unit. The helper reads the unit's name from the configuration. So
-// a request starts nothing that the operator has not configured.
+// A request names a resource, a stage and a device, never a unit. The helper reads the unit's name from the
+// configuration. So a request can start only units that the operator has configured.
 package unit
 
 import (
@@ -19,17 +19,18 @@ import (
 // Program is the name of the helper.
 const Program = "metalplug-unit"
 
-// MaxTimeout is the longest time that a request may give a unit. metalplug-unit@.service ends a helper a little later.
+// MaxTimeout is the maximum time that a request may allow for a unit. metalplug-unit@.service stops a helper shortly
+// after that.
 const MaxTimeout = time.Hour
 
-// The stages of a device at which a unit runs are the keys of [resource.units].
+// The stages at which a unit runs, which are the keys of [resource.units].
 const (
 	Init    = "init"
 	Start   = "start"
 	Release = "release"
 )
 
-// Request asks the helper to run the unit of a resource for a device.
+// Request requests the unit of a resource for a device.
 type Request struct {
 	Resource string `json:"resource"`
 	Stage    string `json:"stage"`
@@ -40,7 +41,7 @@ type Request struct {
 
 // answer is the reply to a request.
 type answer struct {
-	Error string `json:"error,omitempty"` // "" if the unit has succeeded
+	Error string `json:"error,omitempty"` // "" if the unit succeeded
 }
 
 // Client sends requests to the helper. Its method is safe for concurrent use.
@@ -48,8 +49,8 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Run runs the unit of a resource and stage for a device. It blocks until the unit has succeeded or failed. When the deadline
-// of ctx passes, the helper stops the unit. When ctx is cancelled, the unit goes on.
+// Run runs the unit of a resource and stage for a device. It blocks until the unit has succeeded or failed. When the
+// deadline of ctx passes, the helper stops the unit. When ctx is cancelled, the unit continues.
 func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	r := Request{Resource: resource, Stage: stage, Device: id, TimeoutMS: MaxTimeout.Milliseconds()}
 	asking, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -82,14 +83,14 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	return nil
 }
 
-// check reports what is wrong with a request.
+// check returns an error if a request is invalid.
 func (r Request) check() error {
 	switch {
 	case r.Resource == "":
 		return errors.New("missing resource")
 	case r.Stage != Init && r.Stage != Start && r.Stage != Release:
 		return fmt.Errorf("invalid stage %q: must be init, start or release", r.Stage)
-	case r.Device == "" || device.MakeID(r.Device) != r.Device: // a vendor's unit may pass it to a shell
+	case r.Device == "" || device.MakeID(r.Device) != r.Device: // a vendor unit may pass it to a shell
 		return fmt.Errorf("invalid device %q: not a device ID of metalplug", r.Device)
 	case r.TimeoutMS < 1 || r.TimeoutMS > MaxTimeout.Milliseconds():
 		return fmt.Errorf("invalid timeout_ms %d: must be 1 to %d", r.TimeoutMS, MaxTimeout.Milliseconds())

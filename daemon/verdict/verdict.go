@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verdict says whether a device is healthy, why not, and which work it waits for. It makes all of it out of facts alone.
+// Package verdict decides whether a device is healthy, for which reason not, and which work it waits for. It derives
+// everything from facts.
 package verdict
 
 import (
@@ -14,63 +15,64 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// Facts are all that a verdict depends on.
+// Facts has everything on which a verdict depends.
 type Facts struct {
-	Seen     *device.Sighting // of the last look, or nil while the hardware is not there
-	Known    bool             // whether it was seen since the start
-	Resource string           // in whose list it is or would be
-	Offered  bool             // whether it is in the list, which it leaves only when it is certainly free
+	Seen     *device.Sighting // of the last inspection, or nil while the hardware is absent
+	Known    bool             // whether it was found since the start
+	Resource string           // in whose device list it is or would be
+	Offered  bool             // whether it is in the list, from which it is removed only when it is certainly free
 	Faults   Faults
 	Lease    lease.Lease
 	Rule     *device.Rule // of the resource, or nil
 	Aside    string       // why it is offered neither on its own nor in a bundle, or empty
-	Cordon   string       // why the operator keeps it from new tenants, or empty
+	Cordon   string       // why the operator cordoned it, or empty
 	Disk     DiskFacts
-	Opened   error    // why the pod of another device can open it, or nil
-	Delay    string   // why the work that it waits for is not done, or empty
-	Firmware string   // the [device.Rule].Init that was carried out
-	Uninit   string   // why that could not be carried out
+	Opened   error    // an error if the pod of another device can open it
+	Delay    string   // why pending work is delayed, or empty
+	Firmware string   // the [device.Rule].Init that has run
+	Uninit   string   // why Init failed
 	Work     string   // why it is Unhealthy during work on it, or empty
-	Frozen   *Verdict // the verdict that applies while the daemon's own work is seen, or nil
+	Frozen   *Verdict // the verdict that applies during the effects of the daemon's own work, or nil
 }
 
 // Faults are those of the hardware itself.
 type Faults struct {
-	Marks    []string      // of events and counters, on the device and above it
-	Warnings []string      // of the same, while the device can be used
-	Stuck    time.Duration // for how long the hardware does not answer, or 0
+	Marks    []string      // from events and counters, on the device and above it
+	Warnings []string      // of the same kind, for a usable device
+	Stuck    time.Duration // how long the hardware has not answered, or 0
 	Flapping string        // why a device without a fault is not trusted yet
 }
 
 // Verdict is the health of a device with its reason.
 type Verdict struct {
 	Healthy bool
-	Parked  bool // whether it is Unhealthy only because it is cordoned or changes over, so that a pod that holds it may start containers again
+	Parked  bool // whether it is Unhealthy only because it is cordoned or changes its resource, so that a pod that holds it may start more containers
 	Stale   bool // whether it is in the list only because a pod may still hold it
 	Reason  string
-	Warning string // a fault with which it can be used
-	// Reserved is why only the tenant that holds it may have it, since the host uses it or it holds data. Barred is the same
-	// where nothing erases that before the next start, or the reason why it has to be cleared first.
+	Warning string // a fault that does not prevent its use
+	// Reserved is the reason why only the tenant that holds it may have it, because the host uses it or it contains
+	// data. Barred is the same if nothing erases the data before the next start, or the reason why it must be cleared
+	// first.
 	Reserved, Barred string
 	Since            time.Time // when Healthy or Reason last changed
 }
 
 var (
-	// errElsewhere is why a device is Unhealthy in a resource that it belonged to when it was offered. It cannot be in both. A
-	// pod may hold it by the old name, and the kubelet would give it out once more by the new.
+	// errElsewhere is the reason why a device is Unhealthy in the resource in which it was offered before. It cannot be
+	// in two resources. A pod may hold it by the old name, and the kubelet could allocate it again by the new name.
 	errElsewhere = errors.New("it belongs to another resource now,")
-	// errNotBack is why a device of the last run is Unhealthy that has not been seen since.
+	// errNotBack is the reason why a device of the last run that has not been found since is Unhealthy.
 	errNotBack = errors.New("not seen since metalplug was started")
 )
 
-// justLeft is the reason of a disk that is not erased after its last pod, and not read yet.
+// justLeft is the reason for a disk without a scrub that has not been read after its last pod yet.
 const justLeft = "its last pod has just left it"
 
-// beingCleared is the reason of a device that its resource clears after the last pod.
+// beingCleared is the reason for a device that its resource clears after the last pod.
 const beingCleared = "being cleared after its last pod"
 
-// Unfit returns why the device must not be offered, or nil. A tenant that has a device may use it. Its data is not a reason
-// where the data is erased.
+// Unfit returns why the device must not be offered, or nil. A tenant that holds a device may use it. Its data is no
+// reason if it is erased.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() {
@@ -79,7 +81,7 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Unusable is [Facts.Unfit] without bundles.
+// Unusable is like [Facts.Unfit], but ignores bundles.
 func (f *Facts) Unusable() error {
 	switch {
 	case f.Seen == nil && !f.Known:
@@ -98,7 +100,7 @@ func (f *Facts) Unusable() error {
 	return cmp.Or(f.unproven(), f.Seen.Offer)
 }
 
-// unproven returns why a disk without a tenant must not be offered for want of evidence, or nil.
+// unproven returns why a disk without a tenant must not be offered because evidence is missing, or nil.
 func (f *Facts) unproven() error {
 	switch {
 	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Disk.Same:
@@ -111,13 +113,14 @@ func (f *Facts) unproven() error {
 	return f.doubt()
 }
 
-// Spared reports whether a disk is offered with any data of a tenant.
+// Spared reports whether a disk is offered regardless of a tenant's data on it.
 func (f *Facts) Spared() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// erasable reports whether a tenant's data is the only reason against a device, and is erased before another tenant sees it.
+// erasable reports whether a tenant's data is the only reason against the device, and is erased before another tenant
+// sees it.
 func (f *Facts) erasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Disk.Same)
 }
@@ -125,7 +128,7 @@ func (f *Facts) erasable() bool {
 // Uncleared reports whether the device is cleared before another tenant gets it.
 func (f *Facts) Uncleared() bool { return f.Lease.Used && f.Rule != nil && f.Rule.ClearedAtRelease }
 
-// Sick returns the faults of the hardware by the last look, events and counters.
+// Sick returns the faults of the hardware from the last inspection, events and counters.
 func (f *Facts) Sick() string {
 	reasons := f.Faults.Marks
 	switch {
@@ -144,7 +147,7 @@ func (f *Facts) warning() string {
 	return strings.Join(append([]string{f.Seen.Warning}, f.Faults.Warnings...), "; ")
 }
 
-// waiting returns the reason for which a device without a tenant waits, or empty.
+// waiting returns what a device without a tenant waits for, or "".
 func (f *Facts) waiting() string {
 	switch {
 	case f.Lease.Held():
@@ -163,7 +166,7 @@ func (f *Facts) waiting() string {
 	return ""
 }
 
-// Init returns the unit that has to run before a device is offered, or empty.
+// Init returns the unit that must run before the device is offered, or "".
 func (f *Facts) Init() string {
 	if !f.Offered || f.Rule == nil || f.Firmware == f.Rule.Init || f.Unfit() != nil {
 		return ""
@@ -171,12 +174,12 @@ func (f *Facts) Init() string {
 	return f.Rule.Init
 }
 
-// Verdict returns the verdict on a device. It is the only place in which health and its reason are made.
+// Verdict returns the verdict on a device. No other function determines health and its reason.
 func (f *Facts) Verdict() Verdict {
 	var v Verdict
 	unfit := f.Unfit()
 	v.Stale = f.Offered && unfit != nil
-	if unfit == nil && f.Seen.Offer != nil { // forgiven
+	if unfit == nil && f.Seen.Offer != nil { // the rule overrules the reason
 		v.Reserved = f.Seen.Offer.Error()
 	}
 	switch {
@@ -198,7 +201,7 @@ func (f *Facts) Verdict() Verdict {
 	return v
 }
 
-// Restrained returns the verdict with the operator's cordon and the daemon's own work.
+// Restrained returns the verdict after the operator's cordon and the daemon's own work are applied.
 func (f *Facts) Restrained(v Verdict) Verdict {
 	if f.Work != "" {
 		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
@@ -212,7 +215,7 @@ func (f *Facts) Restrained(v Verdict) Verdict {
 	return v
 }
 
-// park makes a device Unhealthy for new pods.
+// park makes the device Unhealthy for new pods.
 func (v *Verdict) park(reason string) {
 	if v.Reason != "" {
 		reason += "; " + v.Reason
@@ -223,19 +226,19 @@ func (v *Verdict) park(reason string) {
 // Todo is the work that a device without a tenant waits for.
 type Todo string
 
-// The works. The journal has these words if one fails.
+// The kinds of work. The journal uses these texts if the work fails.
 const (
 	Nothing      Todo = ""
 	EraseAdopted Todo = "adopted disk not erased"
 	CleanUp      Todo = "device not cleared"
 	ReadDisk     Todo = "disk not read"
-	ReadAgain    Todo = "disk not read again" // the data that was found on it may be gone
+	ReadAgain    Todo = "disk not read again" // the data that was found may be gone
 	Initialise   Todo = "device not initialised"
-	AskHolders   Todo = "disk not checked" // which processes have it open
+	AskHolders   Todo = "disk not checked" // check which processes have it open
 )
 
-// Todo returns the work that a device waits for. A disk whose content is not a tenant's, or that nothing erases now, has only
-// to be free of the tenant's processes. The operator may be using a disk that is cordoned. It is only read.
+// Todo returns the work for which the device waits. A disk whose content is not a tenant's, or is not erased now, only
+// needs to be free of the tenant's processes. The operator may be using a cordoned disk. So it is only read.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {
