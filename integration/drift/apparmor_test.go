@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// features are the mediation of kernels. This machine's parser compiles each profile for them. The first is Ubuntu's with
-// sockets, the second that of Debian's stable kernels.
+// features are the mediation features of different kernels. This machine's parser compiles each profile for them. The
+// first is Ubuntu's, which mediates sockets, and the second that of Debian's stable kernels.
 var features = []string{"/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/kernel-5.4-vanilla"}
 
-// TestProfilesCompile asks AppArmor's own parser, which loads nothing (-Q) and keeps nothing (-K).
+// TestProfilesCompile runs AppArmor's parser without loading (-Q) or caching (-K) anything.
 func TestProfilesCompile(t *testing.T) {
 	parser := program(t, "apparmor_parser", "apparmor")
 	for _, name := range names(t, "packaging/apparmor/*") {
@@ -29,7 +29,7 @@ func TestProfilesCompile(t *testing.T) {
 				t.Errorf("%s for %s: %v\n%s", name, kernel, err, out)
 			}
 			for line := range strings.Lines(string(out)) {
-				if strings.Contains(line, "/"+name) && !strings.Contains(line, "not enforced") { // by that kernel
+				if strings.Contains(line, "/"+name) && !strings.Contains(line, "not enforced") { // on that kernel
 					t.Errorf("%s for %s: %s", name, kernel, line)
 				}
 			}
@@ -37,8 +37,8 @@ func TestProfilesCompile(t *testing.T) {
 	}
 }
 
-// TestProfilesMatchTheUnits checks that a profile attaches to the program of a unit by its path, or that the unit names
-// it, and that it gives no capability that the unit does not give. metalplug-holders has none. See
+// TestProfilesMatchTheUnits checks that a profile applies to the program of a unit, by path or by name in the unit, and
+// that it grants no capability that the unit does not grant. metalplug-holders has none. See
 // packaging/apparmor/metalplugd.
 func TestProfilesMatchTheUnits(t *testing.T) {
 	profiles := names(t, "packaging/apparmor/*")

@@ -19,10 +19,10 @@ import (
 
 const catalogFile = "../../systemd/metalplug.catalog"
 
-// entry is what the catalog says to one message.
+// entry is the catalog's entry for one message.
 type entry struct{ head, text string }
 
-// catalog reads the catalog. The key is the MESSAGE_ID.
+// catalog reads the catalog. The keys are MESSAGE_IDs.
 func catalog(t *testing.T) map[string]entry {
 	t.Helper()
 	text, err := os.ReadFile(catalogFile)
@@ -32,7 +32,7 @@ func catalog(t *testing.T) map[string]entry {
 	entries := make(map[string]entry)
 	for _, part := range strings.Split(string(text), "\n-- ")[1:] {
 		id, rest, _ := strings.Cut(part, "\n# ")
-		_, rest, _ = strings.Cut(rest, "\n") // behind the message
+		_, rest, _ = strings.Cut(rest, "\n") // the line after the message
 		head, body, _ := strings.Cut(rest, "\n\n")
 		if _, twice := entries[id]; twice {
 			t.Errorf("%s is explained twice", id)
@@ -42,8 +42,8 @@ func catalog(t *testing.T) map[string]entry {
 	return entries
 }
 
-// TestCatalogExplainsEachMessage checks that the code logs each message of the catalog, and that an explanation says what the
-// state is and what to do.
+// TestCatalogExplainsEachMessage checks that the code logs each message of the catalog, and that each explanation
+// describes the state and a remedy.
 func TestCatalogExplainsEachMessage(t *testing.T) {
 	entries, logged := catalog(t), literals(t)
 	seen := make(map[string]string)
@@ -68,8 +68,8 @@ func TestCatalogExplainsEachMessage(t *testing.T) {
 	}
 }
 
-// TestErrorsAreExplained checks the errors in the log. After an error the operator has to act, and journalctl -x says
-// how. The test does not see a message that is not named where it is logged.
+// TestErrorsAreExplained checks that the catalog explains each error in the log. After an error the operator must act,
+// and journalctl -x explains how. The test cannot see a message that is not a literal where it is logged.
 func TestErrorsAreExplained(t *testing.T) {
 	ids, named := systemd.MessageIDs(), 0
 	for _, s := range sources(t) {
@@ -90,7 +90,7 @@ func TestErrorsAreExplained(t *testing.T) {
 	}
 }
 
-// TestDevicesAreExplained checks that each line of the audit has an ID, as has each line about the evidence of a disk.
+// TestDevicesAreExplained checks that each audit line and each line about the evidence of a disk has a MESSAGE_ID.
 func TestDevicesAreExplained(t *testing.T) {
 	ids, named := systemd.MessageIDs(), 0
 	about := regexp.MustCompile(`^(device|disk|two disks|evidence|adoption) [a-z ]+[a-z]$`)
@@ -136,7 +136,7 @@ func loggedError(n ast.Node) (message string, ok bool) {
 	return message, err == nil
 }
 
-// TestCatalogNamesFieldsThatThereAre checks that each @FIELD@ stands for a field of the line.
+// TestCatalogNamesFieldsThatThereAre checks that each @FIELD@ in the catalog is a field of the log line.
 func TestCatalogNamesFieldsThatThereAre(t *testing.T) {
 	for id, e := range catalog(t) {
 		for _, field := range regexp.MustCompile(`@([A-Z_]+)@`).FindAllStringSubmatch(e.head+e.text, -1) {
@@ -148,7 +148,7 @@ func TestCatalogNamesFieldsThatThereAre(t *testing.T) {
 	}
 }
 
-// literals returns all texts in the shipped code.
+// literals returns all string literals in the shipped code.
 func literals(t *testing.T) map[string]bool {
 	t.Helper()
 	all := make(map[string]bool)
@@ -165,7 +165,7 @@ func literals(t *testing.T) map[string]bool {
 	return all
 }
 
-// TestJournaldReadsTheCatalog has systemd's own program compile it.
+// TestJournaldReadsTheCatalog compiles the catalog with systemd's own program.
 func TestJournaldReadsTheCatalog(t *testing.T) {
 	journalctl := program(t, "journalctl", "systemd")
 	root := t.TempDir()

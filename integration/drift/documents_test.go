@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// pages makes the man pages and returns them by name, as they are read.
+// pages builds the man pages and returns their rendered text by name.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -85,7 +85,7 @@ func TestManPagesAreComplete(t *testing.T) {
 	}
 }
 
-// wordsIn lists what a pattern finds in a file, its first group.
+// wordsIn returns the matches of a pattern's first group in a file.
 func wordsIn(t *testing.T, file, pattern string) []string {
 	t.Helper()
 	var all []string
@@ -98,7 +98,7 @@ func wordsIn(t *testing.T, file, pattern string) []string {
 	return all
 }
 
-// flags lists the flags of a program. They are the first words of the calls to the methods of a flag set.
+// flags returns the flags of a program. They are the first arguments of the calls to a flag set's methods.
 func flags(t *testing.T, folder string) []string {
 	t.Helper()
 	var all []string
@@ -165,7 +165,8 @@ func commands(t *testing.T) []string {
 	return all
 }
 
-// TestClassesSayWhatTheyDo checks the head of each class. It answers the first questions of an operator of such a device.
+// TestClassesSayWhatTheyDo checks the comment at the top of each class file. It must answer an operator's first
+// questions about such devices.
 func TestClassesSayWhatTheyDo(t *testing.T) {
 	found := 0
 	for _, s := range sources(t) {
@@ -211,8 +212,8 @@ func TestPolicyLabelsWhatIsInstalled(t *testing.T) {
 	}
 }
 
-// TestPolicyIsMoreSpecificThanTheBase checks that no expression of the base policy wins over one of ours. Our label would
-// have no effect then.
+// TestPolicyIsMoreSpecificThanTheBase checks that no expression of the base policy takes precedence over one of ours.
+// Otherwise our label would have no effect.
 func TestPolicyIsMoreSpecificThanTheBase(t *testing.T) {
 	wide := []string{"/usr/bin", "/usr/sbin", "/usr/libexec", "/usr/lib/systemd/system", "/etc", "/run", "/var/lib/kubelet/device-plugins"}
 	for line := range strings.Lines(text(t, "selinux/metalplug.fc")) {
@@ -229,16 +230,16 @@ func TestPolicyIsMoreSpecificThanTheBase(t *testing.T) {
 	}
 }
 
-// stem returns the letters before the first special character. They decide which of two expressions is the more specific
-// (semanage_fc_compare, libsemanage/src/semanage_store.c).
+// stem returns the length of an expression up to its first special character. This length decides which of two
+// expressions is more specific (semanage_fc_compare, libsemanage/src/semanage_store.c).
 func stem(expression string) int {
 	if i := strings.IndexAny(expression, `.^$?*+|[({\`); i >= 0 && i < len(expression)-1 {
 		return i
 	}
-	return len(expression) + 1 // an expression without any wins over all that have one
+	return len(expression) + 1 // an expression without special characters takes precedence over all others
 }
 
-// The tests that a README names exist. A reader who looks for the proof of a sentence finds it.
+// The tests that a README names must exist. Otherwise a reader could not find the proof of a statement.
 func TestReadmesNameTestsThatAreThere(t *testing.T) {
 	tests := make(map[string]bool)
 	for _, pattern := range []string{"cgroup/*", "cmd/*/*", "daemon/*", "daemon/*/*", "integration/*/*"} {
@@ -265,7 +266,7 @@ func TestReadmesNameTestsThatAreThere(t *testing.T) {
 	}
 }
 
-// A scenario has tests of its folder, or a reason why not.
+// A scenario has tests in its folder, or a reason why it has none.
 func TestScenariosHaveTests(t *testing.T) {
 	const folder = "integration/devicemanager/"
 	tests := ""

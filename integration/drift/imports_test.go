@@ -16,7 +16,7 @@ import (
 
 const module = "github.com/metalplug/metalplug/"
 
-// pkg is what "go list" tells of a package.
+// pkg has the facts of "go list" about a package.
 type pkg struct {
 	ImportPath string
 	Doc        string
@@ -45,7 +45,8 @@ func packages(t *testing.T) []pkg {
 	}
 }
 
-// only are the outside modules that few packages may import, by path prefix, with these packages and the reason.
+// only lists the outside modules that only some packages may import, by path prefix, with these packages and the
+// reason.
 var only = []struct {
 	prefix string
 	users  []string
@@ -85,7 +86,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 	for _, p := range packages(t) {
 		name := strings.TrimPrefix(p.ImportPath, module)
 		if strings.HasPrefix(name, "integration/") {
-			continue // may import anything
+			continue // these may import any module
 		}
 		for _, imported := range p.Imports {
 			for _, rule := range only {
@@ -97,7 +98,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 	}
 }
 
-// layers are the packages from the ground up. One may import those before it in the list, not those after it.
+// layers are the packages in import order. A package may import only those before it in the list.
 var layers = []string{
 	"directory", "internal/fsutil", "daemon/api", "internal/liveness", "udev", "udev/recording", "daemon/exchange",
 	"cgroup", "daemon/sysfs", "systemd", "systemd/sockets", "daemon/audit", "daemon/device", "daemon/fault", "daemon/inspect", "daemon/bundle", "daemon/config", "daemon/checkpoint",
@@ -106,8 +107,8 @@ var layers = []string{
 	"cmd/metalplug-unit",
 }
 
-// TestGoIsNewEnough checks that go.mod asks for a toolchain without GO-2026-6617 (net/http). Its line toolchain is ignored
-// with GOTOOLCHAIN=local, its line go is not.
+// TestGoIsNewEnough checks that go.mod requires a Go version without GO-2026-6617 (net/http). With GOTOOLCHAIN=local,
+// Go ignores the line toolchain, but not the line go.
 func TestGoIsNewEnough(t *testing.T) {
 	const fixed = "1.26.9"
 	found := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(text(t, "go.mod"))
@@ -179,15 +180,16 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-// TestWhatTouchesDevicesIsSmall keeps the code that runs with CAP_SYS_ADMIN small enough to read in an afternoon.
+// TestWhatTouchesDevicesIsSmall limits the code that runs with CAP_SYS_ADMIN to what can be read in an afternoon.
 func TestWhatTouchesDevicesIsSmall(t *testing.T) {
-	// As the Makefile and packaging/build.sh build it.
+	// These are the build tags of the Makefile and packaging/build.sh.
 	c := exec.Command("go", "list", "-deps", "-tags", "netgo,osusergo,nolibudev", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"cmd/metalplug-reset")
 	out, err := c.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	// It reads the configuration and udev's database by itself, since it believes nothing that the daemon says of a device.
+	// It reads the configuration and udev's database itself, because it does not trust the daemon's information about a
+	// device.
 	allowed := []string{
 		module + "cmd/metalplug-reset", module + "daemon/reset", module + "daemon/exchange", module + "daemon/sysfs", "golang.org/x/sys/unix",
 		module + "cgroup", module + "daemon/config", module + "daemon/device", module + "udev", module + "udev/recording", module + "directory", module + "internal/liveness", module + "internal/fsutil",

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// unwatched are the folders with tests that no check for processes or files left open follows, and why.
+// unwatched are the folders with tests that are not checked for leftover processes or open files, with the reasons.
 var unwatched = map[string]string{
 	"integration/leak":          "its tests ask what runs, and would find the goroutine in which leak.Main has them run",
 	"integration/cluster":       "a module of its own, whose TestMain fails if a process, mount, cgroup or file stays",
 	"integration/devicemanager": "a module of its own, whose tests run device managers as processes and kill them at their end",
 }
 
-// TestLeaksAreLookedFor checks that after the tests of each package nothing is left running or open.
+// TestLeaksAreLookedFor checks that each test package verifies that nothing is left running or open.
 func TestLeaksAreLookedFor(t *testing.T) {
 	tested, looks := make(map[string]bool), make(map[string]bool) // by folder
 	for _, name := range goFiles(t) {

@@ -11,16 +11,17 @@ import (
 	"testing"
 )
 
-// firstKey is the argument of a logger's method at which the keys begin. Each key is followed by its value.
+// firstKey is the index of a log method's first key argument. Each key is followed by its value.
 var firstKey = map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "Log": 3, "With": 0}
 
-// fieldKeys are all keys that a log line of the daemon may have. In the journal they are upper case with the prefix METALPLUG_.
+// fieldKeys are all keys that a log line of the daemon may have. In the journal they are in upper case, with the prefix
+// METALPLUG_.
 var fieldKeys = []string{
 	"action", "class", "detail", "device", "duration", "endpoint", "err", "pod", "reason", "remedy", "resource", "serial", "stack",
 	"syspath", "user",
 }
 
-// TestLogKeysAreListed checks the keys. Each key becomes a field in the journal, which people search by.
+// TestLogKeysAreListed checks the keys of log lines. Each key becomes a journal field, which people use in searches.
 func TestLogKeysAreListed(t *testing.T) {
 	used := make(map[string]bool)
 	for _, s := range sources(t) {
@@ -41,7 +42,7 @@ func TestLogKeysAreListed(t *testing.T) {
 	}
 }
 
-// logKeys returns the keys of a call to a logger's method, and none for any other node.
+// logKeys returns the keys in a call of a log method, or none for other nodes.
 func logKeys(n ast.Node) []string {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {
@@ -59,7 +60,7 @@ func logKeys(n ast.Node) []string {
 	for i := from; i < len(call.Args); i += 2 {
 		literal, ok := call.Args[i].(*ast.BasicLit)
 		if !ok || literal.Kind != token.STRING {
-			i-- // an attribute, which stands alone
+			i-- // an attribute, which is a single argument
 			continue
 		}
 		if key, err := strconv.Unquote(literal.Value); err == nil {
@@ -69,7 +70,7 @@ func logKeys(n ast.Node) []string {
 	return keys
 }
 
-// isLogger tells by its name whether an expression is a logger.
+// isLogger reports whether the name of an expression is that of a logger.
 func isLogger(x ast.Expr) bool {
 	switch x := x.(type) {
 	case *ast.Ident:

@@ -9,8 +9,8 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// program returns the path of a program. Without the program the test is skipped, or fails where INTEGRATION_NEED lists
-// it. A skip would hide there that nothing was checked.
+// program returns the path of a program. Without the program the test is skipped, or fails if INTEGRATION_NEED requires
+// the program. There, a skip would hide that nothing was checked.
 func program(t *testing.T, name, from string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// classNode maps a kernel subsystem, by the second byte of its ioctl numbers, to the nodes that take them, as type and
-// class in the policy (include/uapi/linux, Documentation/userspace-api/ioctl/ioctl-number.rst).
+// classNode maps a kernel subsystem, given by the second byte of its ioctl numbers, to the nodes that accept them, as
+// type and class in the policy (include/uapi/linux, Documentation/userspace-api/ioctl/ioctl-number.rst).
 var classNode = map[uint64][]string{
 	0x12: {"fixed_disk_device_t:blk_file"},
 	0x4c: {"fixed_disk_device_t:blk_file"},
@@ -25,8 +25,8 @@ var classNode = map[uint64][]string{
 	0x3b: {"vfio_device_t:chr_file"},
 }
 
-// TestPolicyAllowsTheIoctlsOfTheCode checks that the policy allows each ioctl that the code makes, and no other. SELinux
-// compares the low 16 bits alone (ioctl_has_perm in security/selinux/hooks.c).
+// TestPolicyAllowsTheIoctlsOfTheCode checks that the policy allows exactly the ioctls in the code. SELinux compares
+// only the low 16 bits (ioctl_has_perm in security/selinux/hooks.c).
 func TestPolicyAllowsTheIoctlsOfTheCode(t *testing.T) {
 	made := make(map[uint64]string)
 	for folder, files := range byFolder(sources(t)) {
@@ -64,10 +64,10 @@ func TestPolicyAllowsTheIoctlsOfTheCode(t *testing.T) {
 	}
 }
 
-// TestPolicyGivesTypesToInterfaces checks that an interface of the base policy is called with a type, and not with an
-// attribute or a set. Those of Fedora and RHEL add their argument to an attribute (kernel_read_system_state in
-// policy/modules/kernel/kernel.if of fedora-selinux/selinux-policy), which takes a type only. The module would compile
-// for refpolicy alone.
+// TestPolicyGivesTypesToInterfaces checks that interfaces of the base policy are called with a type, and not with an
+// attribute or set. Interfaces of Fedora and RHEL add their argument to an attribute, which accepts only types
+// (kernel_read_system_state in policy/modules/kernel/kernel.if of fedora-selinux/selinux-policy). Otherwise the module
+// would compile only for refpolicy.
 func TestPolicyGivesTypesToInterfaces(t *testing.T) {
 	policy := text(t, "selinux/metalplug.te") + text(t, "selinux/metalplug.if")
 	var attributes []string
@@ -79,7 +79,7 @@ func TestPolicyGivesTypesToInterfaces(t *testing.T) {
 		t.Fatalf("%d calls and %d attributes found: this test looks at the wrong place", len(calls), len(attributes))
 	}
 	for _, call := range calls {
-		// Patterns and our own interfaces are allow rules.
+		// Patterns and our own interfaces consist of allow rules.
 		if strings.HasSuffix(call[1], "_pattern") || strings.HasPrefix(call[1], "metalplug") {
 			continue
 		}
@@ -89,8 +89,8 @@ func TestPolicyGivesTypesToInterfaces(t *testing.T) {
 	}
 }
 
-// byFolder sorts the sources of metalplug-reset by their package's folder. The ioctls of metalplug-holders are about files of
-// procfs, for which its domain has all of read_file_perms.
+// byFolder groups the sources of metalplug-reset by package folder. metalplug-holders is omitted, because its ioctls
+// are on procfs files, for which its domain has all of read_file_perms.
 func byFolder(all []source) map[string][]source {
 	folders := make(map[string][]source)
 	for _, s := range all {
@@ -101,8 +101,8 @@ func byFolder(all []source) map[string][]source {
 	return folders
 }
 
-// ioctls returns the ioctls that a package makes, by their low 16 bits. An ioctl is the argument of a parameter named
-// "request" (see daemon/reset/kernel.go). The constant must be one of the package.
+// ioctls returns the ioctls of a package, by their low 16 bits. An ioctl is the argument of a parameter named "request"
+// (see daemon/reset/kernel.go). The constant must be in the same package.
 func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
 	t.Helper()
 	constants, takers := make(map[string]uint64), make(map[string]int)
@@ -136,7 +136,7 @@ func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
 			}
 			name := called(call)
 			if name == "Syscall" && argument(call, 2) == "procmapQueryIoctl" {
-				return true // a file in procfs, for which the right to read suffices
+				return true // a procfs file, for which read permission is enough
 			}
 			if strings.HasPrefix(name, "Ioctl") || name == "Syscall" && strings.Contains(argument(call, 0), "SYS_IOCTL") && argument(call, 2) != "request" {
 				t.Errorf("%s: %s makes an ioctl beside the kernel's seam, where this test does not see it", s.name, name)
@@ -157,7 +157,7 @@ func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
 	return made
 }
 
-// addConstant notes a constant that is a plain number.
+// addConstant records a constant that is a plain number.
 func addConstant(constants map[string]uint64, name string, value ast.Expr) {
 	if literal, ok := value.(*ast.BasicLit); ok && literal.Kind == token.INT {
 		if number, err := strconv.ParseUint(literal.Value, 0, 64); err == nil {
@@ -166,7 +166,7 @@ func addConstant(constants map[string]uint64, name string, value ast.Expr) {
 	}
 }
 
-// addTaker notes at which place a function takes an ioctl's number.
+// addTaker records the index of a function's parameter for an ioctl number.
 func addTaker(takers map[string]int, function string, signature *ast.FuncType) {
 	i := 0
 	for _, field := range signature.Params.List {
@@ -180,7 +180,7 @@ func addTaker(takers map[string]int, function string, signature *ast.FuncType) {
 	}
 }
 
-// called is the name of the function that a call is for, without its package or receiver.
+// called returns the name of the called function, without package or receiver.
 func called(call *ast.CallExpr) string {
 	switch f := call.Fun.(type) {
 	case *ast.Ident:
@@ -191,7 +191,7 @@ func called(call *ast.CallExpr) string {
 	return ""
 }
 
-// argument is the name that a call passes, or another expression in Go's debugging form.
+// argument returns the name of a call's argument, or Go's debugging form of another expression.
 func argument(call *ast.CallExpr, i int) string {
 	if i >= len(call.Args) {
 		return ""

@@ -16,7 +16,7 @@ import (
 
 const prometheusDir = "../../packaging/prometheus/"
 
-// metricNames are the names of all metrics. A test of daemon/control holds that.
+// metricNames returns the names of all metrics. A test of daemon/control checks that list.
 func metricNames(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../daemon/control/testdata/metrics.txt")
@@ -26,12 +26,12 @@ func metricNames(t *testing.T) []string {
 	return strings.Fields(string(text))
 }
 
-// unknownMetrics returns what in a text looks like a metric of ours and is none.
+// unknownMetrics returns the names in a text that look like our metrics but do not exist.
 func unknownMetrics(text string, names []string) []string {
 	var unknown []string
 	for _, name := range regexp.MustCompile(`metalplug_[a-z_]+`).FindAllString(text, -1) {
 		base := name
-		for _, part := range []string{"_bucket", "_sum", "_count"} { // of a histogram
+		for _, part := range []string{"_bucket", "_sum", "_count"} { // suffixes of a histogram
 			base = strings.TrimSuffix(base, part)
 		}
 		if !slices.Contains(names, name) && !slices.Contains(names, base) {
@@ -68,7 +68,8 @@ func queries(t *testing.T) map[string][]string {
 	return all
 }
 
-// TestDashboardAndAlertsKnowTheMetrics checks that both ask for existing metrics, and that the dashboard shows every one.
+// TestDashboardAndAlertsKnowTheMetrics checks that both use only existing metrics, and that the dashboard shows every
+// metric.
 func TestDashboardAndAlertsKnowTheMetrics(t *testing.T) {
 	names := metricNames(t)
 	shown := ""
@@ -96,7 +97,7 @@ func TestDashboardAndAlertsKnowTheMetrics(t *testing.T) {
 	}
 }
 
-// TestScrapeMeetsTheSocket checks that the job asks at the address of the metrics socket.
+// TestScrapeMeetsTheSocket checks that the scrape job uses the address of the metrics socket.
 func TestScrapeMeetsTheSocket(t *testing.T) {
 	unit, err := os.ReadFile("../../systemd/metalplugd-metrics.socket")
 	if err != nil {
@@ -112,8 +113,8 @@ func TestScrapeMeetsTheSocket(t *testing.T) {
 	}
 }
 
-// TestPromtool lets Prometheus' own program check the job, the alerts with their cases, and each expression of the
-// dashboard. A duration stands for Grafana's in these expressions.
+// TestPromtool checks the job, the alerts with their test cases, and each expression of the dashboard with Prometheus'
+// own program. In these expressions, a duration replaces Grafana's variable.
 func TestPromtool(t *testing.T) {
 	promtool := program(t, "promtool", "prometheus")
 	rules := "groups:\n- name: dashboard\n  rules:\n"
@@ -143,7 +144,7 @@ func TestPromtool(t *testing.T) {
 	}
 }
 
-// TestMonitoringPage checks that docs/monitoring.md has each metric and each alert, and no other metric.
+// TestMonitoringPage checks that docs/monitoring.md lists exactly the existing metrics and alerts.
 func TestMonitoringPage(t *testing.T) {
 	page, metrics := text(t, "docs/monitoring.md"), metricNames(t)
 	if unknown := unknownMetrics(strings.ReplaceAll(page, "metalplugd_metrics_tcp", ""), metrics); len(unknown) > 0 {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// Budgets for the code that is shipped. A limit that is hit says that two things live in one place.
+// Limits for the shipped code. Code that exceeds a limit usually combines two things in one place.
 const (
 	fileLines      = 500
 	functionLines  = 70
@@ -22,15 +22,15 @@ const (
 	functionP90    = 40
 )
 
-// source is a parsed file of the code that is shipped.
+// source is a parsed file of the shipped code.
 type source struct {
 	name string
 	*ast.File
 	lines func(ast.Node) int
 }
 
-// goFiles returns the names of all Go files of this repository. It leaves out files that another process makes and
-// removes in between.
+// goFiles returns the names of all Go files of this repository. It skips files that another process creates and removes
+// during the walk.
 func goFiles(t *testing.T) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir("../..", func(name string, entry fs.DirEntry, err error) error {
@@ -52,7 +52,7 @@ func goFiles(t *testing.T) (names []string) {
 	return names
 }
 
-// sources parses all files of this module but the tests and the integration tests.
+// sources parses all files of this module except tests and integration tests.
 func sources(t *testing.T) []source {
 	t.Helper()
 	files := token.NewFileSet()
@@ -139,7 +139,7 @@ func undocumented(t *testing.T, file string, d *ast.GenDecl) {
 	}
 }
 
-// TestErrorsSayWhat checks that an error is "verb object: cause". It does not repeat that something has failed.
+// TestErrorsSayWhat checks that an error has the form "verb object: cause". It must not add that something failed.
 func TestErrorsSayWhat(t *testing.T) {
 	banned := []string{"failed to", "unable to", "error while", "error when"}
 	for _, s := range sources(t) {
@@ -158,7 +158,7 @@ func TestErrorsSayWhat(t *testing.T) {
 	}
 }
 
-// bannedNames are words that say nothing about what a thing is.
+// bannedNames are words that do not describe the purpose of a thing.
 var bannedNames = []string{"manager", "helper", "util", "utils", "common", "provider", "factory", "impl"}
 
 func TestNamesSayWhat(t *testing.T) {

@@ -42,7 +42,7 @@ func TestTroubleshooting(t *testing.T) {
 // harmless ends the entry of a message after which nothing needs to be done.
 const harmless = "Nothing needs to be done."
 
-// messages writes the entries of the catalog in Markdown, those with something to do first.
+// messages formats the catalog's entries in Markdown, those with a remedy first.
 func messages(entries map[string]entry) string {
 	var todo, rest strings.Builder
 	all := systemd.MessageIDs()
@@ -60,10 +60,10 @@ func messages(entries map[string]entry) string {
 
 var reference = regexp.MustCompile(`@(?:METALPLUG_)?([A-Z_]+)@`)
 
-// field shows a field of the log line as a word in capitals.
+// field formats a field of the log line as a word in capitals.
 func field(text string) string { return reference.ReplaceAllString(text, "$1") }
 
-// markdown makes blocks of code of the indented lines, but not of the fields of the log line.
+// markdown turns indented lines into code blocks, except for fields of the log line.
 func markdown(text string) string {
 	var b strings.Builder
 	code := false

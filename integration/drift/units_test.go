@@ -63,13 +63,14 @@ func names(t *testing.T, pattern string) []string {
 	return files
 }
 
-// exposures are the most that systemd-analyze may find in a service, in tenths.
+// exposures are the maximum exposures that systemd-analyze may report for a service, in tenths.
 var exposures = []struct {
 	unit string
 	most int
 }{{"metalplugd.service", 10}, {"metalplug-reset@.service", 15}, {"metalplug-holders@.service", 15}, {"metalplug-unit@.service", 15}}
 
-// TestExposure checks that the result of systemd-analyze for the units is within bounds, and agrees with the documents.
+// TestExposure checks that systemd-analyze's results for the units are within these limits, and agree with the
+// documents.
 func TestExposure(t *testing.T) {
 	var found []string
 	for _, e := range exposures {
@@ -109,13 +110,13 @@ func TestDaemonMayDoNothing(t *testing.T) {
 	if empty := u["TemporaryFileSystem"]; !slices.Equal(empty, []string{"/:ro", "/run:ro"}) {
 		t.Errorf("it begins with %q as its root directory", empty)
 	}
-	// For systemd, which opens them where the rule holds already (OpenFile=, StandardInput=).
+	// for systemd, which opens them when the device rule already applies (OpenFile=, StandardInput=)
 	if devices := u["DeviceAllow"]; !slices.Equal(devices, []string{"/dev/kmsg r", "/dev/null rw"}) {
 		t.Errorf("it may open %q", devices)
 	}
 }
 
-// TestCapabilitiesOfHelpers checks that no helper gets a further capability by accident.
+// TestCapabilitiesOfHelpers checks that no helper has gained a capability by accident.
 func TestCapabilitiesOfHelpers(t *testing.T) {
 	for name, want := range map[string]string{
 		"metalplug-reset@.service":   "CAP_SYS_ADMIN",
@@ -128,8 +129,8 @@ func TestCapabilitiesOfHelpers(t *testing.T) {
 	}
 }
 
-// TestDescriptorsHaveTheNamesThatTheDaemonKnows checks that some unit passes each descriptor on under the name by which
-// the daemon takes it.
+// TestDescriptorsHaveTheNamesThatTheDaemonKnows checks that a unit passes each descriptor under the name that the
+// daemon expects.
 func TestDescriptorsHaveTheNamesThatTheDaemonKnows(t *testing.T) {
 	passed := make(map[string]bool)
 	for _, name := range names(t, "systemd/metalplugd*.socket") {
@@ -184,8 +185,8 @@ func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
 			writable[parent+dir[strings.LastIndexByte(dir, ':')+1:]] = true
 		}
 	}
-	// /proc for systemd, which applies AppArmorProfile= there. The threat model lists the files that the kernel lets it
-	// write.
+	// systemd needs /proc to apply AppArmorProfile=. The threat model lists the files there that the kernel allows it
+	// to write.
 	want := []string{c.Paths.DevicePlugins, c.Paths.State, c.Paths.Run, c.Paths.CDI, "/proc"}
 	slices.Sort(want)
 	if got := slices.Sorted(maps.Keys(writable)); !slices.Equal(got, want) {
@@ -193,7 +194,8 @@ func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
 	}
 }
 
-// TestRuleMatchesWhatTheClassesDo checks that the rule that starts the daemon for a device agrees with the classes.
+// TestRuleMatchesWhatTheClassesDo checks that the udev rule that starts the daemon for a device agrees with the
+// classes.
 func TestRuleMatchesWhatTheClassesDo(t *testing.T) {
 	rules := text(t, "systemd/70-metalplug.rules")
 	want := 0
@@ -211,7 +213,7 @@ func TestRuleMatchesWhatTheClassesDo(t *testing.T) {
 	}
 }
 
-// rule writes a match as udev's rules do.
+// rule formats a match in the syntax of udev's rules.
 func rule(m udev.Match) string {
 	parts := []string{fmt.Sprintf("SUBSYSTEM==%q", m.Subsystem)}
 	if m.DevType != "" {
@@ -223,12 +225,12 @@ func rule(m udev.Match) string {
 	return strings.Join(parts, ", ") + `, GOTO="metalplug_wants"`
 }
 
-// opened maps the nodes of the classes to the name in /proc/devices by which the helper may open them, and to the SELinux
-// type. The others are reset through sysfs, and only the container opens them.
+// opened maps the nodes of the classes to the name in /proc/devices with which the helper may open them, and to their
+// SELinux type. Other devices are reset through sysfs, and only containers open their nodes.
 var opened = map[string]struct{ group, label string }{
-	"/dev/nvme[0-9]*n[0-9]*":            {"block-*", "fixed_disk_device_t"}, // and the controller, char-nvme
+	"/dev/nvme[0-9]*n[0-9]*":            {"block-*", "fixed_disk_device_t"}, // also the controller, char-nvme
 	"/dev/dfl-port.[0-9]*":              {"char-dfl-port", "metalplug_dfl_device_t"},
-	"/dev/*":                            {"char-vfio", "vfio_device_t"}, // of the class node, with VFIO groups, and disks as above
+	"/dev/*":                            {"char-vfio", "vfio_device_t"}, // for class node: VFIO groups, and disks as above
 	"/dev/ng[0-9]*n[0-9]*":              {},
 	"/dev/intel-fpga-port.[0-9]*":       {},
 	"/dev/xdma[0-9]*_user":              {},
@@ -252,7 +254,7 @@ var opened = map[string]struct{ group, label string }{
 	"/dev/nvidia-caps/nvidia-cap[0-9]*": {},
 }
 
-// TestUnitAndPolicyKnowTheNodes fails when a class gets a further node, until it is decided here whether the helper opens
+// TestUnitAndPolicyKnowTheNodes fails when a class gets a new node, until this test records whether the helper opens
 // it.
 func TestUnitAndPolicyKnowTheNodes(t *testing.T) {
 	allowed := readUnit(t, "metalplug-reset@.service")["DeviceAllow"]
@@ -276,8 +278,8 @@ func TestUnitAndPolicyKnowTheNodes(t *testing.T) {
 	}
 }
 
-// TestHelpersAreBounded checks that a request that a pod makes costly ends in the helper, not in the memory or the time
-// of the node.
+// TestHelpersAreBounded checks that a request that a pod makes expensive can exhaust only the helper, and not the
+// memory or time of the node.
 func TestHelpersAreBounded(t *testing.T) {
 	for name, want := range map[string]struct{ memory, time string }{
 		"metalplug-reset@.service":   {"256M", "49h"},
@@ -302,17 +304,17 @@ func TestHelpersAreBounded(t *testing.T) {
 	}
 }
 
-// TestNothingEnablesItself checks that no preset is shipped. On Fedora the operator enables the daemon, and a preset of
-// ours would start it at the next boot.
+// TestNothingEnablesItself checks that the packages contain no preset. On Fedora the operator enables the daemon, and a
+// preset would start it at the next boot.
 func TestNothingEnablesItself(t *testing.T) {
 	if found, err := filepath.Glob("../../systemd/*.preset"); err != nil || len(found) > 0 {
 		t.Errorf("presets: %q, %v", found, err)
 	}
 }
 
-// TestEachPathHasOneMount checks the paths of the units. systemd 252 and 257 keep one mount for a path (drop_duplicates
-// in src/core/namespace.c). A second line for it undoes the first. ExecPaths=/usr/lib left that writable under
-// ProtectSystem=strict, and NoExecPaths=/run left /run as it was.
+// TestEachPathHasOneMount checks that no unit names a path twice. systemd 252 and 257 use only one mount for each path
+// (drop_duplicates in src/core/namespace.c). A second line for a path cancels the first. ExecPaths=/usr/lib made that
+// directory writable despite ProtectSystem=strict, and NoExecPaths=/run had no effect on /run.
 func TestEachPathHasOneMount(t *testing.T) {
 	for _, name := range names(t, "systemd/*.service") {
 		u, seen := readUnit(t, name), make(map[string]string)

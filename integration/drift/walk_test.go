@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWalk checks that each function in docs/architecture.md is in the file that the page names.
+// TestWalk checks that each function in docs/architecture.md is in the file that the page gives for it.
 func TestWalk(t *testing.T) {
 	page, err := os.ReadFile("../../docs/architecture.md")
 	if err != nil {

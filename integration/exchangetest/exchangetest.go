@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exchangetest stands for the service manager's sockets of helpers in tests.
+// Package exchangetest simulates the service manager's helper sockets in tests.
 package exchangetest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen listens at a path until the test is over, and has each connection served by itself, as the service manager does
-// for a socket with Accept=yes. The descriptor is closed when serve returns.
+// Listen listens at a path until the test ends, and serves each connection separately, like the service manager for a
+// socket with Accept=yes. The descriptor is closed when serve returns.
 func Listen(t testing.TB, path string, serve func(fd int)) {
 	t.Helper()
 	l, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -27,7 +27,7 @@ func Listen(t testing.TB, path string, serve func(fd int)) {
 		for {
 			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
 			if err != nil {
-				return // it was shut down
+				return // the listener was shut down
 			}
 			all.Go(func() {
 				defer unix.Close(fd)

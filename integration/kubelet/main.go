@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubelet is the kubelet of Kubernetes, for the machine of the tests.
+// Command kubelet is the kubelet of Kubernetes, for the test machines.
 package main
 
 import (

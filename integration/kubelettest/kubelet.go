@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelettest is a small device manager. It treats device plugins as the kubelet's does, as far as the tests need
-// it. It runs no container and talks to no API server.
+// Package kubelettest is a small device manager. It treats device plugins like the kubelet's device manager, as far as
+// the tests need it. It runs no container and talks to no API server.
 package kubelettest
 
 import (
@@ -24,9 +24,10 @@ import (
 const (
 	socketName     = "kubelet.sock"
 	checkpointName = "kubelet_internal_checkpoint"
-	// dialLimit is how long the kubelet waits for a plugin's socket (pkg/kubelet/cm/devicemanager/plugin/v1beta1).
+	// dialLimit is the maximum time that the kubelet waits for a plugin's socket
+	// (pkg/kubelet/cm/devicemanager/plugin/v1beta1).
 	dialLimit = 10 * time.Second
-	// preStartLimit is how long PreStartContainer may take (v1beta1.KubeletPreStartContainerRPCTimeoutInSecs).
+	// preStartLimit is the maximum duration of PreStartContainer (v1beta1.KubeletPreStartContainerRPCTimeoutInSecs).
 	preStartLimit = pluginapi.KubeletPreStartContainerRPCTimeoutInSecs * time.Second
 )
 
@@ -42,31 +43,31 @@ type Kubelet struct {
 	resources map[string]*resource
 	allocated map[string]map[string]string // by resource and device, the UID of the pod
 	answers   map[string][]byte            // of Allocate, by the UID of the pod
-	saves     bool                         // it keeps a checkpoint
+	saves     bool                         // it writes a checkpoint
 	changed   chan struct{}                // closed and replaced at every change
 }
 
-// resource is what is known of one resource. Everything in it is guarded by Kubelet.mu.
+// resource has the state of one resource. Kubelet.mu protects it.
 type resource struct {
 	conn      *grpc.ClientConn
 	client    pluginapi.DevicePluginClient
 	options   *pluginapi.DevicePluginOptions
 	devices   []*pluginapi.Device
 	connected bool
-	lists     int // messages received
+	lists     int // number of received messages
 }
 
-// Resource is how a resource stands, as "kubectl describe node" would show it.
+// Resource is the state of a resource, as "kubectl describe node" would show it.
 type Resource struct {
 	Name        string
-	Capacity    int                 // devices, healthy or not
-	Allocatable int                 // healthy ones, or 0 while the plugin is not connected
+	Capacity    int                 // number of devices, healthy or not
+	Allocatable int                 // number of healthy devices, or 0 while the plugin is not connected
 	Connected   bool                // its stream is open
-	Lists       int                 // messages received since it registered
-	Devices     []*pluginapi.Device // as last received. The caller must not write to it
+	Lists       int                 // number of messages since it registered
+	Devices     []*pluginapi.Device // the last list; the caller must not modify it
 }
 
-// Start empties dir of sockets as the kubelet does, and serves kubelet.sock in it.
+// Start removes all sockets from dir, like the kubelet, and serves kubelet.sock in it.
 func Start(dir string) (*Kubelet, error) {
 	if err := removeSockets(dir); err != nil {
 		return nil, fmt.Errorf("start the device manager: %w", err)
@@ -75,7 +76,7 @@ func Start(dir string) (*Kubelet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the device manager: %w", err)
 	}
-	l.SetUnlinkOnClose(false) // a kubelet that dies leaves its socket behind
+	l.SetUnlinkOnClose(false) // a kubelet that dies leaves its socket
 	k := &Kubelet{dir: dir, server: grpc.NewServer(), resources: make(map[string]*resource), allocated: make(map[string]map[string]string), answers: make(map[string][]byte), changed: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	pluginapi.RegisterRegistrationServer(k.server, k)
@@ -106,7 +107,7 @@ func removeSockets(dir string) error {
 	return nil
 }
 
-// Stop ends it as the death of the kubelet would. All streams are cut, kubelet.sock stays and refuses connections.
+// Stop ends it like a crash of the kubelet. All streams end. kubelet.sock stays and refuses connections.
 func (k *Kubelet) Stop() {
 	k.server.Stop()
 	k.cancel()
@@ -117,8 +118,8 @@ func (k *Kubelet) Stop() {
 	}
 }
 
-// Register is the Registration service. As in the kubelet it dials the plugin and asks for its options before it
-// returns.
+// Register implements the Registration service. Like the kubelet, it connects to the plugin and requests its options
+// before it returns.
 func (k *Kubelet) Register(ctx context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	if req.GetVersion() != pluginapi.Version {
 		return nil, fmt.Errorf("version %q is not %q", req.GetVersion(), pluginapi.Version)
@@ -157,7 +158,7 @@ func connect(ctx context.Context, path string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"))
 }
 
-// watch takes in the lists of a plugin until its stream ends.
+// watch processes the lists of a plugin until its stream ends.
 func (k *Kubelet) watch(name string, r *resource) {
 	defer k.update(func() { r.connected = false })
 	stream, err := r.client.ListAndWatch(k.ctx, &pluginapi.Empty{})
@@ -176,7 +177,7 @@ func (k *Kubelet) watch(name string, r *resource) {
 	}
 }
 
-// update makes a change and writes the checkpoint, as the kubelet does after each list and each Allocate.
+// update makes a change and writes the checkpoint, like the kubelet after each list and each Allocate.
 func (k *Kubelet) update(change func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,8 +201,8 @@ type checkpoint struct {
 	Data struct{ PodDeviceEntries []assignment }
 }
 
-// readCheckpoint returns the devices that pods have by the checkpoint of a directory, and the answers for them. Without one,
-// no pod has any.
+// readCheckpoint returns the allocated devices in the checkpoint of a directory, and the answers for them. If there is
+// no checkpoint, no pod has a device.
 func readCheckpoint(dir string) (all map[string]map[string]string, answers map[string][]byte) {
 	var text checkpoint
 	if written, err := os.ReadFile(filepath.Join(dir, checkpointName)); err == nil {
@@ -226,7 +227,7 @@ func give(all map[string]map[string]string, resource string, ids []string, pod s
 	}
 }
 
-// writeCheckpoint replaces the checkpoint. A directory that is gone has none.
+// writeCheckpoint replaces the checkpoint. If the directory is gone, it does nothing.
 func (k *Kubelet) writeCheckpoint() {
 	var text checkpoint
 	for name, allocated := range k.allocated {
@@ -241,14 +242,14 @@ func (k *Kubelet) writeCheckpoint() {
 	}
 }
 
-// Changed returns a channel that is closed at the next change of any resource. Take it before looking.
+// Changed returns a channel that is closed at the next change of any resource. Take it before checking the state.
 func (k *Kubelet) Changed() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.changed
 }
 
-// Resources returns how all resources stand that ever registered, sorted by name.
+// Resources returns the states of all resources that have ever registered, sorted by name.
 func (k *Kubelet) Resources() []Resource {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -264,7 +265,7 @@ func (k *Kubelet) Resources() []Resource {
 	return all
 }
 
-// Resource returns the state of one resource, or the zero value for one that never registered.
+// Resource returns the state of a resource, or the zero value if it has never registered.
 func (k *Kubelet) Resource(name string) Resource {
 	for _, r := range k.Resources() {
 		if r.Name == name {

@@ -17,13 +17,13 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Container is what a container gets.
+// Container has the things that a container gets.
 type Container struct {
 	Devices  []string // IDs
 	Response *pluginapi.ContainerAllocateResponse
 }
 
-// errTooFew is why a pod is not admitted.
+// errTooFew is the reason why a pod is not admitted.
 var errTooFew = errors.New("too few healthy devices are free")
 
 // Allocate gives n devices of a resource to a container, as at the admission of its pod. It calls GetPreferredAllocation,
@@ -60,7 +60,7 @@ func (k *Kubelet) Allocate(ctx context.Context, name string, n int) (Container, 
 	return c, nil
 }
 
-// choose asks the plugin which of the free devices to take, as the kubelet does, where there is a choice.
+// choose asks the plugin which of the free devices it prefers, if there is a choice, like the kubelet.
 func (r *resource) choose(ctx context.Context, free []string, n int) ([]string, error) {
 	if n == len(free) || !r.options.GetGetPreferredAllocationAvailable() {
 		return free[:n], nil
@@ -112,7 +112,7 @@ func (k *Kubelet) PreStart(ctx context.Context, name string, c Container) error 
 	return err
 }
 
-// Release takes the devices back, as after the end of a pod. The plugin is not told.
+// Release takes the devices back, as after the end of a pod. The plugin is not notified.
 func (k *Kubelet) Release(name string, c Container) {
 	k.update(func() {
 		for _, id := range c.Devices {
@@ -121,7 +121,7 @@ func (k *Kubelet) Release(name string, c Container) {
 	})
 }
 
-// books answers which pods have devices.
+// books returns which pods have devices.
 type books struct {
 	podresources.UnimplementedPodResourcesListerServer
 	*Kubelet
@@ -129,7 +129,7 @@ type books struct {
 
 // ServePods serves PodResources at a socket until the kubelet stops.
 func (k *Kubelet) ServePods(socket string) error {
-	_ = os.Remove(socket) // of a kubelet before
+	_ = os.Remove(socket) // from an earlier kubelet
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("serve the pods: %w", err)
@@ -142,7 +142,7 @@ func (k *Kubelet) ServePods(socket string) error {
 	return nil
 }
 
-// List is the service of that name. Each device has a pod of its own.
+// List implements the service with that name. It reports a separate pod for each device.
 func (b books) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

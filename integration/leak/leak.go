@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leak finds what the tests of a package leave running or open.
+// Package leak finds resources that the tests of a package leave running or open.
 package leak
 
 import (
@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// patience is how long what was told to end may take to do so.
+// patience is the maximum time for resources to end.
 const patience = 10 * time.Second
 
-// Main runs the tests of a package and returns the exit status for its TestMain. The status is also 1 if goroutines are
-// left that run code of this module, whose stacks it prints, or descriptors that were not open before.
+// Main runs the tests of a package and returns the exit status for its TestMain. The status is also 1 if goroutines
+// that run code of this module are left, whose stacks it prints, or descriptors that were not open before.
 func Main(m *testing.M) int {
 	before := descriptors()
 	status := m.Run()
@@ -35,13 +35,13 @@ func Main(m *testing.M) int {
 	return 1
 }
 
-// descriptors returns what this process has open, but for what the Go runtime keeps for itself from its first wait on.
+// descriptors returns the open descriptors of this process, except those that the Go runtime keeps for its poller.
 func descriptors() []string {
 	var all []string
-	links, _ := filepath.Glob("/proc/self/fd/*") // without procfs nothing is to be seen
+	links, _ := filepath.Glob("/proc/self/fd/*") // without procfs nothing can be found
 	for _, link := range links {
 		switch name, err := os.Readlink(link); {
-		case err != nil: // the directory's own
+		case err != nil: // the descriptor of the directory itself
 		case name == "anon_inode:[eventpoll]", name == "anon_inode:[eventfd]":
 		default:
 			all = append(all, name)
@@ -50,7 +50,7 @@ func descriptors() []string {
 	return all
 }
 
-// opened returns what is open and was not before.
+// opened returns the descriptors that are open and were not before.
 func opened(before []string) []string {
 	var all []string
 	for _, name := range descriptors() {
@@ -61,12 +61,12 @@ func opened(before []string) []string {
 	return all
 }
 
-// stacks returns the stacks of the goroutines that run code of this module, but for the one that asks.
+// stacks returns the stacks of all goroutines that run code of this module, except the calling one.
 func stacks() []string {
 	buffer := make([]byte, 16<<20)
 	buffer = buffer[:runtime.Stack(buffer, true)]
 	var all []string
-	for _, stack := range strings.Split(string(buffer), "\n\n")[1:] { // the first is our own
+	for _, stack := range strings.Split(string(buffer), "\n\n")[1:] { // the first is this goroutine
 		if strings.Contains(stack, "github.com/metalplug/metalplug/") {
 			all = append(all, stack)
 		}

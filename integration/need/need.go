@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package need ends tests for which this machine lacks something, so that no skip hides that nothing was tested.
+// Package need ends tests for which this machine lacks something, so that a skip cannot hide that nothing was tested.
 package need
 
 import (
@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Lacks ends a test that lacks something, and prints the text. It is a failure where the environment's INTEGRATION_NEED
-// lists that need or "all", as CI has it, and a skip elsewhere. "root" stands also for kernel features that root needs,
-// such as a loop device, a cgroup or a group of netlink.
+// Lacks ends a test that lacks something, and prints the text. The test fails if the environment variable
+// INTEGRATION_NEED lists that need or "all", as in CI, and otherwise it is skipped. "root" also covers kernel features
+// that need root, such as loop devices, cgroups and netlink groups.
 func Lacks(t testing.TB, need, format string, args ...any) {
 	t.Helper()
 	if listed(os.Getenv("INTEGRATION_NEED"), need) {
@@ -21,7 +21,7 @@ func Lacks(t testing.TB, need, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// listed reports whether a list, with commas or blanks between, has a need in it.
+// listed reports whether a list, separated by commas or blanks, contains a need.
 func listed(list, need string) bool {
 	needs := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 	return slices.Contains(needs, need) || slices.Contains(needs, "all")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// witness is a test that notes how it ends.
+// witness is a test that records how it ends.
 type witness struct {
 	testing.TB
 	end string
@@ -27,7 +27,7 @@ func TestLacks(t *testing.T) {
 	for list, want := range map[string]string{
 		"":         "skipped: no 7;",
 		"roots,vm": "skipped: no 7;",
-		"vm,root":  "failed: INTEGRATION_NEED lists root: no 7;skipped: no 7;", // a real test has ended before
+		"vm,root":  "failed: INTEGRATION_NEED lists root: no 7;skipped: no 7;", // a real test would have ended before
 		"vm root":  "failed: INTEGRATION_NEED lists root: no 7;skipped: no 7;",
 		"all":      "failed: INTEGRATION_NEED lists root: no 7;skipped: no 7;",
 	} {

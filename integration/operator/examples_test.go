@@ -25,7 +25,7 @@ import (
 
 var update = flag.Bool("update", false, "replace the examples of the man page")
 
-// books is a kubelet that says of one disk that a pod holds it.
+// books is a kubelet that reports one disk as held by a pod.
 type books struct {
 	podresources.UnimplementedPodResourcesListerServer
 	disk string
@@ -38,8 +38,8 @@ func (b books) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 	}}}, nil
 }
 
-// example compares the output of a command line with the man page. It normalizes the parts that differ from run to run.
-// The directory of the node becomes that of docs/operating.md, and times become one time.
+// example compares the output of a command line with the man page. It normalises the parts that differ between runs.
+// The directory of the node is replaced by that of docs/operating.md, and all times by one time.
 func (n *node) example(t *testing.T, name, commandLine, output string) {
 	t.Helper()
 	output = strings.ReplaceAll(output, n.dir, "/tmp/try")
@@ -54,13 +54,13 @@ func (n *node) example(t *testing.T, name, commandLine, output string) {
 		}
 	}
 	want, err := os.ReadFile(file)
-	// Where a line is folded depends on the length of the directory's name.
+	// Line breaks depend on the length of the directory's name.
 	if err != nil || !slices.Equal(strings.Fields(got), strings.Fields(string(want))) {
 		t.Errorf("the man page shows something else than is printed (-update replaces %s): %v\n%s\nwant\n%s", file, err, got, want)
 	}
 }
 
-// prints runs a command and returns what it prints on 80 columns.
+// prints runs a command and returns its output, 80 columns wide.
 func (n *node) prints(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	t.Setenv("COLUMNS", "80")
@@ -71,7 +71,7 @@ func (n *node) prints(t *testing.T, code int, args ...string) string {
 	return text
 }
 
-// until runs a command until it prints a word.
+// until runs a command until its output contains a word.
 func (n *node) until(t *testing.T, word string, args ...string) {
 	t.Helper()
 	for limit := time.After(patience); ; {
@@ -87,7 +87,7 @@ func (n *node) until(t *testing.T, word string, args ...string) {
 	}
 }
 
-// started returns a node whose daemon is ready, with resources in its configuration.
+// started returns a node with a ready daemon and the given resources in its configuration.
 func started(t *testing.T, resources string) *node {
 	t.Helper()
 	n, err := newNode(programs, gpuServer(), resources)
@@ -105,7 +105,7 @@ func started(t *testing.T, resources string) *node {
 	return n
 }
 
-// pods has a kubelet run at the node, of which a pod holds the first disk.
+// pods runs a kubelet on the node with a pod that holds the first disk.
 func (n *node) pods(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("unix", n.path("pods.sock"))
@@ -137,7 +137,7 @@ func (n *node) pods(t *testing.T) {
 	n.until(t, "shop/db-0", "list")
 }
 
-// TestManPageShowsRealOutput checks that the page of metalplugctl shows the output of the programs over the bundled
+// TestManPageShowsRealOutput checks that the page of metalplugctl contains the output of the programs for the bundled
 // recording.
 func TestManPageShowsRealOutput(t *testing.T) {
 	lookAtSources(t)
@@ -166,7 +166,7 @@ func TestManPageShowsRealOutput(t *testing.T) {
 	configured.example(t, "excluded", "metalplugctl why /dev/nvidia2", configured.prints(t, exitProblem, "why", "/dev/nvidia2"))
 }
 
-// happenings returns what is printed while an adapter is cordoned and a GPU lost.
+// happenings returns the output while an adapter is cordoned and a GPU is lost.
 func (n *node) happenings(t *testing.T) string {
 	t.Helper()
 	t.Setenv("COLUMNS", "80")
@@ -178,7 +178,7 @@ func (n *node) happenings(t *testing.T) string {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	watchdog := time.AfterFunc(patience, func() { _ = c.Process.Kill() }) // it would wait for ever
+	watchdog := time.AfterFunc(patience, func() { _ = c.Process.Kill() }) // otherwise it could wait indefinitely
 	defer watchdog.Stop()
 	text, lines := "", bufio.NewReader(out)
 	next := func(word string) {
@@ -207,7 +207,7 @@ func (n *node) happenings(t *testing.T) string {
 		t.Fatal(err)
 	}
 	rest, err := io.ReadAll(lines)
-	if text += string(rest); err != nil || len(rest) > 0 && rest[0] != ' ' { // it may go on below
+	if text += string(rest); err != nil || len(rest) > 0 && rest[0] != ' ' { // the line may continue
 		t.Errorf("in the end: %q, %v", rest, err)
 	}
 	if err := c.Wait(); err != nil {
@@ -216,7 +216,7 @@ func (n *node) happenings(t *testing.T) string {
 	return text
 }
 
-// without takes the device out of a recording that begins like that.
+// without removes the device whose block begins with the given text from a recording.
 func without(t *testing.T, text, begin string) string {
 	t.Helper()
 	at := strings.Index(text, begin)

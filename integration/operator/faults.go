@@ -14,29 +14,29 @@ const (
 	gpus     = "[[resource]]\nname = \"nvidia.com/gpu\"\nclass = \"gpu\"\n"
 )
 
-// Exit codes of metalplugctl, as docs/operating.md and metalplugctl(1) have them.
+// Exit codes of metalplugctl, as in docs/operating.md and metalplugctl(1).
 const (
 	exitOK       = 0
 	exitProblem  = 1
 	exitNoAnswer = 3
 )
 
-// fault is why a node shows fewer devices than there are, or none, and the one command that tells.
+// fault is a reason why a node shows too few devices, with the command that diagnoses it.
 type fault struct {
 	name      string
-	hardware  change   // beside what the recording has
-	resources string   // configured ones, or empty for the defaults
-	before    []string // a command that runs first, as another program on the node would
+	hardware  change   // in addition to the recording
+	resources string   // configured resources, or empty for the defaults
+	before    []string // a command that runs first, like another program on the node
 	stopped   bool     // the daemon does not run
 	ask       []string
-	code      int    // exit code of ask
-	cause     string // in what it prints
+	code      int    // expected exit code of ask
+	cause     string // expected text in the output
 }
 
-// change is a text of the recording and its replacement. The zero value leaves the recording as it is.
+// change replaces a text in the recording. The zero value changes nothing.
 type change struct{ from, to string }
 
-// faults are what operators of such nodes have asked about most.
+// faults are those that operators of such nodes ask about most.
 var faults = []fault{
 	{
 		name: "a disk is mounted",
@@ -92,13 +92,13 @@ var faults = []fault{
 	},
 }
 
-// answer is what the one command has said.
+// answer is the output of the diagnostic command.
 type answer struct {
 	text string
 	code int
 }
 
-// play prepares the fault on a node of its own and asks. The error is about the node, never about the answer.
+// play prepares the fault on a separate node and runs the command. An error concerns the node, never the answer.
 func (f fault) play(ctx context.Context, programs string) (a answer, err error) {
 	hardware := gpuServer()
 	if !strings.Contains(hardware, f.hardware.from) {
@@ -130,7 +130,7 @@ func (f fault) play(ctx context.Context, programs string) (a answer, err error) 
 	return a, err
 }
 
-// named reports whether an answer names the cause, on however many lines, and exits as it should.
+// named reports whether an answer contains the cause, possibly on several lines, and has the expected exit code.
 func (f fault) named(a answer) bool {
 	return a.code == f.code && strings.Contains(strings.Join(strings.Fields(a.text), " "), f.cause)
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command operator plays faults for which pods get no devices. It prepares each fault on a node of recorded hardware,
-// with the programs as they are installed, and runs the one command that names the cause. It shows the output of that
+// Command operator simulates faults because of which pods get no devices. It prepares each fault on a node with
+// recorded hardware and the installed programs, and runs the command that diagnoses it. It shows the output of that
 // command.
 //
 //	go run ./integration/operator [-programs DIR] [WORD ...]
 //
-// With words, it plays only the faults whose name has one of them. The exit code is 1 if a cause is not named. Its tests
-// play the same, and hold the output that the man page of metalplugctl shows.
+// With arguments, it plays only faults whose name contains one of them. The exit code is 1 if a cause is not diagnosed.
+// Its tests play the same faults, and check the output in the man page of metalplugctl.
 package main
 
 import (
@@ -37,14 +37,14 @@ func main() {
 	}
 }
 
-// chosen are the faults with one of the words in their name, or all of them without words.
+// chosen returns the faults whose name contains one of the words, or all without words.
 func chosen(words []string) []fault {
 	return slices.DeleteFunc(slices.Clone(faults), func(f fault) bool {
 		return len(words) > 0 && !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(f.name, word) })
 	})
 }
 
-// show plays faults and returns how many were not named.
+// show plays faults and returns the number of those that were not diagnosed.
 func show(ctx context.Context, out io.Writer, programs string, all []fault) (unnamed int, err error) {
 	for _, f := range all {
 		fmt.Fprintf(out, "%s\n\n$ metalplugctl %s\n", strings.ToUpper(f.name), strings.Join(f.ask, " "))

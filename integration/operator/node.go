@@ -19,22 +19,22 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// patience is how long a node may take for what must happen.
+// patience is the maximum time that a node may take for an expected state.
 const patience = 30 * time.Second
 
-// node is a machine of recorded hardware with the programs as they are installed, in a directory of its own. The daemon
-// reads try.toml there, as in docs/operating.md.
+// node is a machine with recorded hardware and the installed programs, in its own directory. The daemon reads try.toml
+// there.
 type node struct {
 	programs string // the directory of metalplugd and metalplugctl
 	dir      string
 	daemon   *exec.Cmd
-	stderr   bytes.Buffer  // of the daemon, once it has ended
-	notify   *net.UnixConn // the service manager's end
-	ended    <-chan error  // the exit of the daemon, or nil while it does not run
+	stderr   bytes.Buffer  // of the daemon, after it has ended
+	notify   *net.UnixConn // the socket of the service manager
+	ended    <-chan error  // the result of the daemon, or nil while it does not run
 }
 
-// gpuServer is the hardware. It has eight GPUs, eight InfiniBand adapters and eight NVMe drives, of which the system has
-// one.
+// gpuServer returns the hardware. It has eight GPUs, eight InfiniBand adapters and eight NVMe drives, one of which the
+// system uses.
 func gpuServer() string {
 	all := recording.Bundled()
 	i := slices.IndexFunc(all, func(r recording.Named) bool { return r.Name == "gpu-server" })
@@ -53,7 +53,7 @@ func newNode(programs, hardware, resources string) (*node, error) {
 	}
 	n := &node{programs: programs, dir: dir}
 	builtin := resources == ""
-	if builtin { // the disks are off until they are named
+	if builtin { // disks are off until they are configured
 		resources = "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"none\"\n"
 	}
 	configuration := fmt.Sprintf(`builtin = %v
@@ -70,17 +70,17 @@ cdi = %q
 		os.WriteFile(n.path("try.toml"), []byte(configuration), 0o600))
 }
 
-// path is where a file of the node is.
+// path returns the path of a file of the node.
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 
-// plug gives the node other hardware, in one piece.
+// plug replaces the hardware of the node atomically.
 func (n *node) plug(hardware string) error {
 	return errors.Join(
 		os.WriteFile(n.path("next"), []byte(hardware), 0o600),
 		os.Rename(n.path("next"), n.path("gpu-server.umockdev")))
 }
 
-// boot starts the daemon and waits until it says that it is ready.
+// boot starts the daemon and waits until it reports that it is ready.
 func (n *node) boot() error {
 	var err error
 	if n.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.path("notify"), Net: "unixgram"}); err != nil {
@@ -108,7 +108,7 @@ func (n *node) boot() error {
 	}
 }
 
-// listen reads what the daemon tells the service manager, until the daemon is shut down.
+// listen reads the daemon's notifications to the service manager until the daemon is shut down.
 func (n *node) listen(ready chan<- struct{}) {
 	for message := make([]byte, 4096); ; {
 		size, err := n.notify.Read(message)
@@ -118,18 +118,18 @@ func (n *node) listen(ready chan<- struct{}) {
 		if strings.Contains(string(message[:size]), "READY=1") {
 			select {
 			case ready <- struct{}{}:
-			default: // it has reloaded
+			default: // the daemon has reloaded
 			}
 		}
 	}
 }
 
-// shutdown stops the daemon, if it runs, and returns how it has ended.
+// shutdown stops the daemon, if it runs, and returns its result.
 func (n *node) shutdown() error {
 	if n.ended == nil {
 		return nil
 	}
-	_ = n.daemon.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+	_ = n.daemon.Process.Signal(syscall.SIGTERM) // the daemon may have ended already
 	err := <-n.ended
 	n.notify.Close()
 	n.ended = nil
@@ -139,7 +139,7 @@ func (n *node) shutdown() error {
 // remove stops the daemon and removes the directory.
 func (n *node) remove() error { return errors.Join(n.shutdown(), os.RemoveAll(n.dir)) }
 
-// command is metalplugctl with what is behind its name on a command line.
+// command returns a metalplugctl command with the given arguments.
 func (n *node) command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, filepath.Join(n.programs, "metalplugctl"), append([]string{"--socket", "run/control.sock"}, args...)...)
 	c.Dir = n.dir

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// build builds the programs as a release.
+// build builds the programs like a release.
 func build(dir string) error {
 	c := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=1.0", "-o", dir+"/", "./cmd/metalplugd", "./cmd/metalplugctl")
 	c.Dir = "../.."
@@ -44,8 +44,8 @@ func build(dir string) error {
 	return nil
 }
 
-// lookAtSources is for "go test", which runs a test again when files have changed that the test itself has looked at, and
-// does not see what the compiler reads.
+// lookAtSources makes "go test" run a test again when the sources have changed, because it does not know which files
+// the compiler reads.
 func lookAtSources(t *testing.T) {
 	t.Helper()
 	for _, sources := range []string{"cgroup", "cmd", "daemon", "systemd", "udev"} {
@@ -61,8 +61,8 @@ func lookAtSources(t *testing.T) {
 	}
 }
 
-// TestFromNothingToTheCause checks that each fault ends in "capacity is 0" or in too few devices, and that one command
-// names the cause.
+// TestFromNothingToTheCause checks that each fault leads to a capacity of 0 or to too few devices, and that one command
+// diagnoses the cause.
 func TestFromNothingToTheCause(t *testing.T) {
 	lookAtSources(t)
 	for _, f := range faults {
@@ -79,8 +79,8 @@ func TestFromNothingToTheCause(t *testing.T) {
 	}
 }
 
-// TestShow checks that causes that are not named are counted and reported, and that a fault that cannot be prepared is an
-// error.
+// TestShow checks that causes that are not diagnosed are counted and reported, and that a fault that cannot be prepared
+// is an error.
 func TestShow(t *testing.T) {
 	stopped := chosen([]string{"the daemon does not run"})
 	if len(stopped) != 1 || len(chosen(nil)) != len(faults) || len(chosen([]string{"nonsense"})) != 0 {

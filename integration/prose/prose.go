@@ -38,7 +38,7 @@ func (f Figures) MeanLength() float64 { return float64(f.Words) / float64(max(f.
 
 func (f Figures) share(count int) float64 { return 100 * float64(count) / float64(max(f.Sentences, 1)) }
 
-// minWords is the length of the shortest sentence that counts. A table has many cells of one or two words.
+// minWords is the minimum length of a sentence that counts. Tables have many cells with one or two words.
 const minWords = 3
 
 var (
@@ -46,9 +46,9 @@ var (
 	mark   = regexp.MustCompile(`[:;]\s`)
 	vague  = regexp.MustCompile(`(?i)\b(?:somebody|nobody|whoever|whatever)\b`)
 
-	// end matches the end of a sentence, which is its mark, and the start of the next one.
+	// end matches the end of a sentence and the start of the next one.
 	end = regexp.MustCompile("[.!?][)\"”]*\\s+(\\S)")
-	// short are abbreviations whose full stop ends no sentence.
+	// short matches abbreviations whose full stop does not end a sentence.
 	short = regexp.MustCompile(`(?:\b(?:e\.g|i\.e|cf|vs|etc|al|Sec|No|approx)|\b[A-Z]|\.\.)\.$`)
 )
 
@@ -79,7 +79,7 @@ func measure(sentence string) Figures {
 	return f
 }
 
-// Sentences splits a paragraph.
+// Sentences splits a paragraph into sentences.
 func Sentences(paragraph string) []string {
 	rest := strings.Join(strings.Fields(paragraph), " ")
 	var all []string

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// code stands for a piece of code within a sentence.
+// code replaces pieces of code in a sentence.
 const code = "code"
 
-// Go returns the paragraphs of the comments in a Go file. It leaves out directives, the licence and indented code.
+// Go returns the paragraphs of the comments in a Go file. It omits directives, the licence and indented code.
 func Go(name string, source []byte) ([]string, error) {
 	files := token.NewFileSet()
 	parsed, err := parser.ParseFile(files, name, source, parser.ParseComments|parser.SkipObjectResolution)
@@ -23,7 +23,7 @@ func Go(name string, source []byte) ([]string, error) {
 	var all []string
 	for _, group := range parsed.Comments {
 		var b builder
-		for line := range strings.Lines(group.Text()) { // which drops directives
+		for line := range strings.Lines(group.Text()) { // which omits directives
 			line = strings.TrimRight(line, "\n")
 			switch {
 			case strings.HasPrefix(line, "SPDX-") || strings.HasPrefix(line, "Copyright "):
@@ -71,7 +71,7 @@ func (b *builder) cut() {
 	b.open = nil
 }
 
-// Markdown returns the paragraphs, list items and table cells of a page. It leaves out headings and blocks of code.
+// Markdown returns the paragraphs, list items and table cells of a page. It omits headings and code blocks.
 func Markdown(page string) []string {
 	var b builder
 	fence := false
@@ -99,10 +99,10 @@ func Markdown(page string) []string {
 	return b.paragraphs
 }
 
-// macros of mdoc that stand within a sentence.
+// inline matches macros of mdoc that can be inside a sentence.
 var inline = regexp.MustCompile(`^\.(?:Pa|Ql|Xr|Cm|Fl|Ar|Ev|Nm|Li|Dv|Em|Sy|Va|Pq|Dq|No)\b`)
 
-// Man returns the paragraphs of a page in mdoc(7). It leaves out headings and displays.
+// Man returns the paragraphs of a page in mdoc(7). It omits headings and displays.
 func Man(page string) []string {
 	var b builder
 	display := false
@@ -113,7 +113,7 @@ func Man(page string) []string {
 			display = strings.HasPrefix(line, ".Bd")
 			b.cut()
 		case display, strings.HasPrefix(line, `.\"`):
-		case strings.HasPrefix(line, "@"): // docs.sh puts a display there
+		case strings.HasPrefix(line, "@"): // docs.sh inserts a display there
 			b.cut()
 		case inline.MatchString(line):
 			words := strings.Fields(line)
@@ -136,8 +136,8 @@ func Man(page string) []string {
 	return b.paragraphs
 }
 
-// TOML returns the paragraphs of the explanations in metalplug.toml, which are lines of "# text". It leaves out settings
-// and examples.
+// TOML returns the paragraphs of the comments in metalplug.toml, which are lines of "# text". It omits settings and
+// examples.
 func TOML(file string) []string {
 	var b builder
 	_, file, _ = strings.Cut(file, "\n") // the title

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Comments returns the figures of the comments in all Go files below root for which keep returns true. keep gets the path
-// below root. Hidden directories, testdata and vendor are left out.
+// Comments returns the figures of the comments in all Go files below root for which keep returns true. keep gets the
+// path relative to root. It omits hidden directories, testdata and vendor.
 func Comments(root string, keep func(path string) bool) (Figures, error) {
 	var f Figures
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -40,7 +40,8 @@ func Comments(root string, keep func(path string) bool) (Figures, error) {
 	return f, nil
 }
 
-// Product reports whether a Go file of this repository is shipped. Tests and support for tests are not.
+// Product reports whether a Go file of this repository is part of the product. Tests and their support packages are
+// not.
 func Product(path string) bool {
 	return !strings.HasSuffix(path, "_test.go") && !strings.HasPrefix(path, "integration"+string(filepath.Separator))
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sandbox starts the shipped units under the systemd of two Debian releases, in containers of this machine, and
-// finds out what a program in the sandbox of each unit reaches. docs/threat-model.md has the list that it is compared with.
+// Package sandbox starts the shipped units under the systemd of two Debian releases, in containers, and finds out which
+// parts of the node a program in the sandbox of each unit can reach. It compares the result with the lists in
+// docs/threat-model.md.
 package sandbox

@@ -18,14 +18,14 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// patience is how long anything may take before a test gives up.
+// patience is the maximum time for any step of a test.
 const patience = time.Minute
 
-// machine is a container in which systemd runs. Its changes are gone when it ends.
+// machine is a container with a running systemd. Its changes are lost when it ends.
 type machine struct {
 	t      *testing.T
-	leader string // process 1 of the container, as the host numbers it
-	out    string // /out in the container
+	leader string // PID of the container's process 1 on the host
+	out    string // the directory /out of the container
 }
 
 // boot starts a container with the programs and units of this checkout.
@@ -50,9 +50,9 @@ func boot(t *testing.T, suite string) *machine {
 	}
 	c := exec.Command("systemd-nspawn", "--quiet", "--directory", strings.TrimSpace(string(tree)), "--volatile=overlay", "--boot",
 		"--register=no", "--keep-unit", "--private-network", "--capability=all", "--machine=sandbox", "--console=pipe",
-		"--system-call-filter=bpf", // by which systemd enforces DevicePolicy=
+		"--system-call-filter=bpf", // which systemd needs to enforce DevicePolicy=
 		"--bind="+m.out+":/out", "--bind-ro="+root+":/src")
-	// Else the container's own /sys and /proc/sys are read-only, and not by the lines of the units.
+	// Otherwise /sys and /proc/sys of the container are read-only for reasons other than the units.
 	c.Env = append(os.Environ(), "SYSTEMD_NSPAWN_API_VFS_WRITABLE=1", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
 	var console bytes.Buffer
 	c.Stdout, c.Stderr = &console, &console
@@ -91,7 +91,7 @@ func boot(t *testing.T, suite string) *machine {
 	return m
 }
 
-// install puts what a package would into the container.
+// install installs the files of a package in the container.
 const install = `
 install -D -m755 -t /usr/sbin /src/bin/metalplugd
 install -D -m755 -t /usr/bin /src/bin/metalplugctl
@@ -126,7 +126,7 @@ func (m *machine) sh(script string) string {
 	return strings.TrimSpace(out)
 }
 
-// await waits until something holds.
+// await waits for a condition.
 func (m *machine) await(what string, holds func() bool) {
 	m.t.Helper()
 	for end := time.Now().Add(patience); !holds(); time.Sleep(20 * time.Millisecond) {
@@ -140,7 +140,7 @@ func (m *machine) await(what string, holds func() bool) {
 	}
 }
 
-// write makes a file in the container.
+// write writes a file in the container.
 func (m *machine) write(path, text string) {
 	m.t.Helper()
 	name := fmt.Sprintf("%s/%d", m.out, time.Now().UnixNano())

@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// suites are the Debian releases whose systemd starts the units. They have 252 and 257.
+// suites are the Debian releases whose systemd versions are used. They have systemd 252 and 257.
 var suites = []string{"bookworm", "trixie"}
 
-// sandboxes are the units whose sandbox is tried, by the name of their list in the threat model.
+// sandboxes are the tested units, with the names of their lists in the threat model.
 var sandboxes = []struct{ list, unit, config string }{
 	{"metalplugd.service", "metalplugd.service", ""},
 	{"metalplugd.service, inject = cdi", "metalplugd.service", cdiConfig},
@@ -35,7 +35,7 @@ match = { DEVNAME = "/dev/zero" }
 inject = "cdi"
 `
 
-// instead has a unit start the probe in the place of its program. Nothing that confines it is changed.
+// instead makes a unit start the probe instead of its program. It does not change the confinement.
 const instead = `[Unit]
 Wants=metalplug-reset.socket metalplug-holders.socket metalplug-unit.socket
 After=metalplug-reset.socket metalplug-holders.socket metalplug-unit.socket
@@ -50,9 +50,9 @@ StandardInput=file:/out/list
 StandardOutput=truncate:/out/reached
 `
 
-// victims are the parts of a node that a program of uid 0 would like to reach. They are sockets of services that trust
-// uid 0, files of the kubelet, devices, and the terminal of a login. The node victim-terminal leads to no terminal
-// outside of devpts. It shows that the rules for devices refuse terminals, also where /dev/pts is seen.
+// victims are parts of a node that a program with uid 0 would try to reach. They are sockets of services that trust uid
+// 0, files of the kubelet, devices, and the terminal of a login. The node victim-terminal is not a terminal of devpts.
+// It shows that the device rules deny terminals even if /dev/pts is visible.
 const victims = `
 mkdir -p /var/lib/kubelet/device-plugins /var/lib/kubelet/pod-resources /var/lib/kubelet/pki /var/lib/kubelet/pods/x /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry /etc/cron.d \
 	/etc/kubernetes /var/spool/cron /opt/x /srv/x /mnt/x ~root/.ssh /home/x /boot/x /victim/x /run/cdi /run/user/0 /run/credentials/x
@@ -75,11 +75,11 @@ systemd-run -q --unit=victim-terminal /usr/libexec/metalplug/probe terminal
 systemd-run -q --unit=victim-seqpacket /usr/libexec/metalplug/probe listen seqpacket /run/victim-seqpacket @victim-seqpacket
 `
 
-// TestReach checks that a program in the sandbox of a unit reaches what the threat model lists, on each systemd, and
-// nothing else.
+// TestReach checks that a program in the sandbox of a unit can reach exactly what the threat model lists, on each
+// systemd.
 func TestReach(t *testing.T) {
 	model := lists(t)
-	met := make(map[string]bool) // lists and lines of the model that something has matched
+	met := make(map[string]bool) // lists and lines of the threat model that have a match
 	for _, suite := range suites {
 		t.Run(suite, func(t *testing.T) {
 			m := boot(t, suite)
@@ -95,7 +95,7 @@ func TestReach(t *testing.T) {
 						more = model[s.unit]
 					}
 					inner.t = t
-					if strings.HasSuffix(s.list, metricsSocket) { // of which a drop-in has it listen everywhere
+					if strings.HasSuffix(s.list, metricsSocket) { // which a drop-in makes listen on all addresses
 						inner.write("/etc/systemd/system/"+metricsSocket+".d/listen.conf", "[Socket]\nListenStream=\nListenStream=0.0.0.0:9841\n")
 						inner.sh("systemctl daemon-reload; systemctl enable " + metricsSocket)
 						defer inner.sh("systemctl disable --now " + metricsSocket)
@@ -120,7 +120,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// reached starts the probe in the place of a unit's program and returns what it has reached.
+// reached starts the probe instead of a unit's program and returns its output.
 func (m *machine) reached(unit, config string) []string {
 	m.t.Helper()
 	m.write("/etc/metalplug/metalplug.toml", config)
@@ -144,7 +144,7 @@ func (m *machine) reached(unit, config string) []string {
 	return lines[:len(lines)-1]
 }
 
-// lists returns the lists of the threat model, by their names. A list is a block of code that begins with "reach NAME".
+// lists returns the lists of the threat model, by their names. A list is a code block that begins with "reach NAME".
 func lists(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/threat-model.md")
@@ -168,7 +168,7 @@ func lists(t *testing.T) map[string][]string {
 	return all
 }
 
-// match returns the pattern that a line matches. "/**" at the end stands for everything below, and "*" for one element.
+// match returns the pattern that matches a line. "/**" at the end matches everything below, and "*" one element.
 func match(patterns []string, line string) string {
 	i := slices.IndexFunc(patterns, func(p string) bool {
 		if above, all := strings.CutSuffix(p, "/**"); all {

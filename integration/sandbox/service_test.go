@@ -16,7 +16,7 @@ class = "node"
 match = { DEVNAME = "/dev/zero" }
 `
 
-// vendorUnit is a vendor's step that writes down for which device it was run.
+// vendorUnit is a vendor unit that records for which device it was run.
 const vendorUnit = `[Service]
 Type=oneshot
 ExecStart=/bin/sh -c 'echo "%I" >>/run/steps'
@@ -25,7 +25,7 @@ ExecStart=/bin/sh -c 'echo "%I" >>/run/steps'
 // sockets lists the plugin sockets of the daemon.
 const sockets = "ls /var/lib/kubelet/device-plugins | grep '^mp-'"
 
-// TestService checks that the daemon, under the lines of its unit, still does all that it did with a wider view.
+// TestService checks that the daemon works completely inside the sandbox of its unit.
 func TestService(t *testing.T) {
 	for _, suite := range suites {
 		t.Run(suite, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestService(t *testing.T) {
 	}
 }
 
-// want ends a test unless a text contains another.
+// want fails a test unless text contains part.
 func (m *machine) want(what, text, part string) {
 	m.t.Helper()
 	if !strings.Contains(text, part) {
@@ -70,8 +70,8 @@ func (m *machine) pid() string { return m.sh("systemctl show -P MainPID metalplu
 func events(m *machine) {
 	m.want("list", m.sh("metalplugctl list"), "Healthy")
 	m.sh("udevadm trigger /sys/class/mem/zero; udevadm settle")
-	m.await("an event", func() bool { out, _ := m.try("metalplugctl status"); return strings.Contains(out, "events        1 ") }) // which fails without a kubelet
-	// By the native protocol, because the lines of standard error have no fields.
+	m.await("an event", func() bool { out, _ := m.try("metalplugctl status"); return strings.Contains(out, "events        1 ") }) // the command fails without a kubelet
+	// with the native protocol, because lines of standard error have no fields
 	m.await("a line in the journal", func() bool {
 		return strings.Contains(m.sh("journalctl -b -o cat METALPLUG_DEVICE=node-zero"), "device added")
 	})
@@ -98,11 +98,11 @@ func specs(m *machine) {
 		m.t.Errorf("CDI is reloaded without /run/cdi in the sandbox: %s", out)
 	}
 	m.want("status", m.sh("systemctl show -P StatusText metalplugd"), "the sandbox has no /run/cdi, which it gets at a start: systemctl restart metalplugd")
-	m.sh("metalplugd --check") // an operator's look at the file itself finds nothing
+	m.sh("metalplugd --check") // a check by an operator must find no problem
 	m.sh("systemctl restart metalplugd")
 	m.want("spec", m.sh("cat /run/cdi/metalplug*.json"), `"path": "/dev/zero"`)
 	m.write("/etc/metalplug/metalplug.toml", zeroConfig)
-	m.sh("systemctl restart metalplugd") // removes the spec that is left
+	m.sh("systemctl restart metalplugd") // this removes the leftover spec
 	m.await("no spec", func() bool { _, err := m.try("ls /run/cdi/metalplug*"); return err != nil })
 	m.sh("systemctl restart metalplugd")
 	if out, err := m.try("ls /run/metalplug-mounts/cdi"); err == nil {
@@ -112,14 +112,14 @@ func specs(m *machine) {
 
 func replacedDirectory(m *machine) {
 	for _, kubelet := range []string{"/var/lib/kubelet", "/srv/kubelet"} {
-		if kubelet != "/var/lib/kubelet" { // which is a link to it then
+		if kubelet != "/var/lib/kubelet" { // which is then a link to it
 			m.sh("systemctl stop metalplugd; umount /var/lib/kubelet; mv /var/lib/kubelet " + kubelet + "; ln -s " + kubelet + " /var/lib/kubelet; systemctl start metalplugd")
 		}
 		for _, how := range []string{
 			"mv KUBELET/device-plugins KUBELET/old; mkdir KUBELET/device-plugins",
-			"until rm -rf KUBELET/*; do :; done",                    // as kubeadm reset. The daemon may recreate a socket in between
-			"rm -rf KUBELET/x; mv KUBELET/device-plugins KUBELET/x", // and nothing makes another
-			"until rm -rf KUBELET; do :; done; mkdir KUBELET",       // and that above it
+			"until rm -rf KUBELET/*; do :; done",                    // like kubeadm reset; the daemon may recreate a socket in between
+			"rm -rf KUBELET/x; mv KUBELET/device-plugins KUBELET/x", // and no process creates it again
+			"until rm -rf KUBELET; do :; done; mkdir KUBELET",       // and its parent
 			"mkdir -p /mnt/data/device-plugins; mount --bind /mnt/data KUBELET",
 		} {
 			how = strings.ReplaceAll(how, "KUBELET", kubelet)
@@ -178,8 +178,8 @@ func watchdog(m *machine) {
 	m.sh("rm -r /etc/systemd/system/metalplugd.service.d; systemctl daemon-reload; systemctl restart metalplugd")
 }
 
-// locks checks that two instances of the helper that touches devices exclude each other. A lock on sysfs would not do
-// that since systemd 254.
+// locks checks that two instances of metalplug-reset exclude each other. Since systemd 254, a lock in sysfs would not
+// do that.
 func locks(m *machine) {
 	m.write("/etc/systemd/system/metalplug-reset@.service.d/lock.conf", `[Service]
 ExecStart=
@@ -197,8 +197,8 @@ StandardInput=null
 	m.sh("rm -r /etc/systemd/system/metalplug-reset@.service.d; systemctl daemon-reload")
 }
 
-// replacedJournal replaces journald. The sandbox shows its old socket then. The lines come by standard error, whose
-// stream systemd keeps.
+// replacedJournal replaces journald. The sandbox then still shows the old socket. The lines arrive through standard
+// error, whose stream systemd keeps.
 func replacedJournal(m *machine) {
 	m.sh("systemctl restart metalplugd; ls -i /run/systemd/journal/socket >/run/before; journalctl --rotate --vacuum-time=1s -q")
 	m.sh("systemctl restart systemd-journald.socket; ls -i /run/systemd/journal/socket >/run/after; ! cmp /run/before /run/after")

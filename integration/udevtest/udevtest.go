@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package udevtest gives a test a machine whose hardware it can change. It has the tree of a recording, and a
-// [udev.Source] that sends the events of udevd, or those that the test wants it to send.
+// Package udevtest provides tests with a machine whose hardware they can change. It has the tree of a recording, and a
+// [udev.Source] with the events of udevd or of the test.
 package udevtest
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// Machine is hardware for a test. All methods may be called at any time from any goroutine. Those that change the
-// hardware end the test when they cannot, so only from the test's own.
+// Machine is hardware for a test. All methods may be called concurrently. Methods that change the hardware end the test
+// on failure, so they must be called from the test's goroutine.
 //
-// Events wait in a queue without bound until Listen takes them. No method blocks for lack of a listener.
+// Events wait in an unlimited queue until Listen takes them. No method waits for a listener.
 type Machine struct {
 	t    testing.TB
 	root string
-	more chan struct{} // holds one value while the queue may have something
+	more chan struct{} // holds one value if the queue may have an event
 
 	mu        sync.Mutex
 	text      string
@@ -35,8 +35,8 @@ type Machine struct {
 	broken    error
 }
 
-// New makes a machine of the text of a recording, in a directory that goes with the test. An empty text is a machine
-// without devices.
+// New makes a machine from the text of a recording, in a directory that is removed with the test. An empty text is a
+// machine without devices.
 func New(t testing.TB, text string) *Machine {
 	t.Helper()
 	m := &Machine{t: t, root: directory(t), more: make(chan struct{}, 1)}
@@ -50,8 +50,8 @@ func New(t testing.TB, text string) *Machine {
 // memory is where Linux keeps POSIX shared memory (shm_overview(7)), a tmpfs.
 const memory = "/dev/shm"
 
-// directory makes a directory, in memory if the machine has such a file system. A tmpfs is like sysfs here, and unlike a
-// disk. It does not soon reuse the number of a removed directory (shmem_get_inode, mm/shmem.c).
+// directory creates a directory, in memory if possible. In this respect a tmpfs is like sysfs, and unlike a disk. It
+// does not soon reuse the number of a removed directory (shmem_get_inode, mm/shmem.c).
 func directory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(memory, "udevtest-")
@@ -66,7 +66,7 @@ func directory(t testing.TB) string {
 	return dir
 }
 
-// Root is the directory in which sys, dev and proc are.
+// Root returns the directory that contains sys, dev and proc.
 func (m *Machine) Root() string { return m.root }
 
 // Apply replaces all hardware by that of another recording and sends the events of the difference.
@@ -75,13 +75,13 @@ func (m *Machine) Apply(text string) {
 	m.change(text, true)
 }
 
-// Silently does what Apply does, but the events are lost.
+// Silently is like Apply, but without events.
 func (m *Machine) Silently(text string) {
 	m.t.Helper()
 	m.change(text, false)
 }
 
-// Plug adds the devices and files of a recording to those that are there, and sends events.
+// Plug adds the devices and files of a recording and sends events.
 func (m *Machine) Plug(text string) {
 	m.t.Helper()
 	all := blocks(m.present())
@@ -89,7 +89,7 @@ func (m *Machine) Plug(text string) {
 	m.change(joined(all), true)
 }
 
-// Unplug takes away the device at a sysfs path and all below it, and sends their events.
+// Unplug removes the device at a sysfs path with all devices below it, and sends their events.
 func (m *Machine) Unplug(sysPath string) {
 	m.t.Helper()
 	all := blocks(m.present())
@@ -99,7 +99,7 @@ func (m *Machine) Unplug(sysPath string) {
 	m.change(joined(all), true)
 }
 
-// SetAttr writes an attribute of the device at a sysfs path and sends the device's change, if it is one.
+// SetAttr writes an attribute at a sysfs path, and sends a change event if that is a device.
 func (m *Machine) SetAttr(sysPath, name, value string) {
 	m.t.Helper()
 	all, head := blocks(m.present()), "P: "+strings.TrimPrefix(sysPath, "/sys")
@@ -118,7 +118,8 @@ func (m *Machine) SetAttr(sysPath, name, value string) {
 	m.change(joined(all), true)
 }
 
-// blocks cuts the text of a recording. The key is the first line of a device's block, or the name of any other file.
+// blocks splits the text of a recording. The keys are the first line of each device's block, and the name of any other
+// file.
 func blocks(text string) map[string]string {
 	all, head := make(map[string]string), ""
 	for line := range strings.Lines(text) {
@@ -138,12 +139,12 @@ func blocks(text string) map[string]string {
 	return all
 }
 
-// joined makes the text of a recording of its parts.
+// joined assembles the text of a recording from its parts.
 func joined(all map[string]string) string {
 	return strings.Join(slices.Collect(maps.Values(all)), "\n")
 }
 
-// Send sends any event. Nothing else changes. An event without a time gets the present one.
+// Send sends any event. It changes nothing else. An event without a time gets the current time.
 func (m *Machine) Send(event udev.Event) {
 	if event.Received.IsZero() {
 		event.Received = time.Now()
@@ -154,14 +155,14 @@ func (m *Machine) Send(event udev.Event) {
 	m.wake()
 }
 
-// Break makes Enumerate fail from now on, until it is called with nil.
+// Break makes Enumerate fail until Break is called with nil.
 func (m *Machine) Break(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.broken = err
 }
 
-// Enumerate lists the devices that are there now.
+// Enumerate returns the current devices.
 func (m *Machine) Enumerate() ([]udev.Device, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// models are modules with good comments. Those that the module cache does not hold are left out.
+// models are modules with good comments. A module that is not in the module cache is skipped.
 var models = []string{"github.com/mdlayher/corerad", "github.com/prometheus/client_golang", "github.com/fsnotify/fsnotify"}
 
 func run(out io.Writer) error {
@@ -68,7 +68,7 @@ func run(out io.Writer) error {
 	return table.Flush()
 }
 
-// hard prints the sentences of the named documents that open badly, have an inner mark or a vague word.
+// hard prints the sentences of the given documents that have a bad opener, an inner mark or a vague word.
 func hard(out io.Writer) error {
 	documents, err := prose.Documents(".")
 	if err != nil {
@@ -93,7 +93,7 @@ func hard(out io.Writer) error {
 	return nil
 }
 
-// others measures texts that are not of this repository.
+// others measures texts outside this repository.
 func others(row func(string, prose.Figures)) error {
 	env, err := exec.Command("go", "env", "GOROOT", "GOMODCACHE").Output()
 	if err != nil {

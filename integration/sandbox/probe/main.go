@@ -2,8 +2,8 @@
 
 // SPDX-License-Identifier: Apache-2.0
 
-// Command probe shows which parts of the node a process can reach. It tries, and prints one line for each permitted
-// access.
+// Command probe shows which parts of the node a process can reach. It attempts accesses, and prints one line for each
+// permitted access.
 //
 //	probe list           prints the paths of all files that are to be tried
 //	probe listen KIND PATH...  listens on sockets until it is killed
@@ -11,7 +11,7 @@
 //	probe terminal       holds a terminal until it is killed
 //	probe                tries all that it sees itself, and the paths on standard input
 //
-// It writes nothing, and opens nothing that acts when it is opened, such as a watchdog.
+// It writes nothing, and opens no file whose opening has an effect, such as a watchdog.
 package main
 
 import (
@@ -33,10 +33,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// secret are the directories whose files must not even be read.
+// secret are the directories whose files must not be readable.
 var secret = []string{"/etc", "/var", "/run", "/root", "/home", "/boot", "/opt", "/srv", "/mnt", "/media", "/tmp", "/victim"}
 
-// others are the directories whose files must not be written to.
+// others are the directories whose files must not be writable.
 var others = []string{"/dev", "/sys", "/proc", "/usr"}
 
 func main() {
@@ -71,7 +71,7 @@ func main() {
 	}
 }
 
-// listen makes sockets of a kind and waits for its end. A name that begins with "@" is abstract.
+// listen creates sockets of a kind and waits until it is stopped. A name that begins with "@" is abstract.
 func listen(kind string, names []string) error {
 	kinds := map[string]int{"stream": unix.SOCK_STREAM, "dgram": unix.SOCK_DGRAM, "seqpacket": unix.SOCK_SEQPACKET}
 	for _, name := range names {
@@ -96,7 +96,8 @@ func listen(kind string, names []string) error {
 	return nil
 }
 
-// web gives the loopback interface another IPv4 address, listens on port 80 of all addresses, and waits for its end.
+// web adds another IPv4 address to the loopback interface, listens on port 80 of all addresses, and waits until it is
+// stopped.
 func web(address string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -123,7 +124,7 @@ func web(address string) error {
 	return nil
 }
 
-// terminal holds a terminal open on both sides (pts(4)), as that of a login, and waits for its end.
+// terminal keeps both sides of a terminal open (pts(4)), like a login, and waits until it is stopped.
 func terminal() error {
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -156,7 +157,7 @@ func walk() map[string]fs.FileMode {
 				return fs.SkipDir
 			case err == nil:
 				all[path] = d.Type()
-				if info, err := os.Lstat(path); err == nil { // of what is mounted there
+				if info, err := os.Lstat(path); err == nil { // the file that is mounted there
 					all[path] = info.Mode().Type()
 				}
 			}
@@ -166,7 +167,7 @@ func walk() map[string]fs.FileMode {
 	return all
 }
 
-// process returns the number of the process in whose directory a file of /proc is, or 0.
+// process returns the PID in the path of a /proc file, or 0.
 func process(path string) int {
 	rest, _ := strings.CutPrefix(path, "/proc/")
 	name, _, _ := strings.Cut(rest, "/")
@@ -174,10 +175,10 @@ func process(path string) int {
 	return pid
 }
 
-// reached has one line for each thing that the process was let.
+// reached has one line for each permitted access.
 type reached map[string]bool
 
-// note adds a line unless err says that the access was forbidden. An access that failed for another reason was permitted.
+// note adds a line unless err means that the access was denied. An access that failed for another reason was permitted.
 func (r reached) note(line string, err error) {
 	for _, refused := range []error{unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOENT, unix.ENOSYS, unix.ENOTDIR, unix.ESRCH, unix.EAFNOSUPPORT, unix.ETXTBSY} {
 		if errors.Is(err, refused) {
@@ -187,7 +188,7 @@ func (r reached) note(line string, err error) {
 	r[line] = true
 }
 
-// files tries all files that it sees, and those that a process with a wider view has named.
+// files tries all visible files, and those that a process with a wider view has listed.
 func (r reached) files() {
 	all := walk()
 	names := bufio.NewScanner(os.Stdin)
@@ -200,7 +201,7 @@ func (r reached) files() {
 		if _, known := all[path]; !known {
 			if info, err := os.Lstat(path); err == nil {
 				all[path] = info.Mode().Type()
-			} else { // it may be there and not be seen
+			} else { // it may exist without being visible
 				r.connect(path, "socket "+path)
 			}
 		}
@@ -224,7 +225,7 @@ func (r reached) file(path string, kind fs.FileMode) {
 	case kind&fs.ModeSocket != 0:
 		r.connect(path, "socket "+name)
 	case kind&fs.ModeSymlink != 0:
-		if process(path) > 0 { // root, cwd, exe, fd/N and ns/N lead to the files of another process
+		if process(path) > 0 { // root, cwd, exe, fd/N and ns/N lead to files of another process
 			r.open("follow "+name, path, unix.O_PATH)
 		}
 	case kind&fs.ModeDevice != 0:
@@ -245,10 +246,10 @@ func (r reached) file(path string, kind fs.FileMode) {
 	}
 }
 
-// ownCgroup returns the directory of the cgroup in which the probe is.
+// ownCgroup returns the cgroup directory of the probe.
 var ownCgroup = sync.OnceValue(func() string {
 	text, _ := os.ReadFile("/proc/self/cgroup")
-	for line := range strings.Lines(string(text)) { // cgroups(7) has one line that begins with 0:: for version 2
+	for line := range strings.Lines(string(text)) { // in cgroups(7), the line for version 2 begins with 0::
 		if path, ok := strings.CutPrefix(line, "0::"); ok {
 			return "/sys/fs/cgroup" + strings.TrimSpace(path)
 		}
@@ -264,7 +265,7 @@ func (r reached) open(line, path string, flags int) {
 	r.note(line, err)
 }
 
-// create makes a file in a directory and removes it.
+// create creates and removes a file in a directory.
 func (r reached) create(dir string) {
 	path := filepath.Join(dir, ".probe")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -275,7 +276,7 @@ func (r reached) create(dir string) {
 	}
 }
 
-// connect tries a socket as each of the three kinds.
+// connect tries to connect to a socket with each of the three socket types.
 func (r reached) connect(name, line string) {
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_SEQPACKET} {
 		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -290,7 +291,7 @@ func (r reached) connect(name, line string) {
 	}
 }
 
-// rights tries what is no file.
+// rights tries operations that do not concern files.
 func (r reached) rights() {
 	for name, family := range map[string]int{
 		"AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6, "AF_NETLINK": unix.AF_NETLINK, "AF_PACKET": unix.AF_PACKET,
@@ -316,7 +317,7 @@ func (r reached) rights() {
 	none := uintptr(unsafe.Pointer(&[]byte("none\x00")[0]))
 	tmp := uintptr(unsafe.Pointer(&[]byte("/tmp\x00")[0]))
 	call("mount", unix.SYS_MOUNT, none, tmp, none, 0)
-	call("umount", unix.SYS_UMOUNT2, tmp, 1<<20, 0, 0) // no such flag
+	call("umount", unix.SYS_UMOUNT2, tmp, 1<<20, 0, 0) // an invalid flag
 	call("module load", unix.SYS_INIT_MODULE, none, 0, none, 0)
 	call("reboot", unix.SYS_REBOOT, 1, 2, 3, 0) // wrong magic numbers
 	call("bpf", unix.SYS_BPF, 1<<20, 0, 0, 0)
@@ -344,15 +345,15 @@ func (r reached) rights() {
 	r.passed()
 }
 
-// passed tries to connect elsewhere by the network sockets that systemd has passed on (sd_listen_fds(3)). A socket that
-// listens is an ordinary one again after connect(2) with AF_UNSPEC.
+// passed tries to connect to other machines with the network sockets that systemd has passed (sd_listen_fds(3)). After
+// connect(2) with AF_UNSPEC, a listening socket is an ordinary one again.
 func (r reached) passed() {
 	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 	for fd := 3; fd < 3+n; fd++ {
 		if family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || family != unix.AF_INET {
 			continue
 		}
-		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 1}) // of connect(2), socket(7)
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 1}) // for connect(2), socket(7)
 		for _, text := range []string{"192.0.2.1", "127.0.0.1"} {
 			nowhere := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 			_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&nowhere)), unsafe.Sizeof(nowhere))
@@ -366,8 +367,8 @@ func (r reached) passed() {
 	}
 }
 
-// capabilities notes, by number, the effective ones that count for the node. Those are the ones of the first user
-// namespace.
+// capabilities records the effective capabilities that apply to the node, by number. These are the ones in the initial
+// user namespace.
 func (r reached) capabilities() {
 	ids, _ := os.ReadFile("/proc/self/uid_map")
 	if !strings.Contains(string(ids), "4294967295") {
