@@ -183,7 +183,7 @@ type Smart struct {
 	MediaErrors uint64 `json:"mediaErrors"` // number of data blocks that could not be recovered
 }
 
-// probeLimit bounds a probe. A disk that takes longer to give 48 MiB is not healthy.
+// probeLimit is the maximum duration of a probe. A disk that takes longer to deliver 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
 // says returns the problems that a disk reports. If sick is true, they are the reasons why the disk must not be
