@@ -10,7 +10,7 @@ package device
 // Guide; select_gpu_device in src/cli/common.c of NVIDIA/libnvidia-container.
 //
 // The directory /proc/driver/nvidia/capabilities/gpu<device minor>/mig contains a directory gi<N> for each GPU
-// instance. That contains a directory ci<N> for each compute instance. Both contain a file access with the minor of a
+// instance. The latter contains a directory ci<N> for each compute instance. Both contain a file access with the minor of a
 // node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance. The UUID is a
 // hash of a number that only the driver knows (nvGenerateSmcUuid), and is available from NVML.
 //

@@ -29,7 +29,7 @@ type Evidence struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// Of limits the evidence to a presence until an inspection has confirmed it. Then it is empty.
+	// The presence in Of limits the evidence until an inspection has confirmed it. Then Of is empty.
 	Of string `json:"of,omitempty"`
 
 	// In is the presence to which Written belongs. Written is the [device.Sighting].Written at the last time when no

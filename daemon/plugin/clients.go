@@ -94,7 +94,7 @@ func clientOf(ctx context.Context) *client {
 	return nil
 }
 
-// peerOf returns the process at the other end, as the kernel recorded it. That process has connected, or listens if c
+// peerOf returns the process at the other end, as the kernel recorded it. This process has connected, or listens if c
 // is a client.
 func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 	raw, err := c.SyscallConn()

@@ -770,7 +770,7 @@ func (s *sequence) checkBundles() error {
 	return nil
 }
 
-// opened reports whether another device was at this place before, and a pod still holds it. That pod can open the
+// opened reports whether another device was at this place before, and a pod still holds it. The pod can open the
 // device that is there now.
 func (s *sequence) opened(place, id string) bool {
 	snapshot, _ := s.parts.inventory.Snapshot()
