@@ -94,8 +94,8 @@ func clientOf(ctx context.Context) *client {
 	return nil
 }
 
-// peerOf returns the process at the other end, as the kernel recorded it. This process has connected, or listens if c
-// is a client.
+// peerOf returns the process at the other end, as the kernel recorded it. It is the process that connected, or the one
+// that listens if c is a client.
 func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 	raw, err := c.SyscallConn()
 	if err == nil {

@@ -14,8 +14,8 @@ import (
 
 const perContainer = 8
 
-// allocate measures Allocate of 8 devices among 10,000. Floor: GetDevicePluginOptions, which does nothing, on the same
-// server and connection. Each call finds the daemon at rest, as the admission of a pod does.
+// allocate measures Allocate of 8 devices among 10,000. The floor is GetDevicePluginOptions, which does nothing, on the
+// same server and connection. At each call the daemon is idle, as at the admission of a pod.
 func (b *bench) allocate() (_ []result, err error) {
 	s, err := b.newSite(many, 1)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *bench) allocate() (_ []result, err error) {
 	return []result{r}, nil
 }
 
-// settle waits until what an allocation leaves to be done is done: the daemon saves who holds what.
+// settle waits until the daemon has finished the work after an allocation, such as saving the lease.
 func settle() { time.Sleep(150 * time.Millisecond) }
 
 func timed(call func(context.Context) error) (time.Duration, error) {
@@ -91,7 +91,7 @@ func allocateOnce(ctx context.Context, plugin pluginapi.DevicePluginClient, ids 
 	return nil
 }
 
-// deviceIDs are the IDs in the first list.
+// deviceIDs returns the IDs in the first list.
 func deviceIDs(c *client) ([]string, error) {
 	l, _, err := c.until("the list", anyList)
 	if err != nil {

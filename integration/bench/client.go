@@ -18,10 +18,10 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// patience is how long anything may take that is waited for.
+// patience is the maximum time to wait for anything.
 const patience = 30 * time.Second
 
-// rawCodec leaves messages as they come, so that what is measured ends with their bytes.
+// rawCodec does not decode messages, so the measured time ends with the arrival of their bytes.
 type rawCodec struct{}
 
 // Marshal encodes a message.
@@ -30,35 +30,35 @@ func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(text)}, err
 }
 
-// Unmarshal keeps the bytes.
+// Unmarshal stores the bytes.
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	*v.(*[]byte) = data.Materialize()
 	return nil
 }
 
-// Name is that of the usual codec.
+// Name returns the name of the usual codec.
 func (rawCodec) Name() string { return "proto" }
 
-// list is a ListAndWatch message as it came.
+// list is an undecoded ListAndWatch message.
 type list struct {
 	raw []byte
 	at  time.Time
 }
 
-// healthy counts the healthy devices in it.
+// healthy returns the number of healthy devices in the list.
 func (l list) healthy() int { return bytes.Count(l.raw, []byte(pluginapi.Healthy)) }
 
-// unhealthy counts the others.
+// unhealthy returns the number of unhealthy devices in the list.
 func (l list) unhealthy() int { return bytes.Count(l.raw, []byte(pluginapi.Unhealthy)) }
 
-// client is what the kubelet is to a plugin: a connection and the stream on it.
+// client connects to a plugin like the kubelet, and has one open stream.
 type client struct {
 	conn  *grpc.ClientConn
 	lists chan list
 	stop  context.CancelFunc
 }
 
-// connect opens the stream of the plugin at that socket.
+// connect opens the stream of the plugin at a socket.
 func connect(path string) (*client, error) {
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *client) close() {
 	c.conn.Close()
 }
 
-// until returns the first list that is as wanted, and how many there were.
+// until returns the first list that meets a condition, and the number of lists received.
 func (c *client) until(what string, wanted func(list) bool) (l list, lists int, err error) {
 	limit := time.After(patience)
 	for {
@@ -114,7 +114,7 @@ func (c *client) until(what string, wanted func(list) bool) (l list, lists int, 
 	}
 }
 
-// floorServer is the least that a plugin can be: whenever wait returns it sends the same list.
+// floorServer is a minimal plugin. It sends the same list each time wait returns.
 type floorServer struct {
 	pluginapi.UnimplementedDevicePluginServer
 	list *pluginapi.ListAndWatchResponse
@@ -133,7 +133,7 @@ func (s floorServer) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamin
 	}
 }
 
-// serve serves it at that socket and returns the client of it, and a function that ends both.
+// serve serves it at a socket. It returns a client, and a function that ends both.
 func (s floorServer) serve(dir string) (*client, func(), error) {
 	path := filepath.Join(dir, "floor.sock")
 	l, err := net.Listen("unix", path)

@@ -12,7 +12,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// event measures from an event of udevd's to the bytes of the list. Floor: a bare read and a bare send.
+// event measures the time from an event of udevd to the bytes of the list. The floor is a bare read and a bare send.
 func (b *bench) event() ([]result, error) {
 	s, err := b.newStack(few, few)
 	if err != nil {
@@ -57,13 +57,13 @@ func (b *bench) event() ([]result, error) {
 	return milliseconds("udev event to bytes of ListAndWatch", ours, theirs, map[int]float64{50: 1, 99: 5}), nil
 }
 
-// pause lets everything come to rest: events of hardware find an idle daemon.
+// pause waits until everything is idle, because hardware events usually reach an idle daemon.
 func pause() { time.Sleep(time.Duration(500+rand.IntN(1500)) * time.Microsecond) }
 
 func anyList(list) bool { return true }
 
-// toggle changes the state of a device, tells so as udevd does, and returns how long it took until the list with it was
-// there. The ith time is for the ith device, there and back.
+// toggle changes the state of a device, sends the event of udevd, and returns the time until the list shows the change.
+// Call i is for device i, in both directions.
 func (s *stack) toggle(i int) (time.Duration, error) {
 	n := i / 2 % len(s.devices)
 	state, unhealthy := "dead", 1
@@ -81,7 +81,7 @@ func (s *stack) toggle(i int) (time.Duration, error) {
 	return l.at.Sub(begun), err
 }
 
-// floor serves the newest list of the stack whenever wait returns.
+// floor sends the newest list of the stack each time wait returns.
 func (s *stack) floor(dir string, wait func() error) (*client, func(), error) {
 	again, err := connect(s.client.conn.Target()[len("unix:"):])
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *stack) floor(dir string, wait func() error) (*client, func(), error) {
 	return client, stop, nil
 }
 
-// change measures the same with 10,000 devices of which one changes. Floor: marshalling and sending that list.
+// change measures the same for a change of one of 10,000 devices. The floor is marshalling and sending that list.
 func (b *bench) change() ([]result, error) {
 	s, err := b.newStack(many, many)
 	if err != nil {
@@ -145,7 +145,7 @@ func (b *bench) change() ([]result, error) {
 	return []result{ratio("one change among 10,000 devices", "ms", ours.percentile(50), theirs.percentile(50), 3).over(ours)}, nil
 }
 
-// burst measures how 10,000 devices come at once.
+// burst measures the arrival of 10,000 devices at the same time.
 func (b *bench) burst() ([]result, error) {
 	var took samples
 	sends, overflows := 0, uint64(0)

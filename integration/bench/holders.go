@@ -20,11 +20,11 @@ import (
 	"github.com/metalplug/metalplug/cgroup"
 )
 
-// crowd is how many processes there are during a question for the processes that have devices open.
+// crowd is the number of processes during a search for open devices.
 const crowd = 2000
 
-// holders measures the question which processes have eight devices open, with a process for each question, as systemd starts
-// it. The floor is to start an empty program and to read the same files of /proc once.
+// holders measures the search for the processes that have eight devices open, with a new helper process for each
+// request, as systemd starts it. The floor starts an empty program and reads the same files of /proc once.
 func (b *bench) holders() ([]result, error) {
 	end, err := gather(crowd)
 	defer end()
@@ -34,8 +34,8 @@ func (b *bench) holders() ([]result, error) {
 	return b.question(fmt.Sprintf("who has these 8 devices open, %d processes", crowd), b.times(50), nil)
 }
 
-// attack measures the same while processes without privileges make the answer hard. They are the attackers of the test of
-// package cgroup, all at once.
+// attack measures the same while unprivileged processes make the search expensive. They are all attackers of the test
+// of package cgroup at the same time.
 func (b *bench) attack() (results []result, err error) {
 	end, err := gather(crowd)
 	defer end()
@@ -54,7 +54,7 @@ func (b *bench) attack() (results []result, err error) {
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{HostID: 65534, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: 65534, Size: 1}},
 	}
-	var pids []int // that hold what is asked about
+	var pids []int // processes that hold the devices
 	for _, a := range []struct {
 		attributes *syscall.SysProcAttr
 		holds      bool
@@ -81,10 +81,11 @@ func (b *bench) attack() (results []result, err error) {
 	return b.question(fmt.Sprintf("the same under attack, %d processes", crowd), b.times(5), pids)
 }
 
-// held is a device node that attackers hold.
+// held is a device node that the attackers have open.
 const held = "/dev/full"
 
-// attacker starts a process in a role of the test of package cgroup and waits until it is ready. stop ends the process.
+// attacker starts a process in a role of the test of package cgroup, and waits until it is ready. stop ends the
+// process.
 func attacker(program string, attributes *syscall.SysProcAttr, args []string) (pid int, stop func(), err error) {
 	stop = func() {}
 	c := exec.Command(program, append([]string{"role=" + args[0]}, args[1:]...)...)
@@ -111,7 +112,7 @@ func attacker(program string, attributes *syscall.SysProcAttr, args []string) (p
 	return 0, stop, fmt.Errorf("start the attacker %q: it has ended", args)
 }
 
-// question asks as many times, and checks that the answer names these processes and not this one.
+// question sends the request several times, and checks that the answer has the given processes and not this one.
 func (b *bench) question(what string, times int, pids []int) ([]result, error) {
 	h, end, err := b.helpers()
 	if err != nil {
@@ -122,7 +123,7 @@ func (b *bench) question(what string, times int, pids []int) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	full, err := os.Open(held) // this process holds it, and is left out
+	full, err := os.Open(held) // this process has it open, but is omitted
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +153,7 @@ func (b *bench) question(what string, times int, pids []int) ([]result, error) {
 	}, nil
 }
 
-// named checks that an answer names all of these processes and not this one.
+// named checks that an answer contains all given processes, and not this one.
 func named(a cgroup.Answer, pids []int) error {
 	names := func(pid int) bool {
 		return slices.ContainsFunc(a.Holders, func(h cgroup.Holder) bool { return h.PID == pid })
@@ -168,7 +169,7 @@ func named(a cgroup.Answer, pids []int) error {
 	return nil
 }
 
-// gather starts so many processes that do nothing, and returns what ends them.
+// gather starts n idle processes, and returns a function that ends them.
 func gather(n int) (end func(), err error) {
 	runtime.LockOSThread() // they end with the thread
 	var all []*exec.Cmd
@@ -190,7 +191,8 @@ func gather(n int) (end func(), err error) {
 	return end, nil
 }
 
-// readProcesses reads the files that show what each process holds. It leaves out a process that ends in between.
+// readProcesses reads the files that show which devices each process has open. It skips a process that ends in the
+// meantime.
 func readProcesses() error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

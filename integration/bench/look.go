@@ -15,11 +15,12 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// server is the recording of 8 GPUs with their HCAs and drives.
+// server is a recording with 8 GPUs, their HCAs and drives.
 const server = "gpu-server"
 
-// look measures a cold look at a whole server, one device after the other; the inventory has several looked at at once.
-// The disks are not read: see [bench.probe]. The floor is to open and read what is there of sysfs.
+// look measures a first inspection of a whole server, one device after the other; the inventory inspects several at the
+// same time. It does not read the disks, see [bench.probe]. The floor opens and reads all files of these devices in
+// sysfs.
 func (b *bench) look() ([]result, error) {
 	all := recording.Bundled()
 	n := slices.IndexFunc(all, func(r recording.Named) bool { return r.Name == server })
@@ -38,7 +39,7 @@ func (b *bench) look() ([]result, error) {
 	var ours, theirs samples
 	seen := 0
 	for range b.times(200) {
-		host := m.host() // that remembers nothing
+		host := m.host() // without cached data
 		seen = 0
 		begun := time.Now()
 		for _, d := range m.devices {

@@ -22,7 +22,7 @@ const (
 	many     = 10_000
 )
 
-// widget is the recording of a PCI device with a node, a serial number, links and an attribute that says how it is.
+// widget is the recording of a PCI device with a node, a serial number, links, and an attribute with its state.
 const widget = `P: /devices/pci0000:00/0000:00:01.0/0000:%02[2]x:%02[3]x.%[4]d/widget/widget%[1]d
 N: widget%[1]d
 S: widget/by-id/bench-W%06[1]d
@@ -46,7 +46,7 @@ A: state=live
 
 `
 
-// recordingOf is the recording of a machine with n devices on two NUMA nodes.
+// recordingOf returns the recording of a machine with n devices on two NUMA nodes.
 func recordingOf(n int) []byte {
 	var text strings.Builder
 	for i := range n {
@@ -55,16 +55,16 @@ func recordingOf(n int) []byte {
 	return []byte(text.String())
 }
 
-// rules are what the configuration of the daemon says as well. A device whose state is not live is Unhealthy.
+// rules are the same rules as in the configuration of the daemon. A device whose state is not live is Unhealthy.
 var rules = []device.Rule{{
 	Resource: resource, Class: &device.Generic,
 	Match: map[string]string{"SUBSYSTEM": "widget", "ATTR{state}": "live"},
 }}
 
-// machine is a tree of files that stands for the hardware.
+// machine is a directory tree that simulates hardware.
 type machine struct {
 	root    string
-	devices []udev.Device // in the order of their numbers
+	devices []udev.Device // sorted by number
 }
 
 func newMachine(root string, n int) (*machine, error) {
@@ -81,7 +81,7 @@ func newMachine(root string, n int) (*machine, error) {
 }
 
 func number(d udev.Device) (n int) {
-	fmt.Sscan(d.Properties.Value("MINOR"), &n) // 0 for what is not one of ours
+	fmt.Sscan(d.Properties.Value("MINOR"), &n) // 0 for a device that is not a widget
 	return n
 }
 
@@ -89,13 +89,13 @@ func (m *machine) host() *device.Host {
 	return &device.Host{Tree: sysfs.At(m.root)}
 }
 
-// setState makes a device healthy, "live", or not.
+// setState makes a device healthy, with "live", or unhealthy.
 func (m *machine) setState(i int, state string) error {
 	return os.WriteFile(filepath.Join(m.root, m.devices[i].SysPath, "state"), []byte(state+"\n"), 0o644)
 }
 
-// message is what udevd sends of a device: struct monitor_netlink_header in systemd's
-// src/libsystemd/sd-device/device-monitor.c, then the properties.
+// message returns the message of udevd about a device, which is struct monitor_netlink_header of systemd's
+// src/libsystemd/sd-device/device-monitor.c followed by the properties.
 func (m *machine) message(action string, i int) []byte {
 	const head = 40
 	d := m.devices[i]
@@ -112,11 +112,11 @@ func (m *machine) message(action string, i int) []byte {
 	return append(message, body...)
 }
 
-// source is the hardware of a machine whose events come from a real event socket.
+// source is the hardware of a machine with events from a real event socket.
 type source struct {
 	*udev.Monitor
-	devices []udev.Device // that are there at the start
+	devices []udev.Device // the devices at the start
 }
 
-// Enumerate lists them.
+// Enumerate returns the devices.
 func (s *source) Enumerate() ([]udev.Device, error) { return s.devices, nil }

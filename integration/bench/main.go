@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures every budget of the daemon beside its floor: the least that the same work takes without us, on
-// the same machine and in the same run. It prints one table and writes bench.json.
+// Command bench measures every budget of the daemon and its floor, which is the least time that the same work takes
+// without the daemon, on the same machine and in the same run. It prints one table and writes bench.json.
 //
 //	go run ./integration/bench [-only REGEXP] [-runs N]
 //
-// It needs root, for a network namespace in which it plays udevd, and bin/metalplugd. A budget that is missed is
-// printed as missed; the exit code is not 0 only where something could not be measured.
+// It needs bin/metalplugd, and root for a network namespace in which it acts as udevd. A missed budget is only printed.
+// The exit code is not 0 if something could not be measured.
 package main
 
 import (
@@ -24,15 +24,15 @@ import (
 
 // bench is one run of the program.
 type bench struct {
-	dir    string // for everything that is written, in memory
+	dir    string // for all written files, in memory
 	daemon string // metalplugd
-	runs   int    // how often each thing is measured; 0: as often as its row says
+	runs   int    // how often each thing is measured, or 0 for the default of its row
 
 	mu       sync.Mutex
-	children []*process // all that were started
+	children []*process // all started processes
 }
 
-// row is what is measured together.
+// row is a group of things that are measured together.
 type row struct {
 	name    string
 	measure func(*bench) ([]result, error)
@@ -53,7 +53,7 @@ var rows = []row{
 }
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == registerVerb { // the floor of the kubelet's restarts, in a process of its own
+	if len(os.Args) == 3 && os.Args[1] == registerVerb { // the floor for the kubelet's restarts, in a separate process
 		fatal(register(os.Args[2]))
 		return
 	}
@@ -70,7 +70,7 @@ func main() {
 	fatal(err)
 }
 
-// profiled calls f, under the profiler if there is a file for what it finds.
+// profiled calls f, and writes a profile if there is a file for it.
 func profiled(file string, f func() error) error {
 	if file == "" {
 		return f()
@@ -102,7 +102,7 @@ func rowNames() string {
 	return names
 }
 
-// run measures the rows that match. What could be measured is printed and written, whatever else went wrong.
+// run measures the rows that match. It prints and writes all results, even if some measurements fail.
 func run(daemon, out string, runs int, only *regexp.Regexp) (err error) {
 	daemon, err = filepath.Abs(daemon)
 	if err == nil {
@@ -112,7 +112,8 @@ func run(daemon, out string, runs int, only *regexp.Regexp) (err error) {
 		return fmt.Errorf("find the daemon: %w: build it with make", err)
 	}
 	b := &bench{daemon: daemon, runs: runs}
-	// In memory: a machine of 10,000 devices is 100,000 files. Short: the path of a unix socket has 107 bytes.
+	// A machine with 10,000 devices has 100,000 files, so they are in memory. The name is short, because the path of a
+	// unix socket has at most 107 bytes.
 	if b.dir, err = os.MkdirTemp("/dev/shm", "mp"); err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func run(daemon, out string, runs int, only *regexp.Regexp) (err error) {
 	return errors.Join(append(errs, writeJSON(out, results))...)
 }
 
-// abortOnSignal ends everything, and leaves nothing behind, when somebody wants that.
+// abortOnSignal ends all processes and removes all files when the program is interrupted.
 func (b *bench) abortOnSignal() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -146,7 +147,7 @@ func (b *bench) abortOnSignal() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range b.children {
-		_ = p.Process.Kill() // most have ended
+		_ = p.Process.Kill() // most have ended already
 	}
 	os.RemoveAll(b.dir)
 	os.Exit(1)
@@ -160,7 +161,7 @@ func (b *bench) times(usual int) int {
 	return usual
 }
 
-// subdir makes a directory that no other row uses.
+// subdir creates a directory for one row.
 func (b *bench) subdir(name string) (string, error) {
 	dir, err := os.MkdirTemp(b.dir, name)
 	if err != nil {

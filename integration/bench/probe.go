@@ -23,12 +23,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// diskSize is that of the disk that is probed, in bytes.
+// diskSize is the size of the probed disk in bytes.
 const diskSize = 1 << 30
 
-// probe measures how long it takes until the helper has said what is on a disk, with a process for each, as systemd starts it.
-// The disk is a loop device over memory, so that this is the helper's time without the drive's own. The budget is that of a
-// start, as a disk must not take longer to come than the whole daemon.
+// probe measures the time until the helper has reported the content of a disk, with a new process for each request, as
+// systemd starts it. The disk is a loop device in memory, so the result excludes the time of a real drive. The budget
+// is that of a start, because a disk must not take longer to appear than the whole daemon.
 func (b *bench) probe() (results []result, err error) {
 	var disks []*loopDisk
 	defer func() {
@@ -85,7 +85,7 @@ func (b *bench) probe() (results []result, err error) {
 	return append(results, survey.noted("%s", note)), nil
 }
 
-// alternate measures ours and its floor as many times, one after the other.
+// alternate measures two things alternately, ours and its floor.
 func alternate(times int, our, floor func() error) (ours, theirs samples, err error) {
 	for range times {
 		for _, one := range []struct {
@@ -102,18 +102,19 @@ func alternate(times int, our, floor func() error) (ours, theirs samples, err er
 	return ours, theirs, nil
 }
 
-// helpers are the clients of programs that are started for each request, as systemd does.
+// helpers are clients of programs that are started for each request, as by systemd.
 type helpers struct {
 	reset   reset.Client
 	holders cgroup.Client
 }
 
-// helpers lets the programs be started until end is called. metalplug-reset asks metalplug-holders as its child.
+// helpers starts the programs for each request until end is called. metalplug-reset starts metalplug-holders as its
+// child.
 func (b *bench) helpers() (h helpers, end func(), err error) {
 	return b.helpersIn(filepath.Dir(b.daemon))
 }
 
-// helpersWithout are helpers of which metalplug-holders answers that no process has anything open.
+// helpersWithout returns helpers whose metalplug-holders reports no process.
 func (b *bench) helpersWithout() (h helpers, end func(), err error) {
 	dir, err := b.subdir("x")
 	if err != nil {
@@ -137,7 +138,7 @@ func (b *bench) helpersWithout() (h helpers, end func(), err error) {
 	return b.helpersIn(dir)
 }
 
-// helpersIn are helpers whose programs are in a directory.
+// helpersIn returns helpers with the programs in a directory.
 func (b *bench) helpersIn(programs string) (h helpers, end func(), err error) {
 	dir, err := b.subdir("h")
 	if err != nil {
@@ -147,7 +148,8 @@ func (b *bench) helpersIn(programs string) (h helpers, end func(), err error) {
 	if err := os.WriteFile(config, fmt.Appendf(nil, "[reset]\nholders = %q\n", exchange.Direct), 0o600); err != nil {
 		return h, nil, err
 	}
-	// The unit of metalplug-reset has a directory for locks, so that not each request needs the configuration.
+	// The unit of metalplug-reset provides a directory for locks, so that not every request must read the
+	// configuration.
 	env := []string{"METALPLUG_CONFIG=" + config, "RUNTIME_DIRECTORY=" + filepath.Join(dir, "locks")}
 	var all []*net.UnixListener
 	end = func() {
@@ -172,7 +174,7 @@ func (b *bench) helpersIn(programs string) (h helpers, end func(), err error) {
 	return h, end, nil
 }
 
-// atStart is how many disks a pod starts with.
+// atStart is the number of disks of a starting pod.
 const atStart = 8
 
 // preStart measures the requests of PreStartContainer for eight disks, as the daemon makes them. All ask at once which processes
@@ -229,7 +231,7 @@ func atOnce(disks []*loopDisk, do func(*loopDisk) error) (err error) {
 	return err
 }
 
-// survey measures how fast a whole disk is read, beside dd.
+// survey measures the speed of reading a whole disk, compared with dd.
 func (b *bench) survey(client reset.Client, disk *loopDisk) (result, error) {
 	ours, theirs, err := alternate(b.times(20), func() error {
 		return disk.ask(client, reset.Request{Do: reset.Survey}, func(a reset.Answer) error {
@@ -254,7 +256,7 @@ func (b *bench) survey(client reset.Client, disk *loopDisk) (result, error) {
 	return r, nil
 }
 
-// startForEach starts the program for each connection, as systemd does for a socket with Accept=yes.
+// startForEach starts the program for each connection, like systemd for a socket with Accept=yes.
 func startForEach(listener *net.UnixListener, program string, env []string) {
 	for {
 		conn, err := listener.AcceptUnix()
@@ -265,7 +267,7 @@ func startForEach(listener *net.UnixListener, program string, env []string) {
 			child := exec.Command(program)
 			child.Stdin, child.Stderr, child.Env = stdin, os.Stderr, append(os.Environ(), env...)
 			if child.Start() == nil {
-				go child.Wait() // what it has to say it says in its answer
+				go child.Wait() // its answer contains any error
 			}
 			stdin.Close()
 		}
@@ -273,12 +275,12 @@ func startForEach(listener *net.UnixListener, program string, env []string) {
 	}
 }
 
-// loopDisk is a disk that is a file. The bench does not keep it open, as a process that has a disk open uses it.
+// loopDisk is a loop device over a file. The bench does not keep it open, because then it would count as in use.
 type loopDisk struct {
 	node, sysPath, seq string
 }
 
-// newLoop makes a disk of zeroes out of a new file.
+// newLoop makes a disk of a new file with zeroes.
 func newLoop(file string) (*loopDisk, error) {
 	backing, err := os.Create(file)
 	if err != nil {
@@ -320,7 +322,7 @@ func (d *loopDisk) opened(f func(*os.File) error) error {
 	return f(file)
 }
 
-// close takes the disk away.
+// close removes the disk.
 func (d *loopDisk) close() error {
 	return d.opened(func(f *os.File) error { return unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0) })
 }
@@ -363,7 +365,7 @@ func (d *loopDisk) ask(client reset.Client, r reset.Request, check func(reset.An
 	return err
 }
 
-// readAsMuch reads the first and the last 16 MiB and 4,096 blocks between, as the helper does.
+// readAsMuch reads the first and last 16 MiB and 4,096 blocks in between, like the helper.
 func (d *loopDisk) readAsMuch() error {
 	if err := d.forget(); err != nil {
 		return err

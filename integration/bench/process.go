@@ -16,14 +16,15 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// site is what the daemon's program needs to run: a configuration over a recording, and directories.
+// site has everything that the daemon's program needs, such as a configuration with a recording, and directories.
 type site struct {
 	dir     string
 	plugins string // the kubelet's directory
 	config  string
 }
 
-// newSite makes a site with so many devices, the same number in each of so many resources: at most ten.
+// newSite makes a site with the given number of devices, divided equally among the given number of resources, at most
+// ten.
 func (b *bench) newSite(devices, resources int) (*site, error) {
 	dir, err := b.subdir("p")
 	if err != nil {
@@ -55,18 +56,18 @@ source = "recording:%s"
 
 func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 
-// process is a program that runs.
+// process is a running program.
 type process struct {
 	*exec.Cmd
 	stderr *os.File
-	notify *net.UnixConn // the service manager's end; nil: there is none
+	notify *net.UnixConn // the service manager's end, or nil
 }
 
-// spawn starts a program with some more environment.
+// spawn starts a program with additional environment variables.
 func (b *bench) spawn(name string, env []string, args ...string) (*process, error) {
 	p := &process{Cmd: exec.Command(name, args...)}
 	var err error
-	if p.stderr, err = os.CreateTemp("", "stderr"); err != nil { // a file: no pipe that wakes us up
+	if p.stderr, err = os.CreateTemp("", "stderr"); err != nil { // a file instead of a pipe, because a pipe would wake up this process
 		return nil, err
 	}
 	p.Env, p.Stderr = append(os.Environ(), env...), p.stderr
@@ -79,7 +80,7 @@ func (b *bench) spawn(name string, env []string, args ...string) (*process, erro
 	return p, nil
 }
 
-// said is the end of what it has written to standard error.
+// said returns the end of its standard error.
 func (p *process) said() string {
 	text, err := os.ReadFile(p.stderr.Name())
 	if err != nil {
@@ -88,7 +89,7 @@ func (p *process) said() string {
 	return lastLines(string(text))
 }
 
-// stop asks it to stop and waits.
+// stop asks the program to stop and waits for its end.
 func (p *process) stop() error {
 	defer p.stderr.Close()
 	if p.notify != nil {
@@ -103,7 +104,7 @@ func (p *process) stop() error {
 	return nil
 }
 
-// launch starts the daemon at a site and returns how long it took until it was ready.
+// launch starts the daemon at a site and returns the time until it was ready.
 func (b *bench) launch(s *site) (*process, time.Duration, error) {
 	name := s.path("notify")
 	os.Remove(name)
@@ -128,7 +129,7 @@ func (b *bench) launch(s *site) (*process, time.Duration, error) {
 	}
 }
 
-// serviceManager reads what the daemon tells until the socket is closed.
+// serviceManager reads the daemon's notifications until the socket is closed.
 func serviceManager(socket *net.UnixConn, ready chan<- time.Time) {
 	buffer := make([]byte, 4096)
 	for {
@@ -142,8 +143,9 @@ func serviceManager(socket *net.UnixConn, ready chan<- time.Time) {
 	}
 }
 
-// start measures the daemon's start until READY. Floor: the start and end of a program that does nothing. With 10,000
-// devices most of it is to read their recording, which a real machine has none of: no budget is set for that.
+// start measures the time from the daemon's start to READY. The floor is the start and end of an empty program. With
+// 10,000 devices most of the time is for parsing the recording, which a real machine does not have. So this row has no
+// budget.
 func (b *bench) start() ([]result, error) {
 	ours, theirs, err := b.starts(few, b.times(50))
 	if err != nil {
@@ -159,7 +161,7 @@ func (b *bench) start() ([]result, error) {
 	}, nil
 }
 
-// starts measures so many starts, and as often the floor.
+// starts measures the given number of starts, and as many floors.
 func (b *bench) starts(devices, times int) (ours, theirs samples, err error) {
 	s, err := b.newSite(devices, 1)
 	if err != nil {
@@ -199,9 +201,9 @@ func buildEmpty(dir string) (string, error) {
 	return program, nil
 }
 
-// calm is how long a daemon rests before it counts as idle, and watched how long it is then watched, each time. It gives back memory 4
-// s after its start, and of what Go's scavenger does for that beside it that rests 99 times as long as it took (1 % of the
-// CPU time, runtime/mgcscavenge.go): once more after 1 to 6 s.
+// calm is the time after which a daemon counts as idle, and watched is the time for which it is then observed. The
+// daemon releases memory 4 s after its start. Go's scavenger continues that in the background, and pauses 99 times as
+// long as it works (1 % of the CPU time, runtime/mgcscavenge.go), so it runs once more after 1 to 6 s.
 const (
 	calm     = 15 * time.Second
 	watched  = 10 * time.Second
@@ -209,7 +211,7 @@ const (
 	launches = 5
 )
 
-// idle measures what the daemon takes while nothing happens, connected to a kubelet.
+// idle measures the memory and wake-ups of an idle daemon that is connected to a kubelet.
 func (b *bench) idle() ([]result, error) {
 	var results []result
 	for _, machine := range []struct {
@@ -228,7 +230,7 @@ func (b *bench) idle() ([]result, error) {
 	return results, nil
 }
 
-// idleWith measures several daemons that are idle beside each other: the memory of each, and the wake-ups of one.
+// idleWith measures several idle daemons at the same time: the memory of each, and the wake-ups of one.
 func (b *bench) idleWith(devices, resources int) (rss []float64, wakeups int, err error) {
 	var all []*process
 	for range b.times(launches) {
@@ -253,7 +255,7 @@ func (b *bench) idleWith(devices, resources int) (rss []float64, wakeups int, er
 	return rss, wakeups, nil
 }
 
-// offering starts a daemon whose devices a kubelet has, and what ends both.
+// offering starts a daemon whose devices a kubelet knows, and returns a function that ends both.
 func (b *bench) offering(devices, resources int) (p *process, end func() error, err error) {
 	s, err := b.newSite(devices, resources)
 	if err != nil {
@@ -279,7 +281,7 @@ func (b *bench) offering(devices, resources int) (p *process, end func() error, 
 	return p, end, nil
 }
 
-// mostWakeups watches a process and returns how often it has woken up in the worst of the times.
+// mostWakeups returns how often a process has woken up in the worst observation.
 func (b *bench) mostWakeups(pid int) (most int, err error) {
 	for range b.times(watches) {
 		before, err := switches(pid)
@@ -296,7 +298,7 @@ func (b *bench) mostWakeups(pid int) (most int, err error) {
 	return most, nil
 }
 
-// switches counts how often the threads of a process have gone to sleep, which is how often they have woken up.
+// switches returns how often the threads of a process have gone to sleep, which equals the number of wake-ups.
 func switches(pid int) (sum int, err error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(threads) == 0 {
@@ -312,7 +314,7 @@ func switches(pid int) (sum int, err error) {
 	return sum, nil
 }
 
-// statusField returns a number in a status file of procfs.
+// statusField returns a number from a status file of procfs.
 func statusField(file, field string) (n int, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

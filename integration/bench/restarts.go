@@ -20,8 +20,8 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// restarts measures from the kubelet's start, which empties its directory and makes kubelet.sock, until it knows the
-// devices. Floor: the least plugin that can do that, in a process of its own as well.
+// restarts measures the time from the kubelet's start, which empties its directory and creates kubelet.sock, until it
+// knows the devices. The floor is a minimal plugin in a separate process.
 func (b *bench) restarts() (_ []result, err error) {
 	s, err := b.newSite(few, 1)
 	if err != nil {
@@ -61,7 +61,7 @@ func (b *bench) restarts() (_ []result, err error) {
 	return milliseconds("kubelet.sock created to devices visible", ours, theirs, map[int]float64{50: 10, 99: 10}), nil
 }
 
-// restart starts a new kubelet and returns how long it took until the devices were there. Then it ends it.
+// restart starts a new kubelet and returns the time until it knew the devices. Then it stops the kubelet.
 func restart(dir string) (time.Duration, error) {
 	begun := time.Now()
 	k, err := kubelet.Start(dir)
@@ -95,10 +95,10 @@ func allocatable(k *kubelet.Kubelet, want int) error {
 	}
 }
 
-// registerVerb makes the program be the floor of the kubelet's restarts.
+// registerVerb makes the program act as the floor for the kubelet's restarts.
 const registerVerb = "register"
 
-// register is a plugin written by hand for this one purpose: it waits for kubelet.sock, serves and registers.
+// register is a minimal plugin that waits for kubelet.sock, serves and registers.
 func register(dir string) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -133,7 +133,7 @@ func serveAndRegister(dir string) (*grpc.Server, error) {
 	server := grpc.NewServer()
 	pluginapi.RegisterDevicePluginServer(server, &registered{})
 	go server.Serve(l) // returns when the server is stopped
-	// The kubelet binds before it listens.
+	// The kubelet binds its socket before it listens.
 	conn, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			for {
@@ -156,17 +156,17 @@ func serveAndRegister(dir string) (*grpc.Server, error) {
 	return server, err
 }
 
-// registered is what the floor serves.
+// registered is the service of the floor.
 type registered struct {
 	pluginapi.UnimplementedDevicePluginServer
 }
 
-// GetDevicePluginOptions says that there are none.
+// GetDevicePluginOptions returns no options.
 func (*registered) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	return &pluginapi.DevicePluginOptions{}, nil
 }
 
-// ListAndWatch sends as many devices as the daemon has.
+// ListAndWatch sends as many devices as the daemon.
 func (*registered) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	var list pluginapi.ListAndWatchResponse
 	for i := range few {

@@ -19,14 +19,14 @@ type result struct {
 	Name   string   `json:"name"`
 	Value  float64  `json:"value"`
 	Unit   string   `json:"unit"`
-	Floor  *float64 `json:"floor"` // in the same unit; null: there is none
+	Floor  *float64 `json:"floor"` // in the same unit, or null if there is none
 	Ratio  *float64 `json:"ratio"` // of the value to the floor
-	P99    *float64 `json:"p99"`   // of what the value is the median of, in the same unit; null: it is none
-	Runs   int      `json:"runs"`  // how often it was measured
+	P99    *float64 `json:"p99"`   // 99th percentile, if the value is a median, in the same unit, or null
+	Runs   int      `json:"runs"`  // number of measurements
 	Budget string   `json:"budget"`
 	OK     bool     `json:"ok"`
 
-	note string // what has to be known to read the numbers
+	note string // additional information about the numbers
 }
 
 // noted returns the result with a note below the table.
@@ -35,36 +35,36 @@ func (r result) noted(format string, args ...any) result {
 	return r
 }
 
-// within is a result whose budget is an amount.
+// within returns a result whose budget is an amount.
 func within(name, unit string, value, budget float64) result {
 	return result{Name: name, Value: value, Unit: unit, Budget: fmt.Sprintf("%g %s", budget, unit), OK: value <= budget}
 }
 
-// above returns the result beside its floor.
+// above adds the floor to a result.
 func (r result) above(floor float64) result {
 	ratio := r.Value / floor
 	r.Floor, r.Ratio = &floor, &ratio
 	return r
 }
 
-// over returns the result, which is the median of samples in milliseconds, beside their 99th percentile.
+// over adds the 99th percentile of samples in milliseconds to a result, which is their median.
 func (r result) over(s samples) result {
 	return r.beside(s.percentile(99)).of(len(s))
 }
 
-// beside returns the result, which is a median, beside the 99th percentile in the same unit.
+// beside adds the 99th percentile in the same unit to a result, which is a median.
 func (r result) beside(p99 float64) result {
 	r.P99 = &p99
 	return r
 }
 
-// of returns the result of so many runs.
+// of adds the number of runs to a result.
 func (r result) of(runs int) result {
 	r.Runs = runs
 	return r
 }
 
-// ratio is a result whose budget is a multiple of its floor.
+// ratio returns a result whose budget is a multiple of its floor.
 func ratio(name, unit string, value, floor, budget float64) result {
 	r := result{Name: name, Value: value, Unit: unit, Budget: fmt.Sprintf("%g x", budget)}.above(floor)
 	r.OK = *r.Ratio <= budget
@@ -98,7 +98,7 @@ func printTable(w io.Writer, results []result) {
 	}
 }
 
-// amount prints three digits, all of those before the point.
+// amount formats a value with three digits, or with all digits before the decimal point.
 func amount(value float64, unit string) string {
 	digits := 2
 	switch {
@@ -121,20 +121,21 @@ func writeJSON(file string, results []result) error {
 	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
-// samples are how long something took, each time.
+// samples are measured durations.
 type samples []time.Duration
 
-// percentile returns the time that p of 100 samples do not exceed, in milliseconds.
+// percentile returns the duration in milliseconds that p of 100 samples do not exceed.
 func (s samples) percentile(p int) float64 { return percentile(s, p).Seconds() * 1000 }
 
-// percentile returns the value that p of 100 do not exceed.
+// percentile returns the value that p of 100 values do not exceed.
 func percentile[V cmp.Ordered](values []V, p int) V {
 	sorted := slices.Sorted(slices.Values(values))
 	n := (len(sorted)*p + 99) / 100
 	return sorted[max(0, n-1)]
 }
 
-// milliseconds are the lines for the percentiles of something, beside those of its floor. A budget of 0 is none.
+// milliseconds returns the results for some percentiles of samples and of their floor. A budget of 0 means that there
+// is none.
 func milliseconds(name string, ours, floor samples, budget map[int]float64) []result {
 	var results []result
 	for _, p := range []int{50, 99} {
@@ -147,7 +148,7 @@ func milliseconds(name string, ours, floor samples, budget map[int]float64) []re
 	return results
 }
 
-// lastLines returns the end of what a program wrote, for an error.
+// lastLines returns the end of a program's output, for an error.
 func lastLines(text string) string {
 	const most = 600
 	if len(text) > most {

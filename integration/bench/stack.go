@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// stack is the daemon from the event socket up to the kubelet's stream, over a machine, in this process.
+// stack is the daemon from the event socket to the kubelet's stream, for a machine, in this process.
 type stack struct {
 	*machine
 	source *source
@@ -27,7 +27,7 @@ type stack struct {
 	close  func()
 }
 
-// newStack starts it over a machine of n devices, of which the first present are there.
+// newStack starts the stack for a machine with n devices, of which the first present ones exist.
 func (b *bench) newStack(n, present int) (*stack, error) {
 	dir, err := b.subdir("s")
 	if err != nil {
@@ -65,13 +65,13 @@ func (b *bench) newStack(n, present int) (*stack, error) {
 	return s, nil
 }
 
-// serve runs the parts of the daemon and connects to it.
+// written, like the daemon's log
 func (s *stack) serve(dir string) (stop func(), err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		return nil, err
 	}
-	log := slog.New(slog.NewTextHandler(null, nil)) // written, as the daemon's is
+	log := slog.New(slog.NewTextHandler(null, nil)) // connectIn connects to the only socket of the daemon in a directory.
 	inv := inventory.New(inventory.Options{
 		Source: s.source, Host: s.host(), Rules: rules, Log: log, Store: statefile.Open(filepath.Join(dir, "state"), log),
 	})

@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupBit stands for multicast group 2, to which udevd sends.
+// groupBit is the bit of multicast group 2, to which udevd sends.
 const groupBit = 1 << 1
 
-// wire is a network namespace of its own, in which we are udevd: a thread there sends to the event sockets of it.
+// wire is a network namespace with a thread that sends to its event sockets like udevd.
 type wire struct {
 	do chan func(fd int)
 }
 
-// newWire makes the namespace and opens a listener in it, on its thread. Sockets stay in the namespace they were made in.
+// newWire creates the namespace and opens a listener on the thread in it. Sockets stay in the namespace in which they
+// were created.
 func newWire(open func() error) (*wire, error) {
 	w := &wire{do: make(chan func(int))}
 	ready := make(chan error)
@@ -30,7 +31,7 @@ func newWire(open func() error) (*wire, error) {
 	return w, nil
 }
 
-// run keeps the thread, which is not unlocked and so ends with it.
+// run keeps its thread locked, so the thread ends with it.
 func (w *wire) run(open func() error, ready chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Unshare(unix.CLONE_NEWNET)
@@ -53,14 +54,14 @@ func (w *wire) run(open func() error, ready chan<- error) {
 
 func (w *wire) close() { close(w.do) }
 
-// send sends the messages one after the other and returns when the first was on its way.
+// send sends messages one after the other, and returns the time before the first one was sent.
 func (w *wire) send(messages ...[]byte) (begun time.Time, err error) {
 	done := make(chan error, 1)
 	w.do <- func(fd int) {
 		var err error
 		begun = time.Now()
 		for _, m := range messages {
-			// Also sent to the kernel, which does not listen: that it refuses is no error.
+			// The message also goes to the kernel, which does not listen. Its refusal is not an error.
 			to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupBit}
 			if e := unix.Sendto(fd, m, 0, to); e != nil && e != unix.ECONNREFUSED {
 				err = fmt.Errorf("send an event: %w", e)
@@ -72,7 +73,7 @@ func (w *wire) send(messages ...[]byte) (begun time.Time, err error) {
 	return begun, err
 }
 
-// listener is the barest event socket there is.
+// listener is a minimal event socket.
 type listener struct {
 	file   *os.File
 	buffer []byte

@@ -13,12 +13,11 @@ import (
 	"strings"
 )
 
-// traces is everything on the machine that the programs of a cluster could change outside of its directory: what is at a
-// path, by its path.
+// traces has everything that a cluster's programs could change outside its directory, by path.
 type traces map[string]string
 
-// takeTraces reads the settings of the kernel that a kubelet sets, the directories that it and the container runtime make,
-// and which cgroups of pods there are.
+// takeTraces reads the kernel settings that a kubelet changes, the directories that it and the container runtime
+// create, and the cgroups of pods.
 func takeTraces() (traces, error) {
 	t := make(traces)
 	for _, name := range []string{
@@ -44,7 +43,7 @@ func takeTraces() (traces, error) {
 	return t, nil
 }
 
-// compare returns an error for each trace that has changed, and for each process and mount of a cluster that was in dir.
+// compare returns an error for each change, and for each remaining process or mount of a cluster that was in dir.
 func (t traces) compare(dir string) error {
 	now, err := takeTraces()
 	errs := []error{err}
@@ -61,7 +60,7 @@ func (t traces) compare(dir string) error {
 		errs = append(errs, err)
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err == nil && strings.Contains(string(text), dir+"/") { // a process may end in between
+			if err == nil && strings.Contains(string(text), dir+"/") { // a process may end in the meantime
 				errs = append(errs, fmt.Errorf("%s names %s", file, dir))
 			}
 		}

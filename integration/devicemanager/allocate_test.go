@@ -38,7 +38,7 @@ func TestAllocate(t *testing.T) {
 	checkNodes(t, got, 3)
 }
 
-// checkNodes asserts that a container gets n nodes, each in its own place.
+// checkNodes checks that a container got n nodes, each at its own path.
 func checkNodes(t *testing.T, got *protocol.RunOptions, n int) {
 	t.Helper()
 	if len(got.Nodes) != n {
@@ -57,8 +57,8 @@ func checkNodes(t *testing.T, got *protocol.RunOptions, n int) {
 	t.Logf("nodes: %+v", got.Nodes)
 }
 
-// The pod gets two of four devices, of which the first and the third share a NUMA node. A random choice would find a pair
-// on one node in a third of all cases.
+// The pod gets two of four devices. The first and the third share a NUMA node. A random choice would find that pair in
+// a third of all cases.
 func TestPreferredAllocation(t *testing.T) {
 	k, _ := offered(t, Options{NUMANodes: 2}, aligned(4))
 	for i := range 20 {
@@ -72,8 +72,8 @@ func TestPreferredAllocation(t *testing.T) {
 	}
 }
 
-// A container of an initialized pod gets its init container's device again,
-// without a word to the plugin in between.
+// After its init container, a container of an initialised pod gets the same device, without a call of the plugin in
+// between.
 func TestInitReuse(t *testing.T) {
 	k, _ := offered(t, Options{}, plain(1))
 	p := pod("p1", widgetResource, 1)
@@ -106,10 +106,10 @@ func TestPreStart(t *testing.T) {
 func TestAsksForTooMuch(t *testing.T) {
 	k, _ := offered(t, Options{}, plain(1))
 	rejected(t, k, pod("p1", widgetResource, 2), "UnexpectedAdmissionError")
-	admit(t, k, pod("p2", widgetResource, 1)) // nothing was lost
+	admit(t, k, pod("p2", widgetResource, 1)) // no device was lost
 }
 
-// IDs that the kubelet should never ask for get an answer, not a crash.
+// IDs that the kubelet should never request get an error, not a crash.
 func TestUnknownID(t *testing.T) {
 	k, d := offered(t, Options{}, plain(1))
 	own, _ := d.sockets()
@@ -128,8 +128,8 @@ func TestUnknownID(t *testing.T) {
 	admit(t, k, pod("p1", widgetResource, 1))
 }
 
-// checkRefusals asserts that IDs are refused by a plugin in words that fit
-// into a pod's status, and that preferences are never an error.
+// checkRefusals checks that a plugin refuses IDs with a text that fits into a pod's status, and that preferences never
+// fail.
 func checkRefusals(t *testing.T, c api.DevicePluginClient, ids []string) {
 	t.Helper()
 	ctx := within(t)

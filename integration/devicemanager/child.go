@@ -18,18 +18,17 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// ErrDied means that the kubelet's process is gone. When it crashed, the text
-// of the crash comes with it.
+// ErrDied means that the kubelet's process has ended. After a crash it includes the text of the crash.
 var ErrDied = errors.New("kubelet died")
 
-// child is one life of a kubelet, which is a process and the pipes to it.
+// child is one process of a kubelet, with the pipes to it.
 type child struct {
 	cmd    *exec.Cmd
 	stderr tail
-	ready  chan struct{} // closed when the first batch is done
-	done   chan struct{} // closed when the process is gone and read to its end
+	ready  chan struct{} // closed when the first batch is admitted
+	done   chan struct{} // closed when the process has ended and all its output was read
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // protects all fields below
 	in       io.WriteCloser
 	last     int                         // ID of the last request
 	calls    map[int]chan protocol.Reply // requests without an answer
@@ -78,7 +77,7 @@ func (c *child) start() (io.Reader, error) {
 	return out, c.cmd.Start()
 }
 
-// read hands out what the process says until it is gone.
+// read distributes the output of the process until it ends.
 func (c *child) read(out io.Reader, listening chan<- struct{}) {
 	defer close(c.done)
 	lines := bufio.NewScanner(out)
@@ -98,7 +97,7 @@ func (c *child) read(out io.Reader, listening chan<- struct{}) {
 			c.deliver(r)
 		}
 	}
-	_ = c.cmd.Wait() // how it ended is in ProcessState
+	_ = c.cmd.Wait() // ProcessState shows how it ended
 }
 
 func (c *child) deliver(r protocol.Reply) {
@@ -130,7 +129,7 @@ func (c *child) call(ctx context.Context, r protocol.Request) (protocol.Reply, e
 	case <-c.done:
 	}
 	select {
-	case reply := <-answer: // its last words
+	case reply := <-answer: // an answer sent before it ended
 		return reply, asError(r.Op, reply)
 	default:
 		return protocol.Reply{}, fmt.Errorf("%s: %w", r.Op, c.died())
@@ -151,7 +150,7 @@ func asError(op protocol.Op, r protocol.Reply) error {
 func (c *child) post(r protocol.Request) (<-chan protocol.Reply, error) {
 	answer, err := c.write(r)
 	if err != nil {
-		<-c.done // the pipe is broken because it is dying
+		<-c.done // the pipe is broken because the process is ending
 		return nil, fmt.Errorf("%s: %w", r.Op, c.died())
 	}
 	return answer, nil
@@ -167,18 +166,18 @@ func (c *child) write(r protocol.Request) (<-chan protocol.Reply, error) {
 	return answer, json.NewEncoder(c.in).Encode(r)
 }
 
-// died describes the end of a process that is done.
+// died returns an error that describes the end of the process.
 func (c *child) died() error {
 	return fmt.Errorf("%w: %v\n%s", ErrDied, c.cmd.ProcessState, c.stderr.String())
 }
 
-// kill ends the process as the kernel would, without a warning, and waits until its sockets are closed.
+// kill ends the process without a warning, like the kernel, and waits until its sockets are closed.
 func (c *child) kill() {
-	_ = c.cmd.Process.Kill() // gone already is fine
+	_ = c.cmd.Process.Kill() // it may have ended already
 	<-c.done
 }
 
-// tail keeps the last 64 KiB that were written to it. Safe for concurrent use.
+// tail stores the last 64 KiB that were written to it. Safe for concurrent use.
 type tail struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -195,7 +194,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is what was kept.
+// String returns the stored text.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -19,20 +19,20 @@ import (
 // widgetResource is the resource of the widgets.
 const widgetResource = "example.org/widget"
 
-// daemon is a metalplugd whose hardware is a recording.
+// daemon is a metalplugd with recorded hardware.
 type daemon struct {
 	t     *testing.T
-	dir   string // of the configuration, the recording and everything that it writes for itself
+	dir   string // directory of the configuration, the recording and all its own files
 	node  string // the kubelet's directory
 	log   daemonLog
 	cmd   *exec.Cmd
-	done  chan struct{} // closed when cmd is gone
-	ready chan struct{} // the daemon has sent READY=1, once for each time. The buffer suffices for one test
+	done  chan struct{} // closed when cmd has ended
+	ready chan struct{} // filled each time the daemon has sent READY=1; the buffer is large enough for one test
 	store fdStore
-	asked bool // to end
+	asked bool // it was asked to end
 }
 
-// program is the daemon under test. Its absence is a failure, never a skip.
+// program returns the path of the tested daemon. If it is missing, the test fails and is never skipped.
 func program(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("METALPLUGD")
@@ -45,7 +45,7 @@ func program(t *testing.T) string {
 	return path
 }
 
-// paths is the head of a configuration. It sets the daemon's own directory and the kubelet's.
+// paths is the beginning of a configuration. It sets the directories of the daemon and of the kubelet.
 const paths = `
 [paths]
 device_plugins = "%[2]s/device-plugins"
@@ -59,7 +59,7 @@ cgroup = "%[1]s/cgroup"
 source = "recording:%[1]s/hardware/recording"
 `
 
-// widgets and sprockets are resources of a configuration.
+// widgets and sprockets are resources for configurations.
 const (
 	widgets = `
 [[resource]]
@@ -75,30 +75,30 @@ match = { SUBSYSTEM = "sprocket" }
 `
 )
 
-// newDaemon starts a metalplugd for the node in a directory. At the end of the
-// test it must stop in good order when asked to.
+// newDaemon starts a metalplugd for the node in a directory. At the end of the test, the daemon must stop correctly
+// when asked to.
 func newDaemon(t *testing.T, node string, hardware []widget) *daemon {
 	t.Helper()
 	return newDaemonIn(t, shortDir(t), node, hardware)
 }
 
-// newDaemonIn is newDaemon with a directory for the daemon's own files.
+// newDaemonIn is like newDaemon, with a directory for the daemon's own files.
 func newDaemonIn(t *testing.T, dir, node string, hardware []widget) *daemon {
 	t.Helper()
 	return newDaemonOf(t, dir, node, widgets+sprockets, hardware)
 }
 
-// newDaemonOf is newDaemonIn with other resources.
+// newDaemonOf is like newDaemonIn, with other resources.
 func newDaemonOf(t *testing.T, dir, node, resources string, hardware []widget) *daemon {
 	t.Helper()
 	d := &daemon{t: t, dir: dir, node: node, ready: make(chan struct{}, 100)}
 	for _, sub := range []string{"state", "run", "cdi", "hardware", "cgroup/kubepods"} {
 		d.must(os.MkdirAll(d.path(sub), 0o755))
 	}
-	d.must(os.WriteFile(d.path("cgroup/cgroup.controllers"), nil, 0o600)) // of version 2
+	d.must(os.WriteFile(d.path("cgroup/cgroup.controllers"), nil, 0o600)) // a cgroup of version 2
 	d.configure(resources)
 	d.plug(hardware)
-	d.listen() // until after the stop
+	d.listen() // until after the daemon has stopped
 	d.start()
 	t.Cleanup(func() {
 		d.stop()
@@ -112,7 +112,7 @@ func newDaemonOf(t *testing.T, dir, node, resources string, hardware []widget) *
 	return d
 }
 
-// offered is a node with a daemon whose widgets are visible.
+// offered returns a node with a daemon whose widgets are visible.
 func offered(t *testing.T, o Options, hardware []widget) (*Kubelet, *daemon) {
 	t.Helper()
 	k := newNode(t, o)
@@ -143,22 +143,22 @@ func (d *daemon) configure(resources string) {
 	d.must(os.WriteFile(d.path("metalplug.toml"), []byte(text), 0o600))
 }
 
-// plug makes these widgets the hardware, as an editor saves a file.
+// plug replaces the hardware by these widgets, as an editor saves a file.
 func (d *daemon) plug(hardware []widget) {
 	d.t.Helper()
 	d.must(os.WriteFile(d.path("hardware/.new"), []byte(recordingOf(hardware)), 0o600))
 	d.must(os.Rename(d.path("hardware/.new"), d.path("hardware/recording")))
 }
 
-// start returns at once. The messages of the daemon to systemd go to notify.
+// start starts the daemon without waiting. The daemon's notifications go to notify.
 func (d *daemon) start() {
 	d.t.Helper()
 	for len(d.ready) > 0 {
-		<-d.ready // of an earlier start
+		<-d.ready // from an earlier start
 	}
 	d.cmd = exec.Command(program(d.t), "--config", d.path("metalplug.toml"), "--log-level", "debug")
 	names, files := d.store.kept()
-	if len(files) > 0 { // LISTEN_PID= is that of the daemon
+	if len(files) > 0 { // LISTEN_PID= is the PID of the daemon
 		d.cmd = exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`}, d.cmd.Args...)...)
 		d.cmd.ExtraFiles = files
 	}
@@ -170,17 +170,17 @@ func (d *daemon) start() {
 	d.done, d.asked = done, false
 	go func() {
 		defer close(done)
-		_ = cmd.Wait() // how it ended is in ProcessState
+		_ = cmd.Wait() // ProcessState shows how it ended
 	}()
 }
 
-// fdStore is systemd's store of descriptors for the next process.
+// fdStore simulates systemd's store of descriptors for the next process.
 type fdStore struct {
 	mu    sync.Mutex
 	files map[string]*os.File
 }
 
-// handle does what a message asks for.
+// handle processes a notification.
 func (s *fdStore) handle(lines []string, rights []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *fdStore) handle(lines []string, rights []byte) {
 	}
 }
 
-// kept returns what is in the store.
+// kept returns the content of the store.
 func (s *fdStore) kept() (names []string, files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *fdStore) kept() (names []string, files []*os.File) {
 	return names, files
 }
 
-// listen stands in for systemd. It notes when the daemon is ready.
+// listen receives the notifications instead of systemd. It records when the daemon is ready.
 func (d *daemon) listen() {
 	d.t.Helper()
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: d.path("notify"), Net: "unixgram"})
@@ -236,8 +236,7 @@ func (d *daemon) listen() {
 	}()
 }
 
-// awaitReady waits until the daemon has told systemd that it is ready, once
-// for each start or reload.
+// awaitReady waits until the daemon has notified systemd that it is ready, once for each start or reload.
 func (d *daemon) awaitReady() {
 	d.t.Helper()
 	select {
@@ -249,13 +248,13 @@ func (d *daemon) awaitReady() {
 	}
 }
 
-// kill ends the daemon as a crash does.
+// kill ends the daemon like a crash.
 func (d *daemon) kill() {
-	_ = d.cmd.Process.Kill() // gone already is fine
+	_ = d.cmd.Process.Kill() // it may have ended already
 	<-d.done
 }
 
-// stop ends the daemon as systemd does, and asserts that it obeys.
+// stop ends the daemon like systemd, and checks that it ends.
 func (d *daemon) stop() {
 	d.t.Helper()
 	select {
@@ -274,7 +273,7 @@ func (d *daemon) stop() {
 			d.t.Errorf("metalplugd after SIGTERM: %v", d.cmd.ProcessState)
 		}
 	case <-time.After(patience):
-		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // for the goroutines in the log
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // to get the goroutines into the log
 		<-d.done
 		d.t.Errorf("metalplugd did not stop within %v of SIGTERM", patience)
 	}
@@ -285,18 +284,18 @@ func (d *daemon) killed() bool {
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// cgroup is the directory of a pod's cgroup. The test that starts and ends pods makes and removes it.
+// cgroup returns the directory of a pod's cgroup. Tests that start and end pods create and remove it.
 func (d *daemon) cgroup(uid string) string { return d.path("cgroup/kubepods/pod" + uid) }
 
-// descriptors is how many it has open.
+// descriptors returns the number of the daemon's open descriptors.
 func (d *daemon) descriptors() int {
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.cmd.Process.Pid))
 	d.must(err)
 	return len(open)
 }
 
-// sockets returns the daemon's sockets in the kubelet's directory, and as others the rest of the files. A kubelet that is
-// killed leaves dot files there.
+// sockets returns the daemon's sockets in the kubelet's directory, and the other files there. A killed kubelet leaves
+// dot files there.
 func (d *daemon) sockets() (own, others []string) {
 	d.t.Helper()
 	dir := filepath.Join(d.node, "device-plugins")

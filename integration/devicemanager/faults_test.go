@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// The daemon is killed after each line that it logs during its start. At debug level it logs at each step. The next start
+// The daemon is killed after each line that it logs during its start. At level debug it logs each step. The next start
 // must succeed, with every pod's devices in the list from the first message on.
 func TestKilledAtEachStepOfTheStart(t *testing.T) {
 	k, d := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(4))
@@ -46,8 +46,8 @@ func TestKilledAtEachStepOfTheStart(t *testing.T) {
 	t.Logf("killed at %d steps", steps)
 }
 
-// startUntilLine starts the daemon and does something when it logs its nth line,
-// or, with the result false, when it is ready before that.
+// startUntilLine starts the daemon and calls do when it logs its nth line. It returns false if the daemon is ready
+// before that.
 func (d *daemon) startUntilLine(n int, do func()) (hit bool) {
 	d.t.Helper()
 	reached, ready := make(chan struct{}), make(chan struct{})
@@ -59,7 +59,7 @@ func (d *daemon) startUntilLine(n int, do func()) (hit bool) {
 		do()
 		return true
 	case <-d.ready:
-		<-ready // the line precedes READY=1, so some lines of the start may still be on their way
+		<-ready // the line precedes READY=1, so some lines of the start may not have arrived yet
 		do()
 		select {
 		case <-reached:
@@ -72,7 +72,7 @@ func (d *daemon) startUntilLine(n int, do func()) (hit bool) {
 	return false
 }
 
-// awaitLog waits until the daemon has logged something.
+// awaitLog waits until the log contains a text.
 func (d *daemon) awaitLog(text string) {
 	d.t.Helper()
 	eventually(d.t, "a line with "+text, func() error {
@@ -90,15 +90,14 @@ func (l *daemonLog) watch(n int, reached, ready func()) {
 	l.lines, l.reached, l.ready = n, reached, ready
 }
 
-// daemonLog is the daemon's log, of which a line can be waited for. Safe for
-// concurrent use.
+// daemonLog is the daemon's log, in which tests can wait for lines. Safe for concurrent use.
 type daemonLog struct {
 	tail
 	mu      sync.Mutex
-	lines   int // until reached is called
+	lines   int // remaining lines until reached is called
 	reached func()
 	ready   func()
-	raced   bool // the race detector has said something, also of a life that ended by SIGKILL
+	raced   bool // the race detector has reported something, possibly in a process that ended by SIGKILL
 }
 
 // Write never fails.
@@ -119,16 +118,16 @@ func (l *daemonLog) Write(p []byte) (int, error) {
 	return l.tail.Write(p)
 }
 
-// race reports whether the race detector has found one.
+// race reports whether the race detector has found a race.
 func (l *daemonLog) race() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.raced
 }
 
-// A daemon that is stopped, as by a debugger or a frozen cgroup, delays neither the kubelet's list nor its restart. It
-// serves again when it continues, even if its watch on the directory has overflowed in between
-// (fs.inotify.max_queued_events, 16384 by default).
+// If the daemon is stopped, as by a debugger or a frozen cgroup, the kubelet's list and its restart are not delayed.
+// When it continues it serves again, even if its watch of the directory has overflowed (fs.inotify.max_queued_events,
+// 16384 by default).
 func TestStoppedProcess(t *testing.T) {
 	k, d := offered(t, Options{}, plain(4))
 	batch(t, k, widgetResource)
@@ -137,7 +136,7 @@ func TestStoppedProcess(t *testing.T) {
 	if err := k.Restart(within(t)); err != nil {
 		t.Fatal(err)
 	}
-	for n := range 9000 { // a creation, a close and a removal each
+	for n := range 9000 { // each causes a creation, a close and a removal
 		name := filepath.Join(k.DevicePlugins(), fmt.Sprintf(".x%d", n))
 		d.must(os.WriteFile(name, nil, 0o600))
 		d.must(os.Remove(name))
@@ -146,19 +145,19 @@ func TestStoppedProcess(t *testing.T) {
 	d.must(d.cmd.Process.Signal(syscall.SIGCONT))
 	sees(t, k, widgetResource, 5, 5)
 	checkSockets(t, d)
-	if err := k.Restart(within(t)); err != nil { // its watch is alive
+	if err := k.Restart(within(t)); err != nil { // its watch works
 		t.Fatal(err)
 	}
 	sees(t, k, widgetResource, 5, 5)
 }
 
-// A stopped kubelet does not delay the daemon. It takes no list and answers no registration, and the daemon still
-// reloads, ends and starts. When the kubelet continues, it has the last list.
+// A stopped kubelet does not delay the daemon. It accepts no list and answers no registration, but the daemon can still
+// reload, end and start. When the kubelet continues, it gets the last list.
 func TestStoppedKubelet(t *testing.T) {
 	k := newNode(t, Options{})
 	d := newDaemon(t, k.options.Dir, plain(4))
 	d.awaitReady()
-	d.reload(shared(1000)) // a list is larger than what a stream takes on credit (64 KiB, RFC 9113 6.9.2)
+	d.reload(shared(1000)) // a list exceeds the flow control window of the stream (64 KiB, RFC 9113 6.9.2)
 	d.awaitReady()
 	sees(t, k, widgetResource, 4000, 4000)
 

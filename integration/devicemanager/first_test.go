@@ -11,16 +11,15 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// heard holds the lists of all streams. The view of the device manager does not suffice, because a test may miss one
+// heard records the lists of all streams. The view of the device manager is not enough, because a test may miss a list
 // between two reads.
 type heard struct {
 	mu     sync.Mutex
 	lists  []string
-	firsts map[string]int // streams, by resource
+	firsts map[string]int // number of streams by resource
 }
 
-// hear notes each list that is not the one that is wanted, and how many streams
-// have begun.
+// hear records each list that differs from the expected one, and the number of streams.
 func (h *heard) hear(p *proxy, want map[string]map[string]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -41,8 +40,8 @@ func (h *heard) hear(p *proxy, want map[string]map[string]string) {
 	})
 }
 
-// check asserts that so many streams have begun at least of each resource, each
-// with the whole list, and that no list was another.
+// check checks that each resource had at least the given number of streams, each with the whole list, and that no list
+// differed.
 func (h *heard) check(t *testing.T, when string, streams int) {
 	t.Helper()
 	h.mu.Lock()
@@ -57,8 +56,7 @@ func (h *heard) check(t *testing.T, when string, streams int) {
 	}
 }
 
-// wholeLists is what each list has to say of widgets of which some are gone, by
-// resource and ID.
+// wholeLists returns the expected lists for widgets of which some are gone, by resource and ID.
 func wholeLists(hardware []widget, gone ...string) map[string]map[string]string {
 	want := map[string]map[string]string{}
 	for _, w := range hardware {
@@ -73,9 +71,9 @@ func wholeLists(hardware []widget, gone ...string) map[string]map[string]string 
 	return want
 }
 
-// The daemon sends no list before it knows all devices. The first list of each stream has all devices, as has each list
-// while none changes. The test covers the start of the daemon, each further kubelet, and a start while pods have devices,
-// also where one of these is gone.
+// The daemon sends no list before it knows all devices. The first list of each stream has all devices, and so has each
+// list while nothing changes. The test covers the start of the daemon, each new kubelet, and a start while pods have
+// devices, even if one of these is gone.
 func TestFirstListIsWhole(t *testing.T) {
 	hardware := append(aligned(6), widget{n: 10, numa: -1, kind: "sprocket"}, widget{n: 11, numa: -1, kind: "sprocket"})
 	all, h := wholeLists(hardware), &heard{}

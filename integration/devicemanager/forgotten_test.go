@@ -10,13 +10,12 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// grace is longer than a device manager keeps a resource in mind whose plugin has
-// gone.
+// grace is longer than the time for which a device manager remembers a resource whose plugin has ended.
 const grace = 5*time.Minute + time.Second
 
-// The daemon is away for longer than the device manager remembers its resource, also if the kubelet restarts in between.
-// No container starts until the daemon is back. Then each pod holds the same devices as before, also those that were
-// unplugged in between.
+// The daemon does not run for longer than the device manager remembers its resource, possibly with a kubelet restart in
+// between. No container starts until the daemon runs again. Then each pod has the same devices as before, including
+// those that were unplugged in between.
 func TestForgotten(t *testing.T) {
 	for name, pass := range map[string]func(*testing.T, *Kubelet){
 		"kubelet stays": forget,
@@ -26,7 +25,7 @@ func TestForgotten(t *testing.T) {
 		},
 		"kubelet restarts before that": func(t *testing.T, k *Kubelet) {
 			restart(t, k)
-			sees(t, k, widgetResource, 0, 0) // its checkpoint names the resource, not the devices
+			sees(t, k, widgetResource, 0, 0) // its checkpoint has the resource, but not the devices
 			forget(t, k)
 		},
 	} {
@@ -64,15 +63,15 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// forget lets the grace period of the widgets pass. The device manager does not
-// look before it is asked for its capacity.
+// forget lets the grace period of the widgets pass. The device manager checks it only when it is queried for its
+// capacity.
 func forget(t *testing.T, k *Kubelet) {
 	t.Helper()
 	eventually(t, "the end of the plugin", func() error { return k.Age(within(t), widgetResource, grace) })
 	checkForgotten(t, k)
 }
 
-// checkForgotten asserts that the device manager knows no widgets any more.
+// checkForgotten checks that the device manager no longer knows the widgets.
 func checkForgotten(t *testing.T, k *Kubelet) {
 	t.Helper()
 	counts, err := k.Capacity(within(t))
@@ -84,8 +83,7 @@ func checkForgotten(t *testing.T, k *Kubelet) {
 	}
 }
 
-// checkKept asserts that a pod p1 has what it had, and that another gets what p1
-// and p2 have not and nothing else.
+// checkKept checks that pod p1 has its devices, and that another pod gets only devices that neither p1 nor p2 has.
 func checkKept(t *testing.T, k *Kubelet, held []protocol.Device) {
 	t.Helper()
 	if now := assigned(t, k, "p1"); len(now) != 1 || now[0].ID != held[0].ID {

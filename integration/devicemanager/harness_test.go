@@ -2,8 +2,8 @@
 
 package devicemanager
 
-// The tests in this file prove the harness with a hand-written plugin. The harness must behave as a real kubelet was
-// observed to behave, also where that hurts a plugin.
+// The tests in this file check the harness with a minimal plugin. The harness must behave like a real kubelet, even
+// where that is bad for a plugin.
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// registered is a node with a registered plugin whose devices are visible.
+// registered returns a node with a registered plugin whose devices are visible.
 func registered(t *testing.T, o Options, list ...*api.Device) (*Kubelet, *rival) {
 	t.Helper()
 	k := newNode(t, o)
@@ -33,15 +33,14 @@ func registered(t *testing.T, o Options, list ...*api.Device) (*Kubelet, *rival)
 	return k, r
 }
 
-// The release that a build says it is of is the one that its module file asks
-// for.
+// The release that a build reports is the one in its module file.
 func TestHarnessRelease(t *testing.T) {
 	t.Logf("device manager of Kubernetes %s", host.Release)
 	minor := host.Release[:strings.LastIndexByte(host.Release, '.')]
 	for _, name := range []string{"go." + minor + ".mod", "go.mod"} {
 		text, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the newest release has no file of its own
+			continue // the newest release has no separate file
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -95,8 +94,8 @@ func TestHarnessPreStart(t *testing.T) {
 	}
 }
 
-// batch is a node with a pod whose container runs, one whose container is
-// between two crashes, and one whose init container is done.
+// batch returns a node with three pods: one with a running container, one whose container has crashed and will restart,
+// and one whose init container has finished.
 func batch(t *testing.T, k *Kubelet, resource string) {
 	t.Helper()
 	admit(t, k, pod("running", resource, 1))
@@ -156,8 +155,8 @@ func TestHarnessCutsStreams(t *testing.T) {
 	}
 }
 
-// An ID that leaves the list during its Allocate kills the kubelet, since
-// v1.34. The harness must show that as an error.
+// Since v1.34, an ID that leaves the list during its Allocate crashes the kubelet. The harness must report that as an
+// error.
 func TestHarnessCrash(t *testing.T) {
 	k, r := registered(t, Options{}, onNode("a", 0))
 	r.allocate = func() {
@@ -196,8 +195,8 @@ func TestHarnessTopology(t *testing.T) {
 	rejected(t, k, pod("p2", gadget, 3), "TopologyAffinityError")
 }
 
-// The PodResources server lists a device with two NUMA nodes once for each node. The server of the tests of daemon/plugin
-// does the same.
+// The PodResources server lists a device with two NUMA nodes twice. The server in the tests of daemon/plugin does the
+// same.
 func TestHarnessPodResources(t *testing.T) {
 	wide := onNode("a", 0)
 	wide.Topology.Nodes = append(wide.Topology.Nodes, &api.NUMANode{ID: 1})

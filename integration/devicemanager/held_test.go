@@ -16,7 +16,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// vendorResource has a name that is built in. The widgets are offered under it.
+// vendorResource has a built-in name. The widgets are offered under it.
 const (
 	vendorResource = "amd.com/gpu"
 	vendorWidgets  = `
@@ -27,10 +27,11 @@ match = { SUBSYSTEM = "widget" }
 `
 )
 
-// back is how soon after the end of another plugin the devices are to be offered again.
+// back is the time after the end of another plugin in which the devices must be offered again.
 const back = 2 * time.Second
 
-// newVendor is another plugin with that resource. It has its own devices or, with the IDs of the daemon, those of the daemon.
+// newVendor starts another plugin with that resource. It has its own devices or, with the IDs of the daemon, those of
+// the daemon.
 func newVendor(t *testing.T, k *Kubelet, ids ...string) *rival {
 	t.Helper()
 	var list []*api.Device
@@ -49,14 +50,14 @@ func (r *rival) mustRegister(t *testing.T) {
 	}
 }
 
-// itsIDs and otherIDs are those of the daemon, and what time slicing makes of them.
+// itsIDs returns the IDs of the daemon, and otherIDs those that time slicing derives from them.
 func itsIDs() []string { return []string{plain(2)[0].id(), plain(2)[1].id()} }
 
 func otherIDs() []string {
 	return []string{itsIDs()[0] + "::0", itsIDs()[0] + "::1", itsIDs()[1] + "::0"}
 }
 
-// heldBack is what the daemon says of the resource.
+// heldBack returns the daemon's report about the resource.
 func (d *daemon) heldBack() (string, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", d.path("run/control.sock"))
@@ -82,7 +83,7 @@ func (d *daemon) heldBack() (string, error) {
 	return "", fmt.Errorf("no %s among %v", vendorResource, resources)
 }
 
-// awaitHeld waits until the resource is held back, or not any more.
+// awaitHeld waits until the resource is held back, or no longer held back.
 func (d *daemon) awaitHeld(t *testing.T, held bool) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("held back is %v", held), func() error {
@@ -106,7 +107,7 @@ func (d *daemon) awaitReason(t *testing.T, reason string) {
 	})
 }
 
-// says is the next list of the other plugin.
+// says sends the next list of the other plugin.
 func (r *rival) says(t *testing.T, list ...*api.Device) {
 	t.Helper()
 	select {
@@ -116,13 +117,14 @@ func (r *rival) says(t *testing.T, list ...*api.Device) {
 	}
 }
 
-// insists repeats the list of the other plugin until the daemon holds its own back. The daemon sends its list once more for each
-// pod that has gone, and if that comes right after the list of the other, the kubelet counts ours.
+// insists repeats the list of the other plugin until the daemon holds back its own resource. The daemon sends its list
+// again after each pod has ended. If this happens right after the list of the other plugin, the kubelet counts the
+// daemon's list.
 func (r *rival) insists(t *testing.T, d *daemon) {
 	t.Helper()
 	said := time.Now()
 	eventually(t, "held back", func() error {
-		if time.Since(said) > 500*time.Millisecond { // more would keep the kubelet busy
+		if time.Since(said) > 500*time.Millisecond { // more lists would overload the kubelet
 			r.says(t, r.first...)
 			said = time.Now()
 		}
@@ -143,7 +145,7 @@ func (r *rival) undisturbed(t *testing.T, k *Kubelet) {
 	}
 }
 
-// givenBy admits a pod with one device and returns whether it got it of the daemon.
+// givenBy admits a pod with one device and reports whether the device is from the daemon.
 func givenBy(t *testing.T, k *Kubelet) (daemon bool, err error) {
 	t.Helper()
 	p := fmt.Sprintf("p%d", time.Now().UnixNano()) // a rejected pod never comes back
@@ -170,7 +172,7 @@ func ofTheOther(t *testing.T, k *Kubelet) {
 	}
 }
 
-// oursAgain waits until pods get devices of the daemon, and holds the time since the end of the other against the bound.
+// oursAgain waits until pods get devices of the daemon, and checks the time since the end of the other plugin.
 func oursAgain(t *testing.T, k *Kubelet, n int64, since time.Time) {
 	t.Helper()
 	eventually(t, "our devices", func() error {
@@ -188,12 +190,12 @@ func oursAgain(t *testing.T, k *Kubelet, n int64, since time.Time) {
 	sees(t, k, vendorResource, n, n)
 }
 
-// registrations is how often the daemon has registered so far.
+// registrations returns how often the daemon has registered.
 func (d *daemon) registrations() int {
 	return strings.Count(d.log.String(), `msg="endpoint registered"`)
 }
 
-// Another plugin that was there before the daemon keeps the resource as long as it lives.
+// Another plugin that was there before the daemon keeps the resource as long as it runs.
 func TestHeldBackFromBefore(t *testing.T) {
 	for _, ids := range []struct {
 		name string
@@ -226,13 +228,13 @@ func TestHeldBackFromBefore(t *testing.T) {
 	}
 }
 
-// Another plugin registers after the daemon. The daemon does not disturb it, and serves again once it has gone. Because
-// the other plugin has the same IDs, the daemon notices when the kubelet has given one of them to a pod.
+// Another plugin registers after the daemon. The daemon does not disturb it, and serves again after it has ended.
+// Because the other plugin has the same IDs, the daemon notices it when the kubelet has given one of them to a pod.
 func TestHeldBackFromAfter(t *testing.T) {
 	for _, ids := range []struct {
 		name string
 		ids  []string
-		held bool // before it has given a device
+		held bool // before it has given a device to a pod
 	}{{"same IDs", itsIDs(), false}, {"other IDs", otherIDs(), true}} {
 		for _, end := range []struct {
 			name string
@@ -249,7 +251,7 @@ func TestHeldBackFromAfter(t *testing.T) {
 				sees(t, k, vendorResource, n, n)
 				if ids.held {
 					d.awaitHeld(t, true)
-					d.plug(plain(4)) // of which the kubelet hears nothing
+					d.plug(plain(4)) // which the kubelet does not see
 					d.awaitLog("device added")
 				}
 				ofTheOther(t, k)
@@ -271,8 +273,8 @@ func TestHeldBackFromAfter(t *testing.T) {
 	}
 }
 
-// A plugin that restarts at once keeps the resource. One that crashes again and again has it while it lives, and the daemon in
-// between.
+// A plugin that restarts immediately keeps the resource. A plugin that crashes repeatedly has the resource while it
+// runs, and the daemon has it in between.
 func TestHeldBackFromOneThatRestarts(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})
@@ -304,7 +306,7 @@ func TestHeldBackFromOneThatRestarts(t *testing.T) {
 	}
 }
 
-// A kubelet restarts, and the other plugin needs its time to register again. With the next one it does not.
+// After a kubelet restart, the other plugin needs some time to register again. After the next one it does not register.
 func TestHeldBackAcrossKubelets(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})
@@ -329,7 +331,7 @@ func TestHeldBackAcrossKubelets(t *testing.T) {
 	oursAgain(t, k, 2, time.Now())
 }
 
-// The operator says who has the resource.
+// The operator decides who serves the resource.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})
@@ -344,8 +346,8 @@ func TestTakeover(t *testing.T) {
 	d.awaitHeld(t, false)
 }
 
-// All devices of the other plugin are unhealthy when the daemon starts, and recover. The kubelet asks the daemon all the
-// same. The daemon is held back neither while the other plugin lives nor after its end.
+// All devices of the other plugin are unhealthy when the daemon starts, and then recover. The kubelet still requests
+// devices from the daemon. The resource is held back neither while the other plugin runs nor after its end.
 func TestHeldBackAfterUnhealthy(t *testing.T) {
 	for _, end := range []struct {
 		name string
@@ -371,8 +373,8 @@ func TestHeldBackAfterUnhealthy(t *testing.T) {
 	}
 }
 
-// Plugins of other resources come and crash next to one that has overtaken the daemon. They disturb neither that plugin
-// nor the lists of a daemon that serves.
+// Plugins of other resources start and crash next to a plugin that has registered after the daemon. They disturb
+// neither that plugin nor the lists of a serving daemon.
 func TestHeldBackBesideCrashes(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})
@@ -404,8 +406,8 @@ func TestHeldBackBesideCrashes(t *testing.T) {
 	}
 }
 
-// The daemon restarts, is killed and reloads while another plugin has overtaken it. The kubelet keeps the stream of the
-// other plugin, and the daemon serves again when that plugin has gone.
+// The daemon restarts, is killed and reloads while another plugin that registered later serves the resource. The
+// kubelet keeps the stream of the other plugin, and the daemon serves again after that plugin has ended.
 func TestHeldBackAcrossDaemons(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -13,12 +13,12 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// patience is how long a test waits for an event that must happen. A test of speed measures and prints the time. It
-// asserts none.
+// patience is the maximum time that a test waits for an expected event. Tests of speed measure and print times. They do
+// not check them.
 const patience = 15 * time.Second
 
-// leisure is when a kubelet of these tests admits the pods that were there before it. Real ones did so after 25 to 190
-// ms, on idle machines. TestRestartTimes prints how a plugin compares with that.
+// leisure is the time after which a kubelet in these tests admits the pods from before its start. Real kubelets took 25
+// to 190 ms on idle machines. TestRestartTimes shows how long a plugin takes in comparison.
 const leisure = 500 * time.Millisecond
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func newNode(t *testing.T, o Options) *Kubelet {
 			t.Logf("kubelet's last log:\n%s", k.Log())
 		}
 	})
-	if err := k.FirstBatch(within(t)); err != nil { // until then nothing is ever freed
+	if err := k.FirstBatch(within(t)); err != nil { // until then no device is freed
 		t.Fatal(err)
 	}
 	return k
@@ -63,7 +63,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// within is a context for one step.
+// within returns a context for one step.
 func within(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -71,13 +71,13 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// eventually polls until a condition holds.
+// eventually polls until a condition is true.
 func eventually(t *testing.T, what string, holds func() error) {
 	t.Helper()
 	eventuallyIn(t, patience, what, holds)
 }
 
-// eventuallyIn is eventually for what may take longer.
+// eventuallyIn is like eventually, for conditions that may take longer.
 func eventuallyIn(t *testing.T, limit time.Duration, what string, holds func() error) {
 	t.Helper()
 	deadline := time.After(limit)
@@ -96,8 +96,7 @@ func eventuallyIn(t *testing.T, limit time.Duration, what string, holds func() e
 	}
 }
 
-// sees waits until the kubelet shows this many devices of a resource, and says
-// how long after kubelet.sock that was.
+// sees waits until the kubelet shows these counts for a resource, and logs the time since kubelet.sock.
 func sees(t *testing.T, k *Kubelet, resource string, capacity, allocatable int64) time.Duration {
 	t.Helper()
 	since, err := k.Wait(within(t), resource, protocol.Counts{Capacity: capacity, Allocatable: allocatable}, patience)
@@ -107,7 +106,7 @@ func sees(t *testing.T, k *Kubelet, resource string, capacity, allocatable int64
 	return since
 }
 
-// pod is a pod with one container "main" that asks for n devices.
+// pod returns a pod with one container "main" that requests n devices.
 func pod(uid, resource string, n int64) protocol.Pod {
 	return protocol.Pod{
 		UID: uid, Namespace: "default", Name: uid,
@@ -138,7 +137,7 @@ func remove(t *testing.T, k *Kubelet, uid string) {
 	}
 }
 
-// assigned are the IDs that the container "main" of a pod holds.
+// assigned returns the devices of the container "main" of a pod.
 func assigned(t *testing.T, k *Kubelet, uid string) []protocol.Device {
 	t.Helper()
 	list, err := k.Assigned(within(t), uid, "main")
@@ -161,7 +160,7 @@ func devices(t *testing.T, k *Kubelet) map[string]protocol.Device {
 	return byID
 }
 
-// rejected asserts that a pod is not admitted, and why.
+// rejected checks that a pod is not admitted, with the given reason.
 func rejected(t *testing.T, k *Kubelet, p protocol.Pod, reason string) *protocol.Rejection {
 	t.Helper()
 	err := k.Admit(within(t), p)

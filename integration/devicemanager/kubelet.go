@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devicemanager gives a test a kubelet that consists of the real device manager, topology manager and
+// Package devicemanager provides tests with a kubelet that consists of the real device manager, topology manager and
 // PodResources server.
 //
-// Each life of that kubelet is a process. A kill cuts connections as a kubelet restart does, and a crash of the device
-// manager is an error for the test instead of its end. The data that outlives a kubelet lives here. These are the pods
-// and the view of the container runtime.
+// Each start of that kubelet is a separate process. So killing it breaks connections like a kubelet restart, and a
+// crash of the device manager is an error for the test instead of its end. This package keeps the data that outlives a
+// kubelet, which are the pods and the view of the container runtime.
 package devicemanager
 
 import (
@@ -25,30 +25,30 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// Options describes a node. The zero value of all but Dir is useful.
+// Options describes a node. All fields except Dir may be zero.
 type Options struct {
-	Dir            string        // holds device-plugins/ and pod-resources/
+	Dir            string        // contains device-plugins/ and pod-resources/
 	TopologyPolicy string        // "none" if empty
 	NUMANodes      int           // one if zero
-	FirstBatch     time.Duration // from kubelet.sock to the admission of the pods that were there before, or OnDemand
-	Verbosity      int           // of the device manager's log, which is shown when it dies
-	Socket         string        // what it makes instead of kubelet.sock, for one that stands between it and its plugins
-	Boots          func()        // called before each life, or nil
-	Booted         func() error  // called when it accepts connections, in each life, or nil
-	Command        []string      // a stand-in that reads host.Env, or nil for the running program itself
+	FirstBatch     time.Duration // time from kubelet.sock to the admission of the earlier pods, or OnDemand
+	Verbosity      int           // of the device manager's log, which is printed if it crashes
+	Socket         string        // name of its socket instead of kubelet.sock, for a proxy between it and its plugins
+	Boots          func()        // called before each start, or nil
+	Booted         func() error  // called each time it accepts connections, or nil
+	Command        []string      // a program that reads host.Env, or nil for the running program itself
 }
 
-// OnDemand as Options.FirstBatch lets Kubelet.FirstBatch say when.
+// OnDemand as Options.FirstBatch means that the test calls Kubelet.FirstBatch.
 const OnDemand time.Duration = -1
 
-// Kubelet is a node with its kubelet, which may be dead. Safe for concurrent
-// use, but one goroutine at a time starts and kills it.
+// Kubelet is a node with its kubelet, which may not be running. It is safe for concurrent use, but only one goroutine
+// at a time may start and kill it.
 type Kubelet struct {
 	options Options
 
 	mu    sync.Mutex // guards all below
 	child *child
-	pods  []protocol.Pod // what a kubelet finds at its start
+	pods  []protocol.Pod // the pods that a kubelet finds when it starts
 }
 
 // Start starts a kubelet and returns when kubelet.sock accepts connections.
@@ -64,10 +64,10 @@ func Start(ctx context.Context, o Options) (*Kubelet, error) {
 	return k, k.Boot(ctx)
 }
 
-// DevicePlugins is the directory of kubelet.sock.
+// DevicePlugins returns the directory of kubelet.sock.
 func (k *Kubelet) DevicePlugins() string { return filepath.Join(k.options.Dir, "device-plugins") }
 
-// PodResourcesSocket is the socket of the PodResources API.
+// PodResourcesSocket returns the path of the PodResources socket.
 func (k *Kubelet) PodResourcesSocket() string {
 	return filepath.Join(k.options.Dir, "pod-resources", "kubelet.sock")
 }
@@ -95,20 +95,20 @@ func (k *Kubelet) Boot(ctx context.Context) error {
 	return k.options.Booted()
 }
 
-// Kill ends the kubelet with SIGKILL. All connections break, and kubelet.sock and the checkpoint stay. A restart of the
-// kubelet does the same.
+// Kill ends the kubelet with SIGKILL. All connections break, and kubelet.sock and the checkpoint remain. A restart of
+// the kubelet has the same effect.
 func (k *Kubelet) Kill() { k.life().kill() }
 
 // Signal sends the kubelet's process a signal, such as SIGSTOP.
 func (k *Kubelet) Signal(s os.Signal) error { return k.life().cmd.Process.Signal(s) }
 
-// Restart is Kill and Boot.
+// Restart calls Kill and Boot.
 func (k *Kubelet) Restart(ctx context.Context) error {
 	k.Kill()
 	return k.Boot(ctx)
 }
 
-// Stop stops the device manager in good order, as no kubelet does.
+// Stop stops the device manager correctly, which a real kubelet never does.
 func (k *Kubelet) Stop(ctx context.Context) error {
 	c := k.life()
 	if _, err := c.call(ctx, protocol.Request{Op: protocol.OpStop}); err != nil {
@@ -118,7 +118,7 @@ func (k *Kubelet) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Log is what the device manager logged in this life.
+// Log returns the log of the device manager since its last start.
 func (k *Kubelet) Log() string { return k.life().stderr.String() }
 
 func (k *Kubelet) life() *child {
@@ -127,8 +127,8 @@ func (k *Kubelet) life() *child {
 	return k.child
 }
 
-// FirstBatch waits until the pods that were there before the kubelet are admitted. A pod that was not admitted is lost.
-// Its containers are killed, and it is one of the errors in the result.
+// FirstBatch waits until the pods from before the kubelet's start are admitted. A pod that was not admitted is lost.
+// Its containers are killed, and the result includes an error for it.
 func (k *Kubelet) FirstBatch(ctx context.Context) error {
 	c := k.life()
 	if k.options.FirstBatch < 0 {
@@ -144,7 +144,7 @@ func (k *Kubelet) FirstBatch(ctx context.Context) error {
 		return fmt.Errorf("admit the first batch: %w", ctx.Err())
 	}
 	var lost []error
-	for uid, why := range c.rejected { // no goroutine writes after ready
+	for uid, why := range c.rejected { // no goroutine writes it after ready
 		lost = append(lost, fmt.Errorf("pod %s: %w", uid, why))
 		k.forget(uid)
 	}
@@ -157,7 +157,7 @@ func (k *Kubelet) forget(uid string) {
 	k.pods = slices.DeleteFunc(k.pods, func(p protocol.Pod) bool { return p.UID == uid })
 }
 
-// Admit gives the kubelet a new pod. A *protocol.Rejection is the end of it.
+// Admit gives the kubelet a new pod. A *protocol.Rejection ends the pod.
 func (k *Kubelet) Admit(ctx context.Context, pod protocol.Pod) error {
 	if _, err := k.life().call(ctx, protocol.Request{Op: protocol.OpAdmit, Pod: &pod}); err != nil {
 		return err
@@ -168,15 +168,14 @@ func (k *Kubelet) Admit(ctx context.Context, pod protocol.Pod) error {
 	return nil
 }
 
-// Remove ends a pod. Its devices are free at the kubelet's next look.
+// Remove ends a pod. Its devices are freed at the kubelet's next check.
 func (k *Kubelet) Remove(ctx context.Context, uid string) error {
 	_, err := k.life().call(ctx, protocol.Request{Op: protocol.OpRemove, UID: uid})
 	k.forget(uid)
 	return err
 }
 
-// Run starts a container of a pod, which calls PreStartContainer, and tells
-// what the container gets.
+// Run starts a container of a pod, which calls PreStartContainer, and returns what the container gets.
 func (k *Kubelet) Run(ctx context.Context, uid, container string) (*protocol.RunOptions, error) {
 	reply, err := k.life().call(ctx, protocol.Request{Op: protocol.OpRun, UID: uid, Container: container})
 	if err != nil {
@@ -186,14 +185,14 @@ func (k *Kubelet) Run(ctx context.Context, uid, container string) (*protocol.Run
 	return reply.Run, nil
 }
 
-// SetState is what the container runtime says of a container from now on. The
-// kubelet only asks at its start.
+// SetState sets the state of a container that the container runtime reports from now on. The kubelet reads it only at
+// its start.
 func (k *Kubelet) SetState(uid, container string, s protocol.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range k.pods {
 		if k.pods[i].UID == uid {
-			// Copies, because Boot and callers hold the old slices.
+			// These are copies, because Boot and callers have the old slices.
 			k.pods[i].Init = withState(k.pods[i].Init, container, s)
 			k.pods[i].Containers = withState(k.pods[i].Containers, container, s)
 		}
@@ -210,46 +209,45 @@ func withState(list []protocol.Container, name string, s protocol.State) []proto
 	return list
 }
 
-// Capacity is what the node's status would say of each resource.
+// Capacity returns the capacity of each resource as in the node's status.
 func (k *Kubelet) Capacity(ctx context.Context) (map[string]protocol.Counts, error) {
 	reply, err := k.life().call(ctx, protocol.Request{Op: protocol.OpCapacity})
 	return reply.Resources, err
 }
 
-// Wait waits until a resource reads as wanted, and returns how long after
-// kubelet.sock that was (0.2 ms coarse in the first second).
+// Wait waits until a resource has the given counts, and returns the time since kubelet.sock (with a resolution of 0.2
+// ms in the first second).
 func (k *Kubelet) Wait(ctx context.Context, resource string, want protocol.Counts, timeout time.Duration) (time.Duration, error) {
 	reply, err := k.life().call(ctx, protocol.Request{Op: protocol.OpWait, Resource: resource, Want: &want, Timeout: timeout})
 	return reply.SinceSock, err
 }
 
-// Devices are the devices of all resources, as of the last ListAndWatch
-// messages.
+// Devices returns the devices of all resources from the last ListAndWatch messages.
 func (k *Kubelet) Devices(ctx context.Context) ([]protocol.Device, error) {
 	reply, err := k.life().call(ctx, protocol.Request{Op: protocol.OpDevices})
 	return reply.Devices, err
 }
 
-// Assigned are the devices that a container holds.
+// Assigned returns the devices of a container.
 func (k *Kubelet) Assigned(ctx context.Context, uid, container string) ([]protocol.Device, error) {
 	reply, err := k.life().call(ctx, protocol.Request{Op: protocol.OpAssigned, UID: uid, Container: container})
 	return reply.Devices, err
 }
 
-// Status is the health of a pod's devices as its status shows it.
+// Status returns the health of a pod's devices as its status shows it.
 func (k *Kubelet) Status(ctx context.Context, uid string) ([]protocol.Device, error) {
 	reply, err := k.life().call(ctx, protocol.Request{Op: protocol.OpStatus, UID: uid})
 	return reply.Devices, err
 }
 
-// Age moves the time at which the plugin of a resource left back by that much. The device manager forgets the resource
+// Age moves the time at which the plugin of a resource ended into the past. The device manager forgets the resource
 // after five minutes.
 func (k *Kubelet) Age(ctx context.Context, resource string, by time.Duration) error {
 	_, err := k.life().call(ctx, protocol.Request{Op: protocol.OpAge, Resource: resource, By: by})
 	return err
 }
 
-// PodResources asks the PodResources API, over its socket, who holds what.
+// PodResources returns the holders of devices from the PodResources API, over its socket.
 func (k *Kubelet) PodResources(ctx context.Context) ([]*podresources.PodResources, error) {
 	conn, err := grpc.NewClient("unix://"+k.PodResourcesSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -2,7 +2,7 @@
 
 package devicemanager
 
-// A proxy holds the moments at which the tests in this file act. Each round hits its moment, or fails.
+// The tests in this file use a proxy to act at exact moments. Each round must reach its moment, or it fails.
 
 import (
 	"errors"
@@ -15,10 +15,11 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// served are the moments of a container's way to its devices.
+// served are the moments on a container's way to its devices.
 var served = []moment{allocateAsked, allocateAnswered, preStartAsked, preStartAnswered}
 
-// starting admits a pod and runs its container. The result of the admission comes first. After an error no other follows.
+// starting admits a pod and runs its container. The result of the admission comes first. After an error there are no
+// more results.
 func starting(t *testing.T, k *Kubelet, uid string) (admitted, started <-chan error) {
 	t.Helper()
 	ctx, first, second := within(t), make(chan error, 1), make(chan error, 1)
@@ -33,15 +34,15 @@ func starting(t *testing.T, k *Kubelet, uid string) (admitted, started <-chan er
 	return first, second
 }
 
-// end is what a death at a moment comes to.
+// end describes the consequences of a death at a moment.
 type end struct {
 	moment   moment
-	taken    bool // the answer arrives after the death of who gave it
+	taken    bool // the answer arrives although its sender has died
 	admitted bool
 	started  bool
 }
 
-// ends are those of the daemon's deaths.
+// ends are the consequences of the daemon's death at each moment.
 var ends = []end{
 	{moment: allocateAsked},
 	{moment: allocateAnswered},
@@ -51,8 +52,8 @@ var ends = []end{
 	{moment: preStartAnswered, taken: true, admitted: true, started: true},
 }
 
-// The daemon is killed at each moment of an admission and of the start of a container, with and without a restart of the
-// kubelet after it. The kubelet lives, the pod's devices are in the list, and devices that it did not get are free.
+// The daemon is killed at each moment of an admission and of a container start, with and without a kubelet restart
+// afterwards. The kubelet must survive, the pod's devices must be in the list, and other devices must be free.
 func TestKilledDuringAllocateAndStart(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2, FirstBatch: OnDemand}, aligned(2))
 	for round := range 4 * len(ends) {
@@ -75,11 +76,11 @@ func TestKilledDuringAllocateAndStart(t *testing.T) {
 	checkSockets(t, d)
 }
 
-// dies kills the daemon at a moment and asserts what comes of it.
+// dies kills the daemon at a moment and checks the consequences.
 func dies(t *testing.T, k *Kubelet, d *daemon, p *proxy, e end, uid string) {
 	t.Helper()
 	call, stream := p.hold(e.moment), (*hold)(nil)
-	if e.taken { // else the end of the stream ends the call
+	if e.taken { // otherwise the end of the stream ends the call
 		stream = p.hold(streamEnded)
 	}
 	admitted, started := starting(t, k, uid)
@@ -111,8 +112,8 @@ func restart(t *testing.T, k *Kubelet) {
 	}
 }
 
-// checkAfter asserts that a pod that was admitted has its widget and can start,
-// and that both widgets can be had once it is gone.
+// checkAfter checks that an admitted pod has its widget and can start, and that both widgets are available after it has
+// ended.
 func checkAfter(t *testing.T, k *Kubelet, uid string, admitted bool) {
 	t.Helper()
 	if admitted {
@@ -132,7 +133,8 @@ func checkAfter(t *testing.T, k *Kubelet, uid string, admitted bool) {
 	}
 }
 
-// The kubelet is killed at the same moments. Its next life finds all devices, and the pods in its checkpoint keep theirs.
+// The kubelet is killed at the same moments. The next kubelet must find all devices, and the pods in its checkpoint
+// keep theirs.
 func TestKubeletKilledDuringAllocateAndStart(t *testing.T) {
 	k, _, p := offeredByProxy(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2, FirstBatch: OnDemand}, aligned(2))
 	for round := range 4 * len(served) {
@@ -169,19 +171,19 @@ func TestKubeletKilledDuringAllocateAndStart(t *testing.T) {
 	}
 }
 
-// unlinkOwn removes the daemon's sockets and says how many there were.
+// unlinkOwn removes the daemon's sockets and returns their number.
 func unlinkOwn(d *daemon) (n int) {
 	own, _ := filepath.Glob(filepath.Join(d.node, "device-plugins", "mp-*"))
 	for _, name := range own {
-		if os.Remove(name) == nil { // it may be recreating it
+		if os.Remove(name) == nil { // the daemon may be recreating it
 			n++
 		}
 	}
 	return n
 }
 
-// The daemon's sockets are removed at each moment of an admission and of the start of a container. The daemon recreates
-// them at once, and the call does not notice.
+// The daemon's sockets are removed at each moment of an admission and of a container start. The daemon recreates them
+// immediately, and the call is not affected.
 func TestOwnSocketDeletedAtEachMoment(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{}, plain(2))
 	checkSockets(t, d)
@@ -205,8 +207,8 @@ func TestOwnSocketDeletedAtEachMoment(t *testing.T) {
 	}
 }
 
-// The daemon's sockets are removed at three moments. The first is after its last look at them and before the device
-// manager connects, the second when the device manager asks for the options, and the third before the daemon knows that
+// The daemon's sockets are removed at three moments. The first is after the daemon's last check and before the device
+// manager connects, the second when the device manager requests the options, and the third before the daemon knows that
 // it is registered.
 func TestOwnSocketDeletedDuringRegister(t *testing.T) {
 	for _, m := range []moment{registerAsked, optionsAsked, registerAnswered} {
@@ -252,7 +254,7 @@ func TestOwnSocketDeletedAtEachStepOfTheStart(t *testing.T) {
 	run(t, k, "p1", "main")
 }
 
-// While a plugin is at Allocate, only admissions wait. Lists are taken, containers start, and pods leave.
+// While a plugin handles Allocate, only admissions wait. Lists are processed, containers start, and pods end.
 func TestSlowAllocate(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{}, plain(4))
 	admit(t, k, pod("p0", widgetResource, 1))
@@ -281,10 +283,10 @@ func TestSlowAllocate(t *testing.T) {
 	}
 }
 
-// The kubelet's checkpoint is lost, and the kubelet admits the pods that were there before the daemon has registered. It
-// knows no such resource and asks for nothing. Since the daemon wants PreStartContainer called, the kubelet refuses their
-// containers then, and none starts without its device. Without that they would get devices from concurrent calls of
-// Allocate (v1.36 pkg/kubelet/cm/devicemanager/manager.go, GetDeviceRunContainerOptions).
+// The kubelet's checkpoint is lost, and the kubelet admits the earlier pods before the daemon has registered. It does
+// not know the resource and requests nothing. Because the daemon requires PreStartContainer, the kubelet then refuses
+// their containers, and none starts without its device. Otherwise they would get devices from concurrent Allocate calls
+// (v1.36 pkg/kubelet/cm/devicemanager/manager.go, GetDeviceRunContainerOptions).
 func TestLostCheckpoint(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{FirstBatch: OnDemand}, plain(2))
 	uids := []string{"p0", "p1"}

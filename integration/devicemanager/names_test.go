@@ -21,8 +21,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/v1/helper"
 )
 
-// These are the valid and the invalid parts of a name, before its slash and after it. The names in the test of
-// daemon/config are made of some of them.
+// Valid and invalid parts of a name, before and after its slash. The names in the test of daemon/config consist of some
+// of them.
 var (
 	longDomain = strings.TrimSuffix(strings.Repeat(strings.Repeat("d", 60)+".", 4), ".") // 243 bytes
 	domains    = []string{
@@ -37,7 +37,7 @@ var (
 	}
 )
 
-// names are all of them, and others that chance has made of pieces, each once.
+// names returns all combinations, and random ones made of pieces, without duplicates.
 func names() []string {
 	all := []string{"", "cpu", "memory", "gpu", "hugepages-2Mi", "pods", "attachable-volumes-x", "example.com"}
 	for _, domain := range domains {
@@ -58,7 +58,7 @@ func names() []string {
 	return slices.DeleteFunc(slices.Compact(all), func(name string) bool { return !utf8.ValidString(name) })
 }
 
-// configuration has a resource of each name, four lines each.
+// configuration returns a configuration with a resource for each name, four lines each.
 func configuration(t *testing.T, names []string) string {
 	t.Helper()
 	var text strings.Builder
@@ -72,11 +72,10 @@ func configuration(t *testing.T, names []string) string {
 	return text.String()
 }
 
-// problem is a line of what metalplugd says of a configuration.
+// problem matches a line of metalplugd's errors about a configuration.
 var problem = regexp.MustCompile(`^.*/metalplug\.toml:(\d+): resource\.name: (.*)$`)
 
-// refusals asks metalplugd what it says of each name, of those that it does not
-// take.
+// refusals returns metalplugd's error for each name that it rejects.
 func refusals(t *testing.T, names []string) map[string]string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
@@ -98,15 +97,14 @@ func refusals(t *testing.T, names []string) map[string]string {
 		if err != nil || line%4 != 2 || line/4 >= len(names) {
 			t.Fatalf("metalplugd says %q", said)
 		}
-		if !strings.Contains(found[2], "have the same environment variable") { // valid, but not beside each other
+		if !strings.Contains(found[2], "have the same environment variable") { // valid, but not together
 			refused[names[line/4]] = found[2]
 		}
 	}
 	return refused
 }
 
-// bundles are the names in configurations that are no longer than metalplugd
-// reads.
+// bundles divides the names into configurations that do not exceed metalplugd's size limit.
 func bundles(t *testing.T, names []string) (all [][]string) {
 	t.Helper()
 	var bundle []string
@@ -119,8 +117,7 @@ func bundles(t *testing.T, names []string) (all [][]string) {
 	return append(all, bundle)
 }
 
-// A name that metalplugd takes from its configuration is one that the kubelet
-// lets it register, and the other way round.
+// metalplugd accepts a name in its configuration exactly if the kubelet accepts its registration.
 func TestNamesAsTheKubelet(t *testing.T) {
 	taken, refused := 0, 0
 	for _, some := range bundles(t, names()) {

@@ -33,7 +33,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// The daemon starts first, as after boot. Not even the directory exists.
+// The daemon starts first, as after a boot. The kubelet's directory does not exist yet.
 func TestStartBeforeKubelet(t *testing.T) {
 	dir := shortDir(t)
 	d := newDaemon(t, dir, plain(2))
@@ -72,9 +72,8 @@ func TestHotplug(t *testing.T) {
 	}
 }
 
-// registrations counts how often a resource was registered in this life of a
-// kubelet. More than once, without need, costs the kubelet a connection each
-// time, and may cost the devices.
+// registrations returns how often a resource was registered since the kubelet's start. Each unnecessary registration
+// costs the kubelet a connection, and may cost the devices.
 func registrations(k *Kubelet, resource string) (n int) {
 	for line := range strings.Lines(k.Log()) {
 		if strings.Contains(line, "Got registration request") && strings.Contains(line, strconv.Quote(resource)) {
@@ -84,14 +83,14 @@ func registrations(k *Kubelet, resource string) (n int) {
 	return n
 }
 
-// An editor that writes in place shows a torn file for a moment.
+// An editor that writes in place leaves an incomplete file for a moment.
 func TestHotplugInPlace(t *testing.T) {
 	k, d := offered(t, Options{}, plain(1))
 	d.must(os.WriteFile(d.path("hardware/recording"), []byte(recordingOf(plain(3))), 0o600))
 	sees(t, k, widgetResource, 3, 3)
 }
 
-// allocatable waits until this many widgets are healthy, however many are not.
+// allocatable waits until the given number of widgets is healthy, whatever the number of others is.
 func allocatable(t *testing.T, k *Kubelet, want int64) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d allocatable", want), func() error {
@@ -118,8 +117,7 @@ func sameIDs(a, b map[string]protocol.Device) bool {
 	return true
 }
 
-// A device that a pod holds and that is unplugged stays in the list, unhealthy,
-// and is the same device when it is back.
+// An unplugged device that a pod holds stays in the list, unhealthy, and is the same device when it returns.
 func TestUnplugHeld(t *testing.T) {
 	k, d := offered(t, Options{}, plain(1))
 	admit(t, k, pod("p1", widgetResource, 1))
@@ -154,8 +152,7 @@ func statusOf(t *testing.T, k *Kubelet, uid string) string {
 	return list[0].Health
 }
 
-// The daemon sends the NUMA node of each device or of none. A device without one would never be allocated under a strict
-// policy.
+// The daemon sends the NUMA nodes of all devices or of none. A strict policy would never allocate a device without one.
 func TestNUMANodes(t *testing.T) {
 	k, d := offered(t, Options{NUMANodes: 2}, aligned(4))
 	for id, got := range devices(t, k) {

@@ -15,11 +15,11 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// gadget is the resource of the hand-written plugin.
+// gadget is the resource of the minimal plugin.
 const gadget = "example.org/gadget"
 
-// rival is the least that a device plugin can be. It proves the harness, and
-// it is what metalplugd's times are printed beside.
+// rival is a minimal device plugin. It checks the harness, and its times are printed for comparison with those of
+// metalplugd.
 type rival struct {
 	api.UnimplementedDevicePluginServer
 	dir      string
@@ -27,14 +27,14 @@ type rival struct {
 	server   *grpc.Server
 	endpoint string
 	listener *net.UnixListener
-	lists    chan []*api.Device // what to say next on the open stream
+	lists    chan []*api.Device // the next lists to send on the open stream
 	ended    chan struct{}      // a stream ended
-	first    []*api.Device      // what to say first on each stream
-	allocate func()             // runs during each Allocate
+	first    []*api.Device      // the first list on each stream
+	allocate func()             // called during each Allocate
 	prestart func() error
 }
 
-// newRival serves a plugin in the directory of a kubelet, unregistered.
+// newRival serves a plugin in the kubelet's directory without registering it.
 func newRival(t *testing.T, dir string, first ...*api.Device) *rival {
 	t.Helper()
 	r := &rival{
@@ -66,7 +66,7 @@ func (r *rival) register(ctx context.Context) error {
 	return registerAs(ctx, r.dir, r.endpoint, r.resource)
 }
 
-// kill ends the plugin as a crash does. Its socket stays.
+// kill ends the plugin like a crash. Its socket remains.
 func (r *rival) kill() {
 	r.listener.SetUnlinkOnClose(false)
 	r.server.Stop()
@@ -90,7 +90,7 @@ func registerAs(ctx context.Context, dir, endpoint, resource string) error {
 }
 
 // accepting waits until a socket accepts connections. A server binds its socket before it listens, and gRPC would wait
-// long after a refusal.
+// long after a refused connection.
 func accepting(ctx context.Context, path string) error {
 	for tick := time.Tick(time.Millisecond); ; {
 		conn, err := net.Dial("unix", path)
@@ -136,7 +136,7 @@ func (r *rival) PreStartContainer(context.Context, *api.PreStartContainerRequest
 	return &api.PreStartContainerResponse{}, r.prestart()
 }
 
-// onNode is a device on a NUMA node, or on none if the number is negative.
+// onNode returns a device on a NUMA node, or on none if the number is negative.
 func onNode(id string, node int64) *api.Device {
 	d := &api.Device{ID: id, Health: api.Healthy}
 	if node >= 0 {

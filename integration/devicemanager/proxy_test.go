@@ -22,8 +22,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// moment is a point where the proxy can hold a call between the device manager and a plugin. Either one side has asked
-// and the other has not heard of it yet, or the other has answered and the first does not know.
+// moment is a point at which the proxy can hold a call between the device manager and a plugin. Either one side has
+// sent a request that the other has not received, or the other has answered and the first does not know.
 type moment string
 
 // The moments of a plugin's life.
@@ -39,18 +39,19 @@ const (
 	streamEnded      moment = "ListAndWatch ended" // by the plugin
 )
 
-// realSocket is the socket of a device manager behind a proxy. The kubelet's sweep removes it like any socket. No other
-// process looks at dot files.
+// realSocket is the socket of a device manager behind a proxy. The kubelet's clean-up removes it like any socket. Other
+// processes ignore dot files.
 const realSocket = ".kubelet.sock"
 
-// proxy stands between the device manager of a node and its plugins, so that the test can act at an exact moment of a
-// call, and not at some time near it.
+// proxy is a proxy between the device manager of a node and its plugins, so that the test can act at an exact moment of
+// a call.
 //
-// It has kubelet.sock, and one socket of its own for each endpoint that is registered. Its socket has the same name with
-// a dot before it, and is the one that the device manager hears of. Each connection to it is one connection to the other
-// side, made before the first byte is read. If that fails, as when a plugin's socket is gone, so does this one. If one
-// side leaves, the proxy leaves the other. All files stay in the one directory, so that the kubelet's sweep and its
-// checkpoint are at their usual places. To a plugin the kubelet is the process of the test, over all restarts.
+// It serves kubelet.sock, and a socket for each registered endpoint. This socket has the endpoint's name with a leading
+// dot, and is the one that the device manager knows. For each connection it opens one connection to the other side
+// before it reads the first byte. If this fails, for example because a plugin's socket is gone, the connection fails
+// too. If one side disconnects, the proxy disconnects from the other. All files are in one directory, so that the
+// kubelet's clean-up and checkpoint use the usual paths. For a plugin, the kubelet is the test process across all
+// restarts.
 type proxy struct {
 	dir string
 
@@ -77,8 +78,7 @@ func behindProxy(t *testing.T, o Options) (*Kubelet, *proxy) {
 	return newNode(t, o), p
 }
 
-// offeredByProxy is a node with a daemon, a proxy between the two, and its
-// widgets visible.
+// offeredByProxy returns a node with a daemon, a proxy between the two, and visible widgets.
 func offeredByProxy(t *testing.T, o Options, hardware []widget) (*Kubelet, *daemon, *proxy) {
 	t.Helper()
 	k, p := behindProxy(t, o)
@@ -88,14 +88,13 @@ func offeredByProxy(t *testing.T, o Options, hardware []widget) (*Kubelet, *daem
 	return k, d, p
 }
 
-// boot makes kubelet.sock for a kubelet that has just begun to listen, and has
-// swept the directory.
+// boot creates kubelet.sock for a kubelet that listens and has cleaned up its directory.
 func (p *proxy) boot() error {
 	return p.serve("kubelet.sock", realSocket, func(s *grpc.Server) { api.RegisterRegistrationServer(s, registry{proxy: p}) })
 }
 
-// stop ends all connections before the next kubelet listens, so that none of them leads to it. The sockets stay, as
-// those of a killed process, until that kubelet sweeps them.
+// stop ends all connections before the next kubelet listens, so that no connection leads to that kubelet. The sockets
+// remain, like those of a killed process, until that kubelet removes them.
 func (p *proxy) stop() {
 	p.mu.Lock()
 	servers := p.servers
@@ -106,8 +105,7 @@ func (p *proxy) stop() {
 	}
 }
 
-// serve takes connections at a socket of the directory, each for one to another
-// of its sockets.
+// serve accepts connections at a socket of the directory, and connects each to another socket there.
 func (p *proxy) serve(front, back string, register func(*grpc.Server)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,13 +125,13 @@ func (p *proxy) serve(front, back string, register func(*grpc.Server)) error {
 	return nil
 }
 
-// registry is the device manager as a plugin sees it.
+// registry is the device manager as plugins see it.
 type registry struct {
 	api.UnimplementedRegistrationServer
 	*proxy
 }
 
-// Register has the device manager know the plugin by the proxy's endpoint.
+// Register registers the plugin with the proxy's endpoint.
 func (p registry) Register(ctx context.Context, req *api.RegisterRequest) (*api.Empty, error) {
 	endpoint, r := "."+req.Endpoint, relay{proxy: p.proxy, resource: req.ResourceName}
 	err := p.serve(endpoint, req.Endpoint, func(s *grpc.Server) { api.RegisterDevicePluginServer(s, r) })
@@ -194,14 +192,14 @@ func forward[Q, A any](ctx context.Context, r relay, method string, req Q, call 
 	return answer, err
 }
 
-// hold is a call that waits, or will.
+// hold is a call that waits or will wait.
 type hold struct {
 	moment   moment
-	reached  chan struct{} // closed when it waits
-	released chan struct{} // closed when it may go on
+	reached  chan struct{} // closed when the call waits
+	released chan struct{} // closed when the call may continue
 }
 
-// hold has the next call for the widgets wait that comes to a moment.
+// hold makes the next call for the widgets wait at a moment.
 func (p *proxy) hold(m moment) *hold {
 	h := &hold{moment: m, reached: make(chan struct{}), released: make(chan struct{})}
 	p.mu.Lock()
@@ -210,7 +208,7 @@ func (p *proxy) hold(m moment) *hold {
 	return h
 }
 
-// release lets the call go on.
+// release lets the call continue.
 func (h *hold) release() { close(h.released) }
 
 // await waits until the call waits.
@@ -223,8 +221,7 @@ func (h *hold) await(t *testing.T) {
 	}
 }
 
-// pass waits where a call is to be held. If the caller leaves, the call goes on
-// to its end.
+// pass waits if the call is to be held. If the caller disconnects, the call still continues to its end.
 func (r relay) pass(ctx context.Context, m moment) {
 	if r.resource != widgetResource {
 		return
@@ -243,22 +240,22 @@ func (r relay) pass(ctx context.Context, m moment) {
 	}
 }
 
-// editLists has a function change each list on its way to the device manager.
+// editLists sets a function that changes each list on its way to the device manager.
 func (p *proxy) editLists(edit func(*api.ListAndWatchResponse)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.edit = edit
 }
 
-// hearLists sets the function that gets each list as the plugin has sent it, with its resource and its number in the
-// stream, from 0.
+// hearLists sets a function that gets each list as the plugin has sent it, with its resource and its index in the
+// stream.
 func (p *proxy) hearLists(hear func(resource string, nth int, list *api.ListAndWatchResponse)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hear = hear
 }
 
-// ears are what hears a list, and then changes it.
+// ears returns the functions of hearLists and editLists.
 func (p *proxy) ears() (hear func(string, int, *api.ListAndWatchResponse), edit func(*api.ListAndWatchResponse)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,7 +268,7 @@ type through struct {
 	back string
 }
 
-// link is what a connection goes to.
+// link is the connection to the other side.
 type link struct {
 	credentials.AuthInfo
 	other *grpc.ClientConn
@@ -306,18 +303,18 @@ func (c through) ServerHandshake(front net.Conn) (net.Conn, credentials.AuthInfo
 	return &linked{Conn: front, other: other}, link{AuthInfo: info, other: other}, nil
 }
 
-// linked is a connection whose end is that of the one behind it.
+// linked is a connection that ends together with the one behind it.
 type linked struct {
 	net.Conn
 	other *grpc.ClientConn
 }
 
-// Close closes both.
+// Close closes both connections.
 func (l *linked) Close() error { return errors.Join(l.Conn.Close(), l.other.Close()) }
 
-// otherSide is where a call goes.
+// otherSide returns the connection to which a call is forwarded.
 func otherSide(ctx context.Context) *grpc.ClientConn {
-	p, _ := peer.FromContext(ctx) // there is one in each call
+	p, _ := peer.FromContext(ctx) // every call has a peer
 	return p.AuthInfo.(link).other
 }
 

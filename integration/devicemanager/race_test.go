@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// A stream that ends late for the device manager ends the newest one of the resource, of any plugin (Kubernetes issue
-// 121994, until 1.36). So the test does not wait between the end of an endpoint and the next. An endpoint that was cut
-// off has to come back, in each round.
+// If a stream ends late, the device manager ends the newest stream of the resource, of any plugin (Kubernetes issue
+// 121994, until 1.36). So the test does not wait between the end of an endpoint and the next one. An endpoint that was
+// disconnected must return in each round.
 func TestRestartedAtOnce(t *testing.T) {
 	const rounds = 50
 	for name, again := range map[string]func(k *Kubelet, d *daemon){
@@ -21,7 +21,7 @@ func TestRestartedAtOnce(t *testing.T) {
 			d.stop()
 			d.start()
 		},
-		"unheard": func(k *Kubelet, d *daemon) { // the kubelet hears of the end of one when it hears of the next
+		"unheard": func(k *Kubelet, d *daemon) { // the kubelet processes the end of one endpoint and the start of the next together
 			d.must(k.Signal(syscall.SIGSTOP))
 			d.kill()
 			unlinkOwn(d)
@@ -34,7 +34,7 @@ func TestRestartedAtOnce(t *testing.T) {
 			})
 			d.must(k.Signal(syscall.SIGCONT))
 		},
-		"reloaded": func(_ *Kubelet, d *daemon) { // twice, so that the second one meets an endpoint that has not registered yet
+		"reloaded": func(_ *Kubelet, d *daemon) { // twice, so that the second reload finds an endpoint that has not registered yet
 			for n := range 2 {
 				d.reload(permitted(n))
 				d.awaitReady()

@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// Age moves the time at which the plugin of a resource left back by that much. The device manager forgets a plugin once
-// that time is longer ago than its grace period (pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod). No test
-// waits for that.
+// Age moves the time at which the plugin of a resource ended into the past. The device manager forgets a plugin after a
+// grace period (pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod). No test waits for that.
 //
-// The device manager keeps the time private, in ManagerImpl.endpoints[resource].e. That field is an *endpointImpl, and
-// its stopTime is zero while the plugin is there. The names are the same in all releases. If one is missing, Age panics
-// with its name, and the process ends.
+// The time is in the private field ManagerImpl.endpoints[resource].e. It is an *endpointImpl, whose stopTime is zero
+// while the plugin is connected. The names are the same in all releases. If one is missing, Age panics with its name,
+// and the process ends.
 func (n *Node) Age(resource string, by time.Duration) error {
 	fields := reflect.ValueOf(n.manager).Elem()
 	mu := (*sync.Mutex)(fields.FieldByName("mutex").Addr().UnsafePointer())

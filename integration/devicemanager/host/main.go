@@ -14,13 +14,13 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// Env names the environment variable that makes a test binary a stand-in. Its value is the options as JSON.
+// Env is the environment variable that makes a test binary a simulated kubelet. Its value has the options as JSON.
 const Env = "METALPLUG_DM_OPTIONS"
 
-// Requested says whether this process was started as a stand-in.
+// Requested reports whether this process was started as a simulated kubelet.
 func Requested() bool { return os.Getenv(Env) != "" }
 
-// Main is the stand-in that Env describes. The result is its exit status.
+// Main runs the simulated kubelet that Env describes. It returns the exit status.
 func Main() int {
 	var o protocol.Options
 	if err := json.Unmarshal([]byte(os.Getenv(Env)), &o); err != nil {

@@ -3,8 +3,8 @@
 // Package host runs the kubelet's real device manager, with the real topology manager and PodResources server, in
 // directories of its own.
 //
-// It follows the start of the kubelet: it reads the checkpoint, cleans the directory, listens, and admits the first batch
-// of pods before sources are ready. A signal ends it, as it ends the kubelet, and it stops and unlinks nothing. A crash
+// Like the kubelet, it reads the checkpoint, cleans the directory, listens, and admits the first batch of pods before
+// its sources are ready. A signal ends it like the kubelet. It then neither stops anything nor removes sockets. A crash
 // of the device manager is a crash of the process.
 package host
 
@@ -29,8 +29,7 @@ import (
 // source is the only source of pods.
 const source = "api"
 
-// Node is a node whose kubelet consists of the device manager. Safe for
-// concurrent use.
+// Node is a node whose kubelet consists of the device manager. Safe for concurrent use.
 type Node struct {
 	manager  *devicemanager.ManagerImpl
 	topology topologymanager.Manager
@@ -40,7 +39,7 @@ type Node struct {
 	sock     time.Time  // when kubelet.sock accepted connections
 }
 
-// Start starts the device manager of a node. The pods of the first batch are not admitted yet. FirstBatch does that.
+// Start starts the device manager of a node. The pods of the first batch are admitted later, by FirstBatch.
 func Start(o protocol.Options) (*Node, error) {
 	n := &Node{ready: config.NewSourcesReady(func(seen sets.Set[string]) bool { return seen.Has(source) })}
 	var err error
@@ -85,17 +84,17 @@ func numaNodes(n int) []cadvisor.Node {
 	return nodes
 }
 
-// Listening is when kubelet.sock accepted connections.
+// Listening returns the time when kubelet.sock accepted connections.
 func (n *Node) Listening() time.Time { return n.sock }
 
-// FirstBatch admits the pods that were on the node before the kubelet started, as the kubelet does. The device manager
-// recognizes running containers as long as sources are not ready. FirstBatch calls admitted for each pod and makes
+// FirstBatch admits the pods that were on the node before the kubelet started, like the kubelet. The device manager
+// recognises running containers only until the sources are ready. FirstBatch calls admitted for each pod and makes
 // sources ready at the end.
 func (n *Node) FirstBatch(pods []protocol.Pod, admitted func(uid string, why *protocol.Rejection)) {
 	api := make([]*v1.Pod, 0, len(pods))
 	for _, p := range pods {
 		pod := newPod(p)
-		n.pods.add(pod) // all of them, or the first admission would free the others' devices
+		n.pods.add(pod) // all pods are added first, because otherwise the first admission would free the devices of the others
 		api = append(api, pod)
 	}
 	for _, pod := range api {
@@ -104,7 +103,7 @@ func (n *Node) FirstBatch(pods []protocol.Pod, admitted func(uid string, why *pr
 	n.ready.AddSource(source)
 }
 
-// Admit admits a new pod. It returns the rejection, or nil.
+// Admit admits a new pod. It returns a rejection, or nil.
 func (n *Node) Admit(p protocol.Pod) *protocol.Rejection {
 	pod := newPod(p)
 	n.pods.add(pod)
@@ -122,8 +121,8 @@ func (n *Node) admit(pod *v1.Pod) *protocol.Rejection {
 	return &protocol.Rejection{Reason: result.Reason, Message: result.Message}
 }
 
-// Remove ends a pod. The device manager notices at its next look, as ever.
+// Remove ends a pod. The device manager notices this at its next check, as usual.
 func (n *Node) Remove(uid string) { n.pods.remove(uid) }
 
-// Stop stops the device manager in good order, which the kubelet never does.
+// Stop stops the device manager correctly, which a real kubelet never does.
 func (n *Node) Stop() error { return stopManager(n.manager) }

@@ -16,16 +16,15 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
 )
 
-// podDevices shows the device manager to the PodResources server as the
-// kubelet's container manager does.
+// podDevices gives the PodResources server access to the device manager, like the kubelet's container manager.
 type podDevices struct{ *devicemanager.ManagerImpl }
 
-// GetDevices lists what a container holds.
+// GetDevices returns the devices of a container.
 func (p podDevices) GetDevices(uid, container string) []*api.ContainerDevices {
 	return containerDevices(p.ManagerImpl.GetDevices(uid, container))
 }
 
-// GetAllocatableDevices lists what is healthy.
+// GetAllocatableDevices returns the healthy devices.
 func (p podDevices) GetAllocatableDevices() []*api.ContainerDevices {
 	return containerDevices(p.ManagerImpl.GetAllocatableDevices())
 }
@@ -51,8 +50,7 @@ func containerDevices(all devicemanager.ResourceDeviceInstances) []*api.Containe
 	return out
 }
 
-// nothing stands for the managers of CPUs, memory and claims, which the
-// stand-in does not have.
+// nothing replaces the managers of CPUs, memory and claims, which do not exist here.
 type nothing struct{}
 
 func (nothing) GetCPUs(string, string) []int64                  { return nil }
@@ -63,8 +61,8 @@ func (nothing) GetDynamicResources(*v1.Pod, *v1.Container) []*api.DynamicResourc
 	return nil
 }
 
-// servePodResources serves the PodResources API on a socket with the kubelet's
-// own server and rate limit, until the process ends.
+// servePodResources serves the PodResources API on a socket with the kubelet's server and rate limit, until the process
+// ends.
 func servePodResources(socket string, pods *podList, m *devicemanager.ManagerImpl) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		return fmt.Errorf("create directory of PodResources: %w", err)
@@ -79,6 +77,6 @@ func servePodResources(socket string, pods *podList, m *devicemanager.ManagerImp
 	server := newPodResources(podresources.PodResourcesProviders{
 		Pods: pods, Devices: podDevices{m}, Cpus: nothing{}, Memory: nothing{}, DynamicResources: nothing{},
 	})
-	go func() { _ = server.Serve(l) }() // ends with the process, as the kubelet's does
+	go func() { _ = server.Serve(l) }() // ends with the process, like the kubelet's server
 	return nil
 }

@@ -22,14 +22,14 @@ type podList struct {
 	pods []*v1.Pod
 }
 
-// GetActivePods is what the device manager and PodResources ask for.
+// GetActivePods returns the pods for the device manager and PodResources.
 func (l *podList) GetActivePods() []*v1.Pod {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return append([]*v1.Pod(nil), l.pods...)
 }
 
-// GetPods is the same here, because a pod that has ended is gone.
+// GetPods returns the same, because an ended pod is removed.
 func (l *podList) GetPods() []*v1.Pod { return l.GetActivePods() }
 
 // GetPodByName implements PodResources' Get.
@@ -109,8 +109,8 @@ func newContainers(list []protocol.Container) []v1.Container {
 	return out
 }
 
-// runtimeView is the answer of the container runtime to a kubelet that starts. It lists the containers that exist, and
-// which of them run.
+// runtimeView returns the answer of the container runtime to a starting kubelet. It lists the existing containers and
+// the running ones.
 func runtimeView(pods []protocol.Pod) (containermap.ContainerMap, sets.Set[string]) {
 	known, running := containermap.NewContainerMap(), sets.New[string]()
 	for _, p := range pods {

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// session is a node with the test that talks to it.
+// session is a node with a connection to the test.
 type session struct {
 	node  *Node
 	batch func()     // admits the first batch, once
@@ -23,8 +23,8 @@ type session struct {
 	out   *json.Encoder
 }
 
-// Serve starts a node and answers requests until in ends. The first batch of
-// pods is admitted beside that, o.FirstBatch after kubelet.sock.
+// Serve starts a node and answers requests until in ends. The first batch of pods is admitted in parallel, o.FirstBatch
+// after kubelet.sock.
 func Serve(o protocol.Options, in io.Reader, out io.Writer) error {
 	s := &session{out: json.NewEncoder(out)}
 	var err error
@@ -35,7 +35,7 @@ func Serve(o protocol.Options, in io.Reader, out io.Writer) error {
 	s.batch = sync.OnceFunc(func() { s.firstBatch(o.Pods) })
 	switch {
 	case len(o.Pods) == 0:
-		go s.batch() // the order makes no difference to a test
+		go s.batch() // the order does not matter to a test
 	case o.FirstBatch >= 0:
 		time.AfterFunc(o.FirstBatch, s.batch)
 	}
@@ -45,7 +45,7 @@ func Serve(o protocol.Options, in io.Reader, out io.Writer) error {
 	return s.loop(in)
 }
 
-// watch writes the capacity each time it changes, until the process ends.
+// watch sends the capacity each time it changes, until the process ends.
 func (s *session) watch() {
 	last := map[string]protocol.Counts{}
 	for range time.Tick(time.Millisecond) {
@@ -88,8 +88,8 @@ func (s *session) stop(r protocol.Request) error {
 	return err
 }
 
-// send writes one line. A line that cannot be written is lost. Its reader has gone then, and the end of stdin ends the
-// process.
+// send writes one line. A line that cannot be written is lost. In that case the reader has ended, and the end of stdin
+// ends the process.
 func (s *session) send(r protocol.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

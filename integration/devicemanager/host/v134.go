@@ -16,8 +16,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/config"
 )
 
-// newManager is the constructor behind devicemanager.NewManagerImpl, which
-// takes a path; the exported one knows only /var/lib/kubelet/device-plugins.
+// newManager is the unexported constructor that devicemanager.NewManagerImpl uses. It takes a path, while the exported
+// one always uses /var/lib/kubelet/device-plugins.
 //
 //go:linkname newManager k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
 func newManager(socket string, nodes []cadvisor.Node, store topologymanager.Store) (*devicemanager.ManagerImpl, error)

@@ -18,8 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/config"
 )
 
-// linkedManager is the constructor behind devicemanager.NewManagerImpl, which
-// takes a path; the exported one knows only /var/lib/kubelet/device-plugins.
+// linkedManager is the unexported constructor that devicemanager.NewManagerImpl uses. It takes a path, while the
+// exported one always uses /var/lib/kubelet/device-plugins.
 //
 //go:linkname linkedManager k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
 func linkedManager(logger klog.Logger, socket string, nodes []cadvisor.Node, store topologymanager.Store) (*devicemanager.ManagerImpl, error)

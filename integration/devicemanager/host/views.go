@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// Capacity is what the node's status would say now.
+// Capacity returns the capacities that the node's status would show now.
 func (n *Node) Capacity() map[string]protocol.Counts {
 	capacity, allocatable, _ := n.manager.GetCapacity()
 	out := map[string]protocol.Counts{}
@@ -28,8 +28,8 @@ func (n *Node) Capacity() map[string]protocol.Counts {
 	return out
 }
 
-// Wait waits until a resource reads as wanted and returns since when, to the millisecond. It polls, because the device
-// manager notifies no one.
+// Wait waits until a resource has the given counts, and returns the time since when, with a resolution of 1 ms. It
+// polls, because the device manager sends no notifications.
 func (n *Node) Wait(resource string, want protocol.Counts, timeout time.Duration) (time.Time, error) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -47,7 +47,7 @@ func (n *Node) Wait(resource string, want protocol.Counts, timeout time.Duration
 }
 
 // Devices returns all devices of the last ListAndWatch message of each resource. The device manager keeps them private.
-// It shows counts, and IDs only of the healthy ones.
+// It only exports counts, and the IDs of healthy devices.
 func (n *Node) Devices() []protocol.Device {
 	fields := reflect.ValueOf(n.manager).Elem()
 	mu := (*sync.Mutex)(fields.FieldByName("mutex").Addr().UnsafePointer())
@@ -57,7 +57,7 @@ func (n *Node) Devices() []protocol.Device {
 	return flatten(*all)
 }
 
-// Assigned are the devices that a container holds.
+// Assigned returns the devices of a container.
 func (n *Node) Assigned(uid, container string) []protocol.Device {
 	return flatten(n.manager.GetDevices(uid, container))
 }
@@ -83,7 +83,7 @@ func numaOf(t *pluginapi.TopologyInfo) []int64 {
 	return nodes
 }
 
-// Status is the health of a pod's devices as its status shows it.
+// Status returns the health of a pod's devices as its status shows it.
 func (n *Node) Status(uid string) ([]protocol.Device, error) {
 	pod, err := n.pods.find(uid)
 	if err != nil {
@@ -105,8 +105,7 @@ func (n *Node) Status(uid string) ([]protocol.Device, error) {
 	return out, nil
 }
 
-// Run gets what a container start needs, which calls PreStartContainer of its
-// plugins.
+// Run starts a container, which calls PreStartContainer of its plugins, and returns what the container gets.
 func (n *Node) Run(uid, container string) (*protocol.RunOptions, error) {
 	pod, c, err := n.pods.container(uid, container)
 	if err != nil {
@@ -122,7 +121,7 @@ func (n *Node) Run(uid, container string) (*protocol.RunOptions, error) {
 func newRunOptions(opts *devicemanager.DeviceRunContainerOptions) *protocol.RunOptions {
 	out := &protocol.RunOptions{Env: map[string]string{}, Annotations: map[string]string{}}
 	if opts == nil {
-		return out // the device manager has nothing to add
+		return out // the device manager adds nothing
 	}
 	for _, e := range opts.Envs {
 		out.Env[e.Name] = e.Value

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protocol defines the messages between a test and a kubelet stand-in. A message is one JSON object a line. The
-// stand-in reads requests on its stdin, and writes replies and events to its stdout. A reply carries the ID of its
-// request, and requests may overlap. The end of stdin ends the stand-in.
+// Package protocol defines the messages between a test and a simulated kubelet. A message is one JSON object on one
+// line. The simulated kubelet reads requests from its stdin, and writes replies and events to its stdout. A reply
+// carries the ID of its request, and requests may overlap. It ends when its stdin ends.
 package protocol
 
 import "time"
 
-// Options describes the node that a stand-in is the kubelet of.
+// Options describes the node of a simulated kubelet.
 type Options struct {
 	DevicePlugins  string        `json:"devicePlugins"`            // directory of kubelet.sock and the checkpoint
 	Socket         string        `json:"socket,omitempty"`         // in that directory, instead of kubelet.sock
 	PodResources   string        `json:"podResources"`             // socket of the PodResources API, or empty for none
 	TopologyPolicy string        `json:"topologyPolicy,omitempty"` // as in the kubelet's configuration, "none" if empty
 	NUMANodes      int           `json:"numaNodes,omitempty"`      // nodes 0..n-1, or one node if zero
-	Pods           []Pod         `json:"pods,omitempty"`           // pods of the first batch, with what the runtime knows of them
-	FirstBatch     time.Duration `json:"firstBatch,omitempty"`     // from kubelet.sock to the first batch of pods, or negative for OpBatch
+	Pods           []Pod         `json:"pods,omitempty"`           // pods of the first batch, with their state in the runtime
+	FirstBatch     time.Duration `json:"firstBatch,omitempty"`     // time from kubelet.sock to the first batch of pods, or negative for OpBatch
 	Verbosity      int           `json:"verbosity,omitempty"`      // klog -v
-	Watch          bool          `json:"watch,omitempty"`          // an event each time the capacity changes
+	Watch          bool          `json:"watch,omitempty"`          // send an event each time the capacity changes
 }
 
-// Pod is a pod as far as the device manager cares.
+// Pod has the parts of a pod that the device manager uses.
 type Pod struct {
 	UID        string      `json:"uid"`
 	Namespace  string      `json:"namespace"`
@@ -29,7 +29,7 @@ type Pod struct {
 	Containers []Container `json:"containers"`
 }
 
-// Container is one container of a pod and what the container runtime says of it.
+// Container is a container of a pod, with its state in the container runtime.
 type Container struct {
 	Name        string           `json:"name"`
 	Limits      map[string]int64 `json:"limits,omitempty"`
@@ -40,8 +40,7 @@ type Container struct {
 // State is the state of a container in the runtime when the kubelet starts.
 type State string
 
-// The states that a runtime reports. A crash-looping container is Exited, and
-// so is an init container that has done its work.
+// The states that a runtime reports. A container in a crash loop is Exited, and so is a finished init container.
 const (
 	Absent  State = ""
 	Running State = "running"
@@ -57,16 +56,16 @@ const (
 	OpDevices  Op = "devices"  // Reply.Devices has all, healthy or not
 	OpAdmit    Op = "admit"    // Request.Pod, and the reason in Reply.Rejected if it was rejected
 	OpRemove   Op = "remove"   // Request.UID leaves the node
-	OpRun      Op = "run"      // Request.UID, .Container. It does the start of a container and calls PreStartContainer
+	OpRun      Op = "run"      // Request.UID, .Container; starts the container, which calls PreStartContainer
 	OpAssigned Op = "assigned" // Request.UID, .Container, and the answer in Reply.Devices
 	OpStatus   Op = "status"   // Request.UID, and Reply.Devices with the health that the pod's status shows
 	OpWait     Op = "wait"     // until Request.Resource reads Request.Want or Request.Timeout has passed
 	OpBatch    Op = "batch"    // admit the first batch now
-	OpAge      Op = "age"      // the plugin of Request.Resource, which has gone, went Request.By earlier
-	OpStop     Op = "stop"     // stop the manager in good order and exit
+	OpAge      Op = "age"      // the plugin of Request.Resource, which has ended, ended Request.By earlier
+	OpStop     Op = "stop"     // stop the manager correctly and exit
 )
 
-// Request asks the stand-in for something.
+// Request is a request to the simulated kubelet.
 type Request struct {
 	ID        int           `json:"id"`
 	Op        Op            `json:"op"`
@@ -79,12 +78,12 @@ type Request struct {
 	By        time.Duration `json:"by,omitempty"`
 }
 
-// Reply answers the request of the same ID. With ID 0 it is an event.
+// Reply answers the request with the same ID. With ID 0 it is an event.
 type Reply struct {
 	ID        int               `json:"id,omitempty"`
 	Event     Event             `json:"event,omitempty"`
 	Time      time.Time         `json:"time"`
-	SinceSock time.Duration     `json:"sinceSock"` // since kubelet.sock accepted connections
+	SinceSock time.Duration     `json:"sinceSock"` // time since kubelet.sock accepted connections
 	Error     string            `json:"error,omitempty"`
 	Rejected  *Rejection        `json:"rejected,omitempty"`
 	UID       string            `json:"uid,omitempty"`
@@ -93,7 +92,7 @@ type Reply struct {
 	Run       *RunOptions       `json:"run,omitempty"`
 }
 
-// Event names a Reply without a request.
+// Event is the name of a Reply without a request.
 type Event string
 
 // The events.
@@ -104,7 +103,7 @@ const (
 	EventCapacity  Event = "capacity"  // Reply.Resources changed, only with Options.Watch
 )
 
-// Rejection is the end of a pod. Its status becomes Failed with these.
+// Rejection is the reason why a pod is not admitted. Its status becomes Failed with this reason and message.
 type Rejection struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
@@ -113,7 +112,7 @@ type Rejection struct {
 // Error makes a rejection an error.
 func (r *Rejection) Error() string { return r.Reason + ": " + r.Message }
 
-// Counts is what the node's status would say of a resource.
+// Counts are the counts of a resource in the node's status.
 type Counts struct {
 	Capacity    int64 `json:"capacity"`
 	Allocatable int64 `json:"allocatable"`
@@ -127,7 +126,7 @@ type Device struct {
 	NUMA     []int64 `json:"numa,omitempty"`
 }
 
-// RunOptions is what the device manager adds to a container.
+// RunOptions has everything that the device manager adds to a container.
 type RunOptions struct {
 	Env         map[string]string `json:"env,omitempty"`
 	Nodes       []Node            `json:"nodes,omitempty"`

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command dm is the kubelet's device manager as a program, for a machine that has no kubelet. It reads requests from
-// stdin and writes replies to stdout, one JSON object a line (see package protocol). It runs until its stdin ends or a
-// signal comes. Both cut all connections as the end of a kubelet does.
+// Command dm is the kubelet's device manager as a program, for machines without a kubelet. It reads requests from stdin
+// and writes replies to stdout, one JSON object on each line (see package protocol). It runs until its stdin ends or it
+// gets a signal. Both close all connections, like the end of a kubelet.
 package main
 
 import (
@@ -65,7 +65,7 @@ func readPods(path string, o *protocol.Options) error {
 	return nil
 }
 
-// never is an input that neither ends nor says anything.
+// never is an input that never ends and has no data.
 type never struct{}
 
 func (never) Read([]byte) (int, error) { select {} }
