@@ -48,7 +48,7 @@ func logger() (*slog.Logger, *output) {
 	return slog.New(slog.NewTextHandler(o, nil)), o
 }
 
-// entries reads a file of the audit. A line that is torn is not one.
+// entries reads an audit file. It does not count a truncated line.
 func entries(t *testing.T, name string) (all []Entry, torn int) {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -98,7 +98,7 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// TestTornLine checks that a line that a crash has left half written spoils only itself.
+// TestTornLine checks that a line that was truncated by a crash damages only itself.
 func TestTornLine(t *testing.T) {
 	log, _ := logger()
 	dir := t.TempDir()
@@ -117,7 +117,7 @@ func TestTornLine(t *testing.T) {
 
 func TestRotation(t *testing.T) {
 	f := file{name: filepath.Join(t.TempDir(), "audit.jsonl"), size: 100}
-	line := func(n int) []byte { return []byte(fmt.Sprintf("%039d\n", n)) } // two of them have room
+	line := func(n int) []byte { return []byte(fmt.Sprintf("%039d\n", n)) } // two of them fit
 	for n := range 15 {
 		if err := f.append(line(n)); err != nil {
 			t.Fatal(err)
@@ -128,12 +128,12 @@ func TestRotation(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", n, got, err, want)
 		}
 	}
-	if err := f.append(bytes.Repeat([]byte("x"), 200)); err != nil { // more than one file has room for
+	if err := f.append(bytes.Repeat([]byte("x"), 200)); err != nil { // more than fits into one file
 		t.Error(err)
 	}
 }
 
-// full makes a directory one of a full disk, a small one.
+// full mounts a small full disk at a directory.
 func full(t *testing.T, dir string) (mend func()) {
 	t.Helper()
 	mount(t, dir, "1m")
@@ -148,7 +148,7 @@ func full(t *testing.T, dir string) (mend func()) {
 	}
 }
 
-// TestFullDisk checks that no caller waits, and that the entries are written when there is room.
+// TestFullDisk checks that no caller waits, and that the entries are written when there is space again.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	mend := full(t, dir)
@@ -176,8 +176,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestTooMuchForAFullDisk checks that new entries are dropped, and that the next write to the file and the log report how
-// many.
+// TestTooMuchForAFullDisk checks that new entries are dropped, and that the next write to the file and the log report
+// their number.
 func TestTooMuchForAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	mend := full(t, dir)
@@ -216,7 +216,7 @@ func mount(t *testing.T, dir, size string) {
 	})
 }
 
-// TestStopOnAFullDisk checks that entries that are lost are in the journal.
+// TestStopOnAFullDisk checks that lost entries are in the journal.
 func TestStopOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	full(t, dir)
@@ -230,7 +230,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestNothingHalfWritten checks that a disk that is full in the middle of a line keeps none of it.
+// TestNothingHalfWritten checks that no partial line remains if the disk becomes full in the middle of it.
 func TestNothingHalfWritten(t *testing.T) {
 	dir := t.TempDir()
 	mount(t, dir, "8k")
@@ -247,7 +247,7 @@ func TestNothingHalfWritten(t *testing.T) {
 	}
 }
 
-// TestNotedAfterTheEnd checks that a late entry is logged, since nothing writes the file any more.
+// TestNotedAfterTheEnd checks that a late entry is logged, because nothing writes the file any more.
 func TestNotedAfterTheEnd(t *testing.T) {
 	log, said := logger()
 	dir := t.TempDir()

@@ -14,7 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// server has two sockets with host bridges, each with two switches of the same devices, which are the counts of each kind.
+// server has two sockets with host bridges, each with two switches that have the same devices, given as counts of each
+// kind.
 func server(sockets, switches int, each ...int) (items []bundle.Item) {
 	for s := range sockets * switches {
 		for kind, n := range each {
@@ -69,7 +70,7 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// machine makes a random machine of at most eight devices.
+// machine returns a random machine with at most eight devices.
 func machine(r *rand.Rand, kinds int) (items []bundle.Item) {
 	for i := range 1 + r.IntN(8) {
 		item := bundle.Item{ID: fmt.Sprint(i), Kind: r.IntN(kinds), Place: bundle.Place{NUMA: -1}}
@@ -87,7 +88,7 @@ func machine(r *rand.Rand, kinds int) (items []bundle.Item) {
 	return items
 }
 
-// distance returns the distance of two items of a machine: by the class of the lowest node above both, and then its height.
+// distance returns the distance of two items, by the level of their lowest common node and then by its height.
 func distance(all []bundle.Item, a, b bundle.Item) int {
 	common := func(a, b bundle.Item) (n int) {
 		for n < min(len(a.Path), len(b.Path)) && a.Path[n] == b.Path[n] {
@@ -196,7 +197,7 @@ func TestNoChoiceIsBetter(t *testing.T) {
 	}
 }
 
-// BenchmarkMatch takes 16 GPUs, 16 HCAs and 32 disks.
+// BenchmarkMatch uses 16 GPUs, 16 HCAs and 32 disks.
 func BenchmarkMatch(b *testing.B) {
 	items := server(2, 4, 2, 2, 4)
 	for b.Loop() {

@@ -26,7 +26,7 @@ import (
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// The nodes are those of this machine, so that the library can make something of them.
+// The nodes are those of this machine, because the library inspects them.
 const (
 	null = `P: /devices/virtual/mem/null
 N: null
@@ -52,7 +52,7 @@ E: MINOR=5
 
 var thing = config.Resource{Name: resource, Permissions: "rw", Inject: config.InjectCDI}
 
-// bench is specs over a machine with a few devices.
+// bench has specs for a machine with a few devices.
 type bench struct {
 	t         *testing.T
 	dir       string
@@ -85,7 +85,7 @@ func newBench(t *testing.T, hardware string) *bench {
 	return b
 }
 
-// devices waits until the inventory has n devices that are there, and returns them.
+// devices waits until the inventory has n present devices, and returns them.
 func (b *bench) devices(n int) []*inventory.Status {
 	b.t.Helper()
 	limit := time.After(20 * time.Second)
@@ -104,7 +104,7 @@ func (b *bench) devices(n int) []*inventory.Status {
 	}
 }
 
-// allocate has a pod hold a device.
+// allocate makes a pod hold a device.
 func (b *bench) allocate(id string) {
 	b.t.Helper()
 	b.inventory.Allocated(map[string][]string{id: {id}}, "")
@@ -124,7 +124,7 @@ func (b *bench) until(what string, holds func() bool) {
 	}
 }
 
-// load reads the directory as a container runtime does.
+// load reads the directory like a container runtime.
 func (b *bench) load() *library.Cache {
 	b.t.Helper()
 	cache, err := library.NewCache(library.WithSpecDirs(b.dir), library.WithAutoRefresh(false))
@@ -137,7 +137,7 @@ func (b *bench) load() *library.Cache {
 	return cache
 }
 
-// files are the names of all files in the directory, hidden ones too.
+// files returns the names of all files in the directory, including hidden ones.
 func (b *bench) files() string {
 	entries, _ := os.ReadDir(b.dir)
 	var names []string
@@ -204,7 +204,7 @@ func TestFileIsReadableWhateverTheUmask(t *testing.T) {
 	}
 }
 
-// A runtime watches the directory. A change that makes no difference to it must not wake it.
+// A runtime watches the directory. A change that does not concern it must not wake it up.
 func TestSameContentIsNotWrittenAgain(t *testing.T) {
 	b := newBench(t, null)
 	b.update(true)
@@ -245,7 +245,7 @@ func TestOnlyOurFilesAreRemoved(t *testing.T) {
 	}
 }
 
-// A spec without devices would be an error to the runtime.
+// A spec without devices would be an error for the runtime.
 func TestLastDeviceTakesTheFileAlong(t *testing.T) {
 	b := newBench(t, null)
 	b.update(true)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The verdicts are those of IsExtendedResourceName in k8s.io/kubernetes v1.36.3, asked name by name.
+// The expected results are those of IsExtendedResourceName in k8s.io/kubernetes v1.36.3.
 func TestCheckWords(t *testing.T) {
 	long := strings.Repeat("u", 246)
 	domain := strings.TrimSuffix(strings.Repeat(strings.Repeat("d", 60)+".", 4), ".") // 243 bytes
@@ -21,7 +21,7 @@ func TestCheckWords(t *testing.T) {
 			[]string{
 				"nvidia.com/gpu", "gpu.intel.com/i915", "example.com/A_b.c-9", "a/b", "3com.example/x", "localhost/x",
 				"kubernetes.io.example.com/x", "example.com/kubernetes.io", "myrequests.com/x", "example.com/requests.x", "hugepages-2mi/x",
-				domain + "d/x", "a/" + strings.Repeat("n", 63), strings.Repeat("d", 64) + ".a/x", // the rule counts no labels
+				domain + "d/x", "a/" + strings.Repeat("n", 63), strings.Repeat("d", 64) + ".a/x", // the rule does not limit the length of labels
 			},
 			[]string{
 				"", "gpu", "kubernetes.io/x", "node.kubernetes.io/x", "mykubernetes.io/x", "example.com/kubernetes.io/x",

@@ -16,12 +16,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// reference shows every key, commented out, with its default.
+// reference is metalplug.toml, which has every key, commented out, with its default.
 //
 //go:embed metalplug.toml
 var reference string
 
-// tree writes files, by path below a new directory, and returns the directory.
+// tree writes files, by relative path, to a new directory and returns the directory.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,7 +37,7 @@ func tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// good loads a configuration that must have no problem.
+// good loads a configuration that must be valid.
 func good(t *testing.T, text string) Config {
 	t.Helper()
 	c, err := Load(filepath.Join(tree(t, map[string]string{"m.toml": text}), "m.toml"))
@@ -126,7 +126,7 @@ issm = true
 	}
 }
 
-// TestPending checks that each key that a reload does not apply is named.
+// TestPending checks that each key that a reload does not apply is listed.
 func TestPending(t *testing.T) {
 	now := Default()
 	if pending := now.Pending(Default()); pending != nil {
@@ -153,7 +153,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestReloaded checks that a reload applies the resources, and the places where they are written.
+// TestReloaded checks that a reload applies the resources and their positions in the files.
 func TestReloaded(t *testing.T) {
 	now, then := good(t, valid), good(t, "\n\n"+valid)
 	got, name := now.Reloaded(then), then.Resources[0].Name
@@ -165,7 +165,7 @@ func TestReloaded(t *testing.T) {
 	}
 }
 
-// Every key, in every way in which TOML can write it, arrives where it belongs.
+// Every key, in every TOML notation, sets the right field.
 func TestEveryKey(t *testing.T) {
 	c := good(t, `
 builtin = false
@@ -287,7 +287,7 @@ func TestResetDefaults(t *testing.T) {
 	}
 }
 
-// setting is a line of metalplug.toml that is no explanation but a key or a table, commented out.
+// setting matches a line of metalplug.toml with a commented-out key or table.
 var setting = regexp.MustCompile(`(?m)^#(\S)`)
 
 func TestReference(t *testing.T) {
@@ -297,7 +297,7 @@ func TestReference(t *testing.T) {
 	} {
 		c := good(t, text)
 		c.Files, c.places = nil, map[string]*table{}
-		for i := range c.Resources { // what stands in a file is wanted in any case
+		for i := range c.Resources { // resources in a file are not optional
 			if c.Resources[i].Optional != (name == "as it is") {
 				t.Errorf("metalplug.toml %s: resource %s is optional: %v", name, c.Resources[i].Name, c.Resources[i].Optional)
 			}
@@ -330,7 +330,7 @@ func TestReferenceShowsEveryKey(t *testing.T) {
 	}
 }
 
-// The examples at the end are real ones.
+// The examples at the end of the file must be valid.
 func TestReferenceExamples(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(reference) {

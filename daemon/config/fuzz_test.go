@@ -12,8 +12,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// FuzzLoad reads any text as a drop-in. An accepted file must be usable as it is. The error for a refused one must name a
-// line of the file, in one line of printable text.
+// FuzzLoad loads any text as a drop-in. An accepted file must be usable. The error for a rejected file must name a line
+// of the file, in one line of printable text.
 func FuzzLoad(f *testing.F) {
 	f.Add(reference)
 	f.Add(setting.ReplaceAllString(reference, "$1"))
@@ -45,7 +45,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// checkUsable finds what no accepted configuration may have.
+// checkUsable checks conditions that every accepted configuration must meet.
 func checkUsable(t *testing.T, c Config) {
 	t.Helper()
 	if c.Reset.Socket == "" || c.Reset.Holders == "" || c.Reset.Units == "" {
@@ -66,7 +66,7 @@ func checkUsable(t *testing.T, c Config) {
 	}
 }
 
-// FuzzLines holds the scanner of lines against the parser. For every document both find the same number of keys.
+// FuzzLines compares the line scanner with the parser. Both must find the same number of keys in every document.
 func FuzzLines(f *testing.F) {
 	f.Add(setting.ReplaceAllString(reference, "$1"))
 	f.Add("a = [ { b = 1 }, { 'c=' = \"\"\"=\"\"\"\"\" } ] # =\n[ \"d\" . e ]\n[[f]]\n")

@@ -81,7 +81,7 @@ class = "fpga"
 	if got := names(c); !slices.Equal(got, want) {
 		t.Errorf("resources %q, want %q", got, want)
 	}
-	// A resource is overridden key by key, and by the last file that has a key.
+	// A resource is overridden key by key, and the last file that has a key applies.
 	if a := c.Resources[0]; a.Shares != 2 || a.Permissions != "r" {
 		t.Errorf("overridden %+v", a)
 	}
@@ -142,7 +142,7 @@ func TestMissingFile(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(c, Default()) {
 		t.Errorf("without the default file: %+v, %v", c, err)
 	}
-	// The drop-ins are read all the same, with and without a default file.
+	// The drop-ins are read with and without a default file.
 	drop := filepath.Join(dir, "conf.d", "a.toml")
 	if err := os.MkdirAll(filepath.Dir(drop), 0o755); err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestUnreadable(t *testing.T) {
 		"unreadable/m": "unreadable/m: open: permission denied",
 	} {
 		if strings.HasPrefix(name, "unreadable") && os.Geteuid() == 0 {
-			continue // root may read everything. TestPermissionDenied stands in
+			continue // root can read every file; TestPermissionDenied replaces this case
 		}
 		_, err := Load(filepath.Join(dir, name))
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
@@ -234,7 +234,7 @@ func TestNothingConfigured(t *testing.T) {
 	}
 }
 
-// TestCheck checks that a recording that cannot be opened is reported with the line that names it, also in a drop-in.
+// TestCheck checks that a recording that cannot be opened is reported with the line that names it, even in a drop-in.
 func TestCheck(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"good.rec": "P: /devices/virtual/x/x0\nE: SUBSYSTEM=x\n", "bad.rec": "P: /devices/x\nnonsense\n",

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// loaded loads m.toml among files that must have no problem.
+// loaded loads m.toml with other files, which must be valid.
 func loaded(t *testing.T, files map[string]string) Config {
 	t.Helper()
 	c, err := Load(filepath.Join(tree(t, files), "m.toml"))
@@ -70,7 +70,7 @@ func TestPodResourcesFollow(t *testing.T) {
 // A built-in resource is overridden key by key. The other keys stay.
 func TestOverrideBuiltIn(t *testing.T) {
 	want := find(t, Default(), "nvidia.com/gpu")
-	want.Shares, want.Optional, want.Reset.Method = 4, false, None // shared, so that auto comes to nothing
+	want.Shares, want.Optional, want.Reset.Method = 4, false, None // shared, so that auto has no effect
 	got := find(t, good(t, "[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 4\n"), "nvidia.com/gpu")
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("\n%+v, want\n%+v", got, want)
@@ -81,7 +81,7 @@ func TestOverrideBuiltIn(t *testing.T) {
 	}
 }
 
-// The disks are off until a file names them with a scrub, which any of the files may say.
+// The disks are off until a file configures them with a scrub, which may be in another file.
 func TestDisksAreOffUntilNamed(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"in one file":     {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n"},
@@ -97,8 +97,8 @@ func TestDisksAreOffUntilNamed(t *testing.T) {
 	}
 }
 
-// Keys of the tables [resource.reset] and [resource.units] are overridden alone, and what is impossible shows where all files
-// are taken together.
+// Keys of the tables [resource.reset] and [resource.units] are overridden separately, and impossible combinations are
+// detected after all files are merged.
 func TestOverrideNestedKeys(t *testing.T) {
 	main := disk + "[resource.reset]\nscrub = \"zero\"\nwhen = \"release\"\n[resource.units]\ninit = \"a@.service\"\nstart = \"a@.service\"\n"
 	c := loaded(t, map[string]string{
@@ -121,7 +121,7 @@ conf.d/b.toml:3: resource.reset.colour: unknown key; man metalplug.toml lists th
 	}
 }
 
-// A value is found in the file whose value holds.
+// Where returns the position in the file whose value applies.
 func TestWhereOverridden(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"m.toml":        "\n[[resource]]\nname = \"nvidia.com/gpu\"\nexclude = { PCI_SLOT_NAME = \"0000:01:*\" }\n",
@@ -166,7 +166,7 @@ func TestDiskNamedTwice(t *testing.T) {
 	}
 }
 
-// A built-in name yields to another plugin, also where a file overrides a key, unless takeover is set.
+// A built-in name yields to another plugin, even if a file overrides a key, unless takeover is set.
 func TestYields(t *testing.T) {
 	c := good(t, `
 [[resource]]
@@ -191,7 +191,7 @@ reset.scrub = "none"
 	}
 }
 
-// Which block devices a resource of class node takes without naming them shows only with the hardware.
+// Only the hardware shows which block devices a resource of class node matches without naming them.
 func TestScrubUnset(t *testing.T) {
 	for text, want := range map[string]bool{
 		node + "match.DEVNAME = \"/dev/x*\"\n":                          true,

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// The beginnings of resources. The last line is the third. A disk must still set scrub.
+// Beginnings of resources. The last line is the third. A disk must still set scrub.
 const (
 	valid   = "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\n"
 	bundled = "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\n"
 	disk    = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\n"
 )
 
-// problems loads a configuration and returns what is wrong with it, without the directory.
+// problems loads a configuration and returns its problems, without the directory.
 func problems(t *testing.T, text string) string {
 	t.Helper()
 	dir := tree(t, map[string]string{"m.toml": text})
@@ -33,7 +33,7 @@ func problems(t *testing.T, text string) string {
 
 func TestProblems(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
-		// Not TOML at all.
+		// not TOML at all
 		{"no value", "a =\n", `m.toml:1: a: expected value but found '\n' instead; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
 		{"string not closed", "[paths]\nrun = \"/run", `m.toml:2: paths.run: unexpected EOF; expected '"'; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
 		{"one line only", `a = "\`, `m.toml:1: a: invalid escape in string '\�'; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
@@ -311,7 +311,7 @@ m.toml:8: resource.members: "nvidia.com/gpu" is in the bundle "example.com/b" to
 	}
 }
 
-// All problems are found at once and told by line, also where a table is written in several places.
+// All problems are found at once and sorted by line, even if a table is in several places.
 func TestAllProblems(t *testing.T) {
 	got := problems(t, `
 paths.dev = "dev"
@@ -349,7 +349,7 @@ m.toml:22: paths.x: unknown key; man metalplug.toml lists the keys`
 	}
 }
 
-// A long text of a file is shortened in an error.
+// A long text from a file is shortened in an error.
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("ä", 2048)
 	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"gpu\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")

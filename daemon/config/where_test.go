@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWhere checks that each rule is found in the file that has it, in any notation.
+// TestWhere checks that each rule is found in its file, in any notation.
 func TestWhere(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -60,7 +60,7 @@ class = "infiniband"
 			{"example.com/a", "exclude.ID_SERIAL", "t.toml:9"},
 			{"example.com/a", "exclude.PCI_SLOT_NAME", "t.toml:10"},
 			{"example.com/a", "exclude.NONE", "t.toml:8"},
-			{"example.com/b", "name", "conf.d/1.toml:6"}, // which takes the place of the first
+			{"example.com/b", "name", "conf.d/1.toml:6"}, // which replaces the first
 			{"example.com/b", "exclude.PCI_ID", "conf.d/1.toml:7"},
 			{"example.com/c", "match.PCI_ID", "conf.d/1.toml:3"},
 			{"example.com/none", "match", ""},

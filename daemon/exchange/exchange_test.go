@@ -19,12 +19,12 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// TestMain lets the program of the test stand for one that answers, when it was started under that name.
+// TestMain makes the test binary act as a program that answers, if it was started under its name.
 func TestMain(m *testing.M) {
 	answers := map[string]Answer{
 		"echo":   func(_ context.Context, _ int, request []byte) []byte { return append([]byte("answer to "), request...) },
 		"talker": func(context.Context, int, []byte) []byte { return make([]byte, MessageSize+1) },
-		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // until the asker has gone
+		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // until the requester has ended
 			<-ctx.Done()
 			return nil
 		},
@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(Main(name, "is for tests.", func() error { return Serve(answer) }))
 }
 
-// program links the program of the test under a name next to itself, where Direct looks first. It returns the name.
+// program creates a link to the test binary in its directory, where Direct looks first. It returns the name of the
+// link.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	own, err := os.Executable()
@@ -88,7 +89,7 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 	}
 }
 
-// TestByHand starts such a program without a request, and reads what it is.
+// TestByHand starts such a program without a request, and reads its description.
 func TestByHand(t *testing.T) {
 	own, err := os.Executable()
 	if err != nil {
@@ -108,7 +109,7 @@ func TestByHand(t *testing.T) {
 		var stdout, stderr strings.Builder
 		command := exec.Command(path, c.args...)
 		command.Stdout, command.Stderr = &stdout, &stderr
-		_ = command.Run() // its exit code tells
+		_ = command.Run() // the test checks its exit code
 		if code := command.ProcessState.ExitCode(); code != c.code || stdout.String() != c.stdout || stderr.String() != c.stderr {
 			t.Errorf("%q: exit %d, %q, %q", c.args, code, stdout.String(), stderr.String())
 		}
@@ -129,7 +130,7 @@ func TestAskEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// served is what Serve makes of one connection over a socket with a name, as the service manager hands it on.
+// served returns the result of Serve for one connection over a named socket, as from the service manager.
 func served(t *testing.T, request []byte) (answer []byte, err error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -177,12 +178,12 @@ func TestServeRefusesForeignPeers(t *testing.T) {
 	}
 }
 
-// pairOf returns a pair of sockets of which the kernel notes that a user made it.
+// pairOf returns a pair of sockets that a given user created, according to the kernel.
 func pairOf(t *testing.T, uid int) (ends [2]int) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked, so that the thread, which is of another user now, ends with this function
+		runtime.LockOSThread() // never unlocked, so the thread, which now has another user, ends with this function
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
 		if errno != 0 {
 			done <- errno
@@ -198,7 +199,7 @@ func pairOf(t *testing.T, uid int) (ends [2]int) {
 	return ends
 }
 
-// TestActivatedPeer does not ask a socket that another process has put in the place of the one of systemd.
+// TestActivatedPeer checks that a request is not sent to a socket with which another process has replaced systemd's.
 func TestActivatedPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -51,7 +51,7 @@ func TestDamper(t *testing.T) {
 	}
 }
 
-// The memory of a damper does not grow with the number of failures.
+// The memory of a damper must not grow with the number of failures.
 func TestDamperForgets(t *testing.T) {
 	var d Damper
 	now := time.Now()

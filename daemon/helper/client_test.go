@@ -29,10 +29,10 @@ import (
 	"github.com/metalplug/metalplug/integration/exchangetest"
 )
 
-// serve answers on a socket, each connection by itself, as the service manager has it done.
+// serve answers on a socket, each connection separately, like the service manager.
 func serve(t *testing.T, answer func(request []byte) []byte) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short, as the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,19 +42,19 @@ func serve(t *testing.T, answer func(request []byte) []byte) (socket string) {
 		request := make([]byte, exchange.MessageSize)
 		if n, err := unix.Read(fd, request); err == nil && n > 0 {
 			if reply := answer(request[:n]); reply != nil {
-				unix.Write(fd, reply) // the client may not wait for it any more
+				unix.Write(fd, reply) // the client may no longer wait
 			}
 		}
 	})
 	return socket
 }
 
-// resetter is a helper that touches devices. It notes the requests and gives the answers of the test.
+// resetter simulates metalplug-reset. It records the requests and returns the answers of the test.
 type resetter struct {
 	t       *testing.T
 	mu      sync.Mutex
 	asked   []reset.Request
-	answers []reset.Answer // one after the other, the last again and again
+	answers []reset.Answer // returned in order, and the last one repeatedly
 	during  func(reset.Request)
 }
 
@@ -99,7 +99,7 @@ var target = device.Target{
 	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Fingerprint: unknown, Pods: []string{"0c1d"},
 }
 
-// unknown is the fingerprint of what a pod has left.
+// unknown is the fingerprint of a pod's data.
 const unknown = "0000000000000000:00000000000000000000000000000000"
 
 func TestWhatTheHelperIsAsked(t *testing.T) {
@@ -221,8 +221,8 @@ func TestHelperThatDies(t *testing.T) {
 	}
 }
 
-// TestOneThingAtATime makes one request at a time for a disk. A probe does not claim a disk that a pod holds, so it need not
-// wait.
+// TestOneThingAtATime checks that only one request at a time is sent for a disk. A probe does not claim a disk that a
+// pod holds, so it need not wait.
 func TestOneThingAtATime(t *testing.T) {
 	var mu sync.Mutex
 	under := 0
@@ -377,7 +377,7 @@ func TestAskedTogether(t *testing.T) {
 	}
 }
 
-// TestWeHoldNothing does not name a helper of ours that has a disk open to read it.
+// TestWeHoldNothing checks that one of our helpers that reads a disk is not reported as a holder.
 func TestWeHoldNothing(t *testing.T) {
 	null, err := filepath.EvalSymlinks("/sys/dev/char/1:3")
 	if err != nil {

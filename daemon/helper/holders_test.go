@@ -14,7 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// TestReaching takes a process with the controller, the generic node or a partition of a disk open for one with the disk open.
+// TestReaching checks that a process with the controller, the generic node or a partition of a disk open counts as a
+// holder of the disk.
 func TestReaching(t *testing.T) {
 	root := t.TempDir()
 	controller := filepath.Join(root, "devices/pci0000:00/0000:00:01.0/nvme/nvme4")

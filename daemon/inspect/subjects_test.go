@@ -20,7 +20,7 @@ func paths(all []*Subject) string {
 
 func TestSubjects(t *testing.T) {
 	var all subjects
-	// A name may go on with what sorts before the slash ("-") and after it (":").
+	// A name may continue with characters that sort before ("-") or after (":") the slash.
 	for _, path := range []string{"/b", "/a/b/c", "/a", "/a-x", "/a/b", "/a/b-x", "/a:x", "/a/bb", "/c/d/e"} {
 		all.insert(&Subject{udev: &udev.Device{SysPath: path}})
 	}

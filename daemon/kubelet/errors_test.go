@@ -37,7 +37,7 @@ func TestReadable(t *testing.T) {
 	}
 }
 
-// TestWhoDoesNotAnswer checks gRPC's real error for a socket that is not there.
+// TestWhoDoesNotAnswer checks gRPC's error for a missing socket.
 func TestWhoDoesNotAnswer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	want := "ask " + socket + ": connect: no such file or directory"

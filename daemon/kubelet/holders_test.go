@@ -21,13 +21,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// checkpoint is as kubelet v1.36 writes it, with pods of two resources, one by NUMA node and one with shares.
+// checkpoint has the format of kubelet v1.36, with pods of two resources, one by NUMA node and one with shares.
 const checkpoint = `{"Data":{"PodDeviceEntries":[
 {"PodUID":"u1","ContainerName":"c","ResourceName":"example.org/a","DeviceIDs":{"-1":["a1"],"1":["a2"]},"AllocResp":"AA=="},
 {"PodUID":"u2","ContainerName":"c","ResourceName":"example.org/s","DeviceIDs":{"0":["s1::0","s1::1"]},"AllocResp":"AA=="}],
 "RegisteredDevices":{"example.org/a":["a1","a2","a3"]}},"Checksum":1}`
 
-// books is a kubelet that knows which devices its pods hold.
+// books is a kubelet that reports which devices its pods hold.
 type books struct {
 	podresources.UnimplementedPodResourcesListerServer
 	mu   sync.Mutex
@@ -43,7 +43,7 @@ func (b *books) List(context.Context, *podresources.ListPodResourcesRequest) (*p
 	}, nil
 }
 
-// serve lets b answer in a new directory, where a checkpoint is as well.
+// serve serves b in a new directory, which also has a checkpoint.
 func (b *books) serve(t *testing.T) (*grpc.Server, *kubelet.Holders) {
 	t.Helper()
 	return serveBooks(t, b)
@@ -70,7 +70,7 @@ func serveBooks(t *testing.T, b podresources.PodResourcesListerServer) (*grpc.Se
 	return server, &kubelet.Holders{Socket: filepath.Join(dir, "pr.sock"), Dir: dir}
 }
 
-// giving is a kubelet that gives out a device right after its list of holders.
+// giving is a kubelet that allocates a device right after its list of holders.
 type giving struct {
 	books
 	file string // the checkpoint
@@ -84,8 +84,8 @@ func (g *giving) List(ctx context.Context, r *podresources.ListPodResourcesReque
 	return answer, err
 }
 
-// The answer that only the checkpoint names a device holds for minutes. It must not be given for a device that is given
-// out in between.
+// The answer that only the checkpoint names a device is valid for minutes. It must not be given for a device that is
+// allocated in between.
 func TestDeviceGivenWhileTheKubeletIsAsked(t *testing.T) {
 	g := &giving{}
 	_, h := serveBooks(t, g)
@@ -109,8 +109,8 @@ func TestHolders(t *testing.T) {
 	if err != nil || !maps.Equal(first.Holdings, known) {
 		t.Errorf("at first %v, %v, want %v", first, err, known)
 	}
-	known["free"] = kubelet.Free // only after the second time
-	delete(known, "a2")          // answered once
+	known["free"] = kubelet.Free // only after the second query
+	delete(known, "a2")          // returned only once
 	delete(known, "s1")
 	second, err := h.Ask(t.Context(), devices)
 	if err != nil || !maps.Equal(second.Holdings, known) {
@@ -122,8 +122,8 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestBookedIsAllThatTheCheckpointNames has a device that was given out a moment ago, and for which the caller has not
-// asked. When its pod ends at once, no later checkpoint names it, so that it would count as held indefinitely.
+// TestBookedIsAllThatTheCheckpointNames has a device that was allocated a moment ago, and that the caller has not asked
+// for. If its pod ends immediately, no later checkpoint names the device, so it would count as held indefinitely.
 func TestBookedIsAllThatTheCheckpointNames(t *testing.T) {
 	_, h := (&books{}).serve(t)
 	got, err := h.Ask(t.Context(), []string{"free"})
@@ -136,8 +136,8 @@ func TestBookedIsAllThatTheCheckpointNames(t *testing.T) {
 	}
 }
 
-// An ordinary init container is in the checkpoint and never in the list. The list that the kubelet is sent for it makes
-// it write the checkpoint, which must not go on for ever.
+// An ordinary init container is in the checkpoint and never in the list. Sending a list makes the kubelet write the
+// checkpoint again, but this must not be repeated endlessly.
 func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 	_, h := (&books{}).serve(t)
 	file := filepath.Join(h.Dir, "kubelet_internal_checkpoint")
@@ -209,7 +209,7 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
-// The IDs of all devices of the node are not read, and no more than 64 MiB.
+// The IDs of all devices of the node are not read, and at most 64 MiB are read.
 func TestCheckpointThatIsLong(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet_internal_checkpoint")
 	const entries = `{"PodUID":"u1","ResourceName":"example.org/a","DeviceIDs":{"-1":["a1"]},"AllocResp":""}`

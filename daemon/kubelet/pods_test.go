@@ -60,10 +60,10 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// uncounted is a kubelet that does not say what it counts.
+// uncounted is a kubelet that does not report its device list.
 type uncounted struct {
 	podresources.UnimplementedPodResourcesListerServer
-	err error // nil if it does not know the question
+	err error // nil if it does not support the query
 }
 
 func (u uncounted) GetAllocatableResources(ctx context.Context, r *podresources.AllocatableResourcesRequest,
@@ -74,7 +74,8 @@ func (u uncounted) GetAllocatableResources(ctx context.Context, r *podresources.
 	return nil, u.err
 }
 
-// A kubelet before 1.21, or before 1.28 with a feature gate off, never returns its count. Other errors are of another kind.
+// A kubelet before 1.21, or before 1.28 with a feature gate off, never reports its device list. Other errors differ
+// from ErrNotCounted.
 func TestNotCounted(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -11,22 +11,22 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// The exploration visits every state of a small world that events, hardware and crashes can lead to, and holds the promises
-// of a lease in each. The table and the choice of work are the product's. The world around them is a model with a kubelet with two
-// pods, two disks that can take each other's place, a helper, and a state file.
+// The exploration visits every state of a small model world that events, hardware and crashes can lead to, and checks
+// the promises of a lease in each. It uses the table and the choice of work of the product. The model has a kubelet
+// with two pods, two disks that can replace each other, a helper, and a state file.
 
 // explorer visits worlds.
 type explorer struct {
 	rule    lease.Rule
 	index   map[world]int32
 	queue   []world
-	from    []int32   // the first that led to each world
-	next    [][]int32 // from each world, where the daemon, pods and the operator can lead
+	from    []int32   // the first predecessor of each world
+	next    [][]int32 // the successors of each world through the daemon, pods and the operator
 	edges   int
 	current world
-	fair    bool // the step needs neither a crash nor other hardware
+	fair    bool // the current step needs neither a crash nor a hardware change
 	asked   map[question]bool
-	calm    bool // without a crash, other hardware, failure or operator
+	calm    bool // without crashes, hardware changes, failures or the operator
 	broken  string
 }
 
@@ -36,7 +36,7 @@ func (x *explorer) fail(format string, a ...any) {
 	}
 }
 
-// to notes that the world can become w.
+// to records that the current world can become w.
 func (x *explorer) to(w world) {
 	x.edges++
 	w = w.tidy()
@@ -54,7 +54,7 @@ func (x *explorer) to(w world) {
 	}
 }
 
-// apply posts an event to the lease. One that the state does not have is a defect of the table.
+// apply posts an event to the lease. If the state does not have the event, the table is wrong.
 func (x *explorer) apply(w *world, e lease.Event) {
 	e.Proven = x.offerable(*w)
 	x.asked[ask(w.mem, e)] = true
@@ -74,7 +74,7 @@ func (x *explorer) apply(w *world, e lease.Event) {
 	}
 }
 
-// applyUnsaved does the same, and the state file follows only in a step of its own.
+// applyUnsaved does the same, but the state file is written in a later step.
 func (x *explorer) applyUnsaved(w *world, e lease.Event) (saves bool) {
 	before := *w
 	x.apply(w, e)
@@ -84,13 +84,13 @@ func (x *explorer) applyUnsaved(w *world, e lease.Event) (saves bool) {
 	return saves
 }
 
-// offerable reports whether the device may be offered without a tenant, as the inventory tells the lease.
+// offerable reports whether the device may be offered without a tenant, as the inventory reports it to the lease.
 func (x *explorer) offerable(w world) bool {
 	l := w.mem.lease()
 	return !x.rule.Disk || w.proof || l.Residue && x.rule.Scrubs && x.rule.AtStart
 }
 
-// check holds what must be true in every world.
+// check checks the conditions that must be true in every world.
 func (x *explorer) check(w world) {
 	l := w.mem.lease()
 	if w.down {
@@ -121,7 +121,7 @@ func (x *explorer) check(w world) {
 	}
 }
 
-// erase is the helper's erasure.
+// erase simulates an erasure by the helper.
 func (x *explorer) erase(w *world, byHand bool) {
 	c := w.on
 	switch {
@@ -139,7 +139,7 @@ func (x *explorer) erase(w *world, byHand bool) {
 	w.on = blank
 }
 
-// halfErase is an erasure that ends in between.
+// halfErase simulates an interrupted erasure.
 func (x *explorer) halfErase(w *world, byHand bool) {
 	before := w.on
 	if x.erase(w, byHand); before == ofA || before == ofB || before == half {
@@ -149,7 +149,7 @@ func (x *explorer) halfErase(w *world, byHand bool) {
 	}
 }
 
-// visit makes all steps from a world.
+// visit takes all possible steps from a world.
 func (x *explorer) visit(w world) {
 	x.current = w
 	if x.fair = false; !x.calm {
@@ -167,26 +167,26 @@ func (x *explorer) visit(w world) {
 	}
 }
 
-// hardware lets disks come, go and change.
+// hardware adds, removes and changes disks.
 func (x *explorer) hardware(w world) {
 	if !x.rule.Disk {
 		return
 	}
-	n := w // the host writes to a disk that nothing shows as a tenant's
+	n := w // the host writes to a disk that has no known data of a tenant
 	if l := w.mem.lease(); !w.down && w.phase == idle && !l.Held() && !l.Used && !l.Residue && l.Failure == "" {
 		n.on, n.written, n.writtenFile = foreign, true, true
 		x.to(n)
 	}
-	n = w // plugged in again
+	n = w // the disk is plugged in again
 	n.stale, n.staleFile, n.moved, n.opens = true, true, w.phase != idle, false
 	x.to(n)
-	n.on = foreign // it was elsewhere in between
+	n.on = foreign // it was in another machine in between
 	x.to(n)
 	n.replace()
 	x.to(n)
 }
 
-// crashes lets the daemon end, with its helper, and come back.
+// crashes ends the daemon with its helper, and starts it again.
 func (x *explorer) crashes(w world) {
 	if !w.down {
 		n := w
@@ -219,7 +219,7 @@ func (x *explorer) crashes(w world) {
 		x.boots(w, foreign)
 	}
 	x.fair = true
-	n = w // its state is lost
+	n = w // the state is lost
 	n.down, n.mem, n.proof, n.adopted, n.seen, n.stale = false, w.file, false, false, this, false
 	n.print, n.written = unknown, false
 	n.mem = pack(lease.Lease{State: lease.Unproven})
@@ -230,7 +230,7 @@ func (x *explorer) crashes(w world) {
 	x.to(n)
 }
 
-// boots lets the daemon come back after a boot. The disk holds other content by then, or the same.
+// boots starts the daemon after a reboot. The disk then has the same or other content.
 func (x *explorer) boots(w world, on content) {
 	w.written = on != w.on || w.writtenFile
 	w.down, w.mem, w.proof, w.seen, w.stale, w.print, w.on = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile, on
@@ -246,7 +246,7 @@ func (x *explorer) boots(w world, on content) {
 	x.to(w)
 }
 
-// books reads the kubelet's checkpoint, as the daemon does before it serves.
+// books reads the kubelet's checkpoint, like the daemon before it serves.
 func (x *explorer) books(w *world) {
 	l := w.mem.lease()
 	known := slices.Contains(l.Tenants, uids[w.pod])
@@ -254,12 +254,12 @@ func (x *explorer) books(w *world) {
 	case w.pod == noPod:
 	case w.ran && !known: // the state was lost
 		x.apply(w, lease.Event{Name: lease.Listed, Tenants: w.pod.names()})
-	case !l.Held() || l.First(w.pod.names()): // the daemon ended before it could note the Allocate
+	case !l.Held() || l.First(w.pod.names()): // the daemon ended before it could record the Allocate
 		x.apply(w, lease.Event{Name: lease.Allocate})
 	}
 }
 
-// kubelet lets pods come, write and go.
+// kubelet adds and removes pods, and lets them write.
 func (x *explorer) kubelet(w world) {
 	n := w
 	if w.runs {
@@ -286,11 +286,11 @@ func (x *explorer) kubelet(w world) {
 			x.to(n)
 		}
 		for _, pod := range []tenant{podA, podB} {
-			if w.known(pod) { // no pod comes back
+			if w.known(pod) { // a pod never returns
 				continue
 			}
 			n = w
-			if n.mem.lease().Held() { // the kubelet gives only what no pod holds
+			if n.mem.lease().Held() { // the kubelet allocates only devices that no pod holds
 				x.apply(&n, lease.Event{Name: lease.Gone})
 			}
 			x.applyUnsaved(&n, lease.Event{Name: lease.Allocate})
@@ -305,30 +305,30 @@ func (x *explorer) kubelet(w world) {
 	x.startOf(w, w.pod.names())
 	if l := w.mem.lease(); !x.calm {
 		x.startOf(w, nil)
-		if l.Hold == lease.Due { // the checkpoint still names the pods of before
+		if l.Hold == lease.Due { // the checkpoint still names earlier pods
 			x.startOf(w, l.Tenants)
 		}
 	}
 }
 
-// startOf lets a container of the pod start while the checkpoint names these pods.
+// startOf starts a container of the pod while the checkpoint has the given pods.
 func (x *explorer) startOf(w world, names []string) {
 	l := w.mem.lease()
 	if l.Behind(names) {
-		return // the worker refuses it, and the kubelet tries again
+		return // the worker refuses the start, and the kubelet retries
 	}
 	w.job, w.starts, w.first, w.subject, w.given = prepares, w.pod, l.First(names), w.seen, false
 	x.sets(&w, lease.Event{Name: lease.Prepare})
 }
 
-// looks lets the inventory see the hardware.
+// looks makes the inventory inspect the hardware.
 func (x *explorer) looks(w world) {
 	l := w.mem.lease()
 	if w.stale {
 		n := w
 		n.proof = n.proof && w.seen == this && w.on == blank
 		n.stale, n.seen, n.written = false, this, false
-		if n.other = l.Working(); !n.other { // else the worker posts it when it ends
+		if n.other = l.Working(); !n.other { // otherwise the worker posts it when it has finished
 			x.apply(&n, lease.Event{Name: lease.Replaced})
 		}
 		x.settle(&n)
@@ -360,7 +360,7 @@ func (x *explorer) looks(w world) {
 	}
 }
 
-// changes notes that the content is not what the tenant left.
+// changes records that the content differs from what the tenant left.
 func (x *explorer) changes(w *world) {
 	if w.on == half {
 		x.fail("half an erasure counts as the content of another")
@@ -368,7 +368,7 @@ func (x *explorer) changes(w *world) {
 	x.apply(w, lease.Event{Name: lease.Changed})
 }
 
-// settle tells the lease whether the evidence stands.
+// settle notifies the lease whether the evidence is valid.
 func (x *explorer) settle(w *world) {
 	switch l := w.mem.lease(); {
 	case l.State == lease.Free && !x.offerable(*w):
@@ -378,7 +378,7 @@ func (x *explorer) settle(w *world) {
 	}
 }
 
-// workOf returns what the helper is asked for.
+// workOf returns the request to the helper.
 func (x *explorer) workOf(w world) lease.Work {
 	l := w.mem.lease()
 	switch w.job {
@@ -392,7 +392,7 @@ func (x *explorer) workOf(w world) lease.Work {
 	return lease.Work{Reset: true, ByHand: true}
 }
 
-// works lets the worker go on.
+// works makes the worker continue.
 func (x *explorer) works(w world) {
 	l := w.mem.lease()
 	n := w
@@ -426,7 +426,7 @@ func (x *explorer) works(w world) {
 	}
 }
 
-// starts holds what must be true where a container gets a disk.
+// starts checks the conditions for a container that gets a disk.
 func (x *explorer) starts(w world) {
 	if c := w.on; x.rule.Disk && c != blank && c != w.pod.data() && (c != foreign || w.first) {
 		x.fail("pod %s gets a disk with content %d (first start: %t)", uids[w.pod], c, w.first)
@@ -438,7 +438,7 @@ func (x *explorer) begin(w world, j job) {
 	x.sets(&w, lease.Event{Name: lease.Clear})
 }
 
-// sets begins work. It forgets the fingerprint of the content before an erasure.
+// sets starts work. Before an erasure it discards the fingerprint of the content.
 func (x *explorer) sets(w *world, e lease.Event) {
 	w.asks, w.moved = unknown, w.stale
 	if work := x.workOf(*w); work.Erase {
@@ -451,7 +451,7 @@ func (x *explorer) sets(w *world, e lease.Event) {
 	x.to(*w)
 }
 
-// finish posts the outcome of the work, and that the disk was replaced in the meantime.
+// finish posts the result of the work, and the replacement of the disk in the meantime.
 func (x *explorer) finish(w *world, e lease.Event) {
 	w.phase = idle
 	x.apply(w, e)
@@ -465,12 +465,12 @@ func (x *explorer) notice(w *world) {
 	x.settle(w)
 }
 
-// asks lets the helper act.
+// asks makes the helper act.
 func (x *explorer) asks(w world) {
-	n, work := w, x.workOf(w) // it is busy
+	n, work := w, x.workOf(w) // the device is busy
 	x.finish(&n, lease.Event{Name: lease.Refused})
 	x.to(n)
-	if n = w; !x.calm { // the hardware fails, or it is not the disk that was seen
+	if n = w; !x.calm { // the hardware fails, or the disk is not the expected one
 		x.finish(&n, lease.Event{Name: lease.Fail, Reason: "it failed", Order: w.order()})
 		x.to(n)
 	}
@@ -479,7 +479,7 @@ func (x *explorer) asks(w world) {
 	}
 	n = w
 	switch {
-	case work.Erase && !work.ByHand && w.asks != unknown && w.asks != w.on: // the helper compares what the tenant has left
+	case work.Erase && !work.ByHand && w.asks != unknown && w.asks != w.on: // the helper compares the content with what the tenant left
 		x.changes(&n)
 		x.finish(&n, lease.Event{Name: lease.Refused})
 		x.to(n)
@@ -505,7 +505,7 @@ func (x *explorer) asks(w world) {
 	x.to(n)
 }
 
-// order is what a failure of the work is recorded with.
+// order returns the order that is recorded with a failure of the work.
 func (w world) order() lease.Order {
 	switch w.job {
 	case resetByHand:
@@ -518,7 +518,7 @@ func (w world) order() lease.Order {
 	return lease.NoOrder
 }
 
-// ends notes the outcome of work that went well.
+// ends records the result of successful work.
 func (x *explorer) ends(w world) {
 	n := w
 	e := lease.Event{Name: lease.Cleared}
@@ -536,14 +536,14 @@ func (x *explorer) ends(w world) {
 		return
 	}
 	n.phase = noted
-	if x.applyUnsaved(&n, e); w.elsewhere && !w.moved && w.subject == this { // what its own pod is given again counts as the pod's
+	if x.applyUnsaved(&n, e); w.elsewhere && !w.moved && w.subject == this { // content that its own pod gets again counts as the pod's
 		n.on = w.starts.data()
 	}
 	x.notice(&n)
 	x.to(n)
 }
 
-// operator lets a person act.
+// operator simulates actions of the operator.
 func (x *explorer) operator(w world) {
 	l := w.mem.lease()
 	if w.phase != idle || l.Held() {
@@ -565,7 +565,7 @@ func (x *explorer) operator(w world) {
 	}
 }
 
-// rules are the resources that are explored.
+// rules are the explored resources.
 var rules = []lease.Rule{
 	{AtStart: true},
 	{},
@@ -574,7 +574,7 @@ var rules = []lease.Rule{
 	{Disk: true, Scrubs: true},
 }
 
-// explore visits all worlds of a rule and returns the explorer, with the first broken promise.
+// explore visits all worlds of a rule and returns the explorer with the first broken promise.
 func explore(rule lease.Rule, calm bool) (x *explorer) {
 	x = &explorer{rule: rule, calm: calm, index: make(map[world]int32), asked: make(map[question]bool)}
 	w := world{mem: pack(lease.Lease{State: lease.Unproven}), seen: this, seenFile: this, print: unknown, printFile: unknown}
@@ -593,8 +593,8 @@ func explore(rule lease.Rule, calm bool) (x *explorer) {
 	return x
 }
 
-// ways holds that from every world there is a way to a free device, or on to a person, by the steps of the daemon, pods and the
-// operator do, without a crash or other hardware.
+// ways checks that every world can lead to a free device, or to a decision of the operator, by steps of the daemon,
+// pods and the operator, without crashes or hardware changes.
 func (x *explorer) ways() {
 	back := make([][]int32, len(x.queue))
 	for from, to := range x.next {
@@ -631,7 +631,7 @@ func (x *explorer) ways() {
 	}
 }
 
-// path lists the worlds that led to the broken promise.
+// path returns the worlds that led to the broken promise.
 func (x *explorer) path() string {
 	var lines []string
 	for n := x.index[x.current]; ; n = x.from[n] {
@@ -644,7 +644,7 @@ func (x *explorer) path() string {
 	return strings.Join(lines, "\n")
 }
 
-// TestExplore visits all reachable states and holds the promises in each.
+// TestExplore visits all reachable states and checks the promises in each.
 func TestExplore(t *testing.T) {
 	for _, rule := range rules {
 		t.Run(fmt.Sprintf("%+v", rule), func(t *testing.T) {

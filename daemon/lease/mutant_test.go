@@ -11,13 +11,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// A mutant is one change of the table.
+// mutant is one change of the table.
 type mutant struct {
 	name   string
 	change func(table []lease.Row) []lease.Row
 }
 
-// mutants returns each row without one of its states or effects, with each other next state, and with each other condition.
+// mutants returns the table without each state or effect of a row, with each other next state, and with each other
+// condition.
 func mutants() (all []mutant) {
 	for i, r := range lease.Table {
 		row := fmt.Sprintf("row %d, %s of %v if %q", i, r.Event, r.From, r.If)
@@ -35,7 +36,7 @@ func mutants() (all []mutant) {
 			})
 		}
 		for n, do := range r.Do {
-			if do == lease.Inspect { // the worlds are looked at at any time
+			if do == lease.Inspect { // the exploration inspects worlds at any time
 				continue
 			}
 			set(fmt.Sprintf("without %q", do), func(r *lease.Row) { r.Do = slices.Delete(slices.Clone(r.Do), n, n+1) })
@@ -58,11 +59,11 @@ var conditions = []lease.Condition{lease.Always, lease.IfDue, lease.IfHeld, leas
 
 var everyWorld = flag.Bool("every-world", false, "look for mutants in all worlds, which takes an hour of processor time, and not only where nothing goes wrong")
 
-// minCaught is how many mutants the calm worlds alone notice.
+// minCaught is the number of mutants that calm worlds alone detect.
 const minCaught = 329
 
-// TestMutants changes the table at one place after the other. The promises must notice it. A mutant that gives the same answers to
-// everything that is ever asked is none.
+// TestMutants changes one part of the table at a time. A promise must be broken for each mutant. A mutant that gives
+// the same answers to all events that occur does not count.
 func TestMutants(t *testing.T) {
 	table := lease.Table
 	defer func() { lease.Table = table }()
@@ -100,7 +101,7 @@ func differs(answers map[question]string) bool {
 	return false
 }
 
-// noticed reports whether a promise is broken in the worlds of a rule. In calm ones nothing goes wrong.
+// noticed reports whether a promise is broken in the worlds of a rule. In calm worlds nothing fails.
 func noticed(calm bool) bool {
 	return slices.ContainsFunc(rules, func(r lease.Rule) bool { return explore(r, calm).broken != "" })
 }

@@ -17,8 +17,8 @@ const (
 	ofA             // pod A wrote it
 	ofB             // pod B wrote it
 	foreign         // another machine or the host wrote it
-	half            // a tenant wrote it, and an erasure ended in between
-	unknown         // there is no fingerprint of it
+	half            // a tenant wrote it, and an erasure was interrupted
+	unknown         // there is no fingerprint
 )
 
 // tenant is a pod of the kubelet.
@@ -41,13 +41,13 @@ func (p tenant) names() []string {
 
 func (p tenant) data() content { return content(p) }
 
-// compact is a lease as a comparable value. Indexes stand for its texts.
+// compact is a lease as a comparable value. Its texts are replaced by indexes.
 type compact struct {
 	state, hold, order uint8
 	used, residue      bool
 	failed             bool
 	tenants            uint8 // bit 1 is pod A, bit 2 is pod B
-	medium             uint8 // 1 of the disk in the slot, 2 of another, or 0
+	medium             uint8 // 1 for the disk in the slot, 2 for another, or 0
 }
 
 var (
@@ -79,15 +79,15 @@ func (c compact) lease() lease.Lease {
 	return l
 }
 
-// phase is how far the work on the device is.
+// phase is the stage of the work on the device.
 type phase uint8
 
 const (
 	idle  phase = iota
-	begun       // in the lease, and not yet in the state file
+	begun       // in the lease, but not yet in the state file
 	asked       // the helper may act at any time
 	done        // the helper has answered
-	noted       // the outcome is in the lease, and not yet in the state file
+	noted       // the result is in the lease, but not yet in the state file
 )
 
 // job is the work of the worker.
@@ -102,36 +102,36 @@ const (
 	erasesAdopted
 )
 
-// this and another tell disks apart, as seen from the slot. A disk that was replaced does not come back.
+// this and another distinguish disks, relative to the slot. A replaced disk does not return.
 const (
 	this    uint8 = 1
 	another uint8 = 2
 )
 
-// world is everything that the promises depend on.
+// world has everything on which the promises depend.
 type world struct {
 	mem, file            compact // the lease in memory and in the state file
-	seen, seenFile       uint8   // the disk of the last look, and the same in the state file
+	seen, seenFile       uint8   // the disk of the last inspection, and the same in the state file
 	proof, proofFile     bool    // there is evidence of that disk
-	stale, staleFile     bool    // the disk in the slot was plugged in after that look
+	stale, staleFile     bool    // the disk in the slot was plugged in after that inspection
 	print, printFile     content // the fingerprint of the content that the last tenant left
-	adopted              bool    // the state file says that the operator allows to erase the disk in the slot
-	ordered              uint8   // the disk that the operator ordered to erase
+	adopted              bool    // the state file records that the operator adopted the disk in the slot
+	ordered              uint8   // the disk that the operator ordered to be erased
 	on                   content // of the disk in the slot
 	down                 bool    // the daemon does not run
-	pod                  tenant  // that the kubelet gave the device
-	ran, runs, opens     bool    // a container of it was started, runs, and can write to the disk in the slot
+	pod                  tenant  // to which the kubelet gave the device
+	ran, runs, opens     bool    // a container of the pod was started, is running, and can write to the disk in the slot
 	phase                phase
 	job                  job
 	starts               tenant  // the pod that the container belongs to, for prepares
 	first                bool    // it is the first container of that pod
 	given                bool    // the kubelet gave the device to another pod since the preparation began
-	subject              uint8   // the disk that the work is about
-	asks                 content // the fingerprint that the helper is to compare
+	subject              uint8   // the disk of the current work
+	asks                 content // the fingerprint that the helper must compare
 	moved                bool    // it was unplugged since the work began
-	other                bool    // a look since then saw another appearance
-	written, writtenFile bool    // the host wrote after the last look
-	elsewhere            bool    // the pod's disk served elsewhere while the node was down, and no container was started with it since
+	other                bool    // an inspection since then found another appearance
+	written, writtenFile bool    // the host wrote after the last inspection
+	elsewhere            bool    // the pod's disk was used elsewhere while the node was down, and no container was started with it since then
 }
 
 // question is an event that was posted to a lease.
@@ -152,7 +152,7 @@ func ask(c compact, e lease.Event) question {
 	}
 }
 
-// answer asks the table once more.
+// answer returns the table's answer again.
 func (q question) answer() (string, bool) {
 	e := lease.Event{
 		Name: q.event, Tenants: groups[q.tenants], Medium: media[q.medium], Order: orders[q.order], Proven: q.proven, Residue: q.residue, Given: q.given,
@@ -164,7 +164,7 @@ func (q question) answer() (string, bool) {
 	return fmt.Sprint(l, effects), err == nil
 }
 
-// tidy removes facts that have lost their meaning.
+// tidy resets facts that no longer matter.
 func (w world) tidy() world {
 	if w.phase == idle {
 		w.job, w.starts, w.first, w.given, w.subject, w.moved, w.other, w.asks = noJob, noPod, false, false, 0, false, false, unknown
@@ -191,7 +191,7 @@ func (w world) tidy() world {
 	return w
 }
 
-// rename swaps the names of the pods, which stand for each other.
+// rename swaps the names of the pods, which are interchangeable.
 func (w *world) rename() {
 	swap := func(t tenant) tenant { return [...]tenant{noPod, podB, podA}[t] }
 	w.pod, w.starts = swap(w.pod), swap(w.starts)
@@ -213,7 +213,7 @@ func (w *world) replace() {
 	w.adopted, w.opens, w.on = false, false, foreign
 }
 
-// saved reports whether the state file has all that is in memory.
+// saved reports whether the state file is up to date.
 func (w *world) saved() bool {
 	stale := w.stale || w.other && w.mem.lease().Working()
 	return w.mem == w.file && w.proof == w.proofFile && w.seen == w.seenFile && stale == w.staleFile && w.print == w.printFile && w.written == w.writtenFile
@@ -228,7 +228,7 @@ func (w *world) save() {
 	}
 }
 
-// known reports whether the UID of a pod was used before, as far as any record shows.
+// known reports whether the UID of a pod is in any record.
 func (w world) known(p tenant) bool {
 	bit := uint8(1) << (p - 1)
 	return (w.mem.tenants|w.file.tenants)&bit != 0 || w.starts == p || w.on == p.data()

@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// offerOfMany makes an offer of n PCI devices, with two sockets and eight devices below each switch.
+// offerOfMany returns an offer with n PCI devices, on two sockets and with eight devices below each switch.
 func offerOfMany(n int) (o *inventory.Offer, ids []string) {
 	o = &inventory.Offer{}
 	for i := range n {

@@ -18,8 +18,9 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// TestSilentClients opens many clients that call nothing, or open a stream and read nothing. They take few descriptors.
-// The stream of the kubelet stays, devices come and go, and the next kubelet is served too.
+// TestSilentClients connects many clients that call nothing, or that open a stream and do not read it. They must use
+// only a few descriptors. The stream of the kubelet must stay open, hotplug must work, and the next kubelet must be
+// served too.
 func TestSilentClients(t *testing.T) {
 	for name, come := range map[string]func(*testing.T, string){"silent": beSilent, "with a stream": openStream} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +47,7 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// beSilent connects and calls nothing.
+// beSilent connects to a socket without any call.
 func beSilent(t *testing.T, path string) {
 	t.Helper()
 	c, err := net.Dial("unix", path)
@@ -56,7 +57,7 @@ func beSilent(t *testing.T, path string) {
 	t.Cleanup(func() { c.Close() })
 }
 
-// openStream opens a stream as the kubelet does, over a connection of its own, and reads nothing of it.
+// openStream opens a stream like the kubelet, over a separate connection, and does not read it.
 func openStream(t *testing.T, path string) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -69,7 +70,7 @@ func openStream(t *testing.T, path string) {
 	}
 }
 
-// fewConnections waits until the endpoint has no more than a few connections that were accepted.
+// fewConnections waits until the endpoint has only a few accepted connections.
 func (b *bench) fewConnections() {
 	b.t.Helper()
 	path := b.sockets()[0]
@@ -86,8 +87,8 @@ func (b *bench) fewConnections() {
 	}
 }
 
-// accepted counts the connections of this process to a socket that it listens on. The kernel lists an accepted socket with the
-// path of the one that listens (net/unix/af_unix.c, unix_stream_connect).
+// accepted returns the number of accepted connections of this process at a socket. The kernel lists an accepted socket
+// with the path of the listening one (net/unix/af_unix.c, unix_stream_connect).
 func accepted(path string) (n int, err error) {
 	links, err := filepath.Glob("/proc/self/fd/*")
 	if err != nil {
@@ -109,7 +110,7 @@ func accepted(path string) (n int, err error) {
 		if len(fields) != 8 || fields[7] != path || !mine[fields[6]] {
 			continue
 		}
-		if flags, err := strconv.ParseUint(fields[3], 16, 32); err == nil && flags&(1<<16) == 0 { // __SO_ACCEPTCON is not set, so it does not listen
+		if flags, err := strconv.ParseUint(fields[3], 16, 32); err == nil && flags&(1<<16) == 0 { // __SO_ACCEPTCON is not set, so the socket does not listen
 			n++
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// TestCordonLeavesThePodAlone checks that a container of the pod that holds a cordoned device starts again, unless the
-// device is unhealthy for another reason. No other container gets it.
+// TestCordonLeavesThePodAlone checks that a container of the pod that holds a cordoned device can start again, unless
+// the device is unhealthy for another reason. No other container may get the device.
 func TestCordonLeavesThePodAlone(t *testing.T) {
 	b := newBench(t)
 	k := b.startKubelet()
@@ -50,7 +50,7 @@ func TestCordonLeavesThePodAlone(t *testing.T) {
 	cordoned(t, "gone besides", k.PreStart(t.Context(), resource, c))
 }
 
-// cordoned wants an error that names the cordon.
+// cordoned checks that an error mentions the cordon.
 func cordoned(t *testing.T, when string, err error) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), "cordoned: loose") {

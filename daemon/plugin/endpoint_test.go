@@ -42,7 +42,7 @@ E: MINOR=0
 `
 )
 
-// bench is an endpoint that runs over a machine with one widget.
+// bench is an endpoint for a machine with one widget.
 type bench struct {
 	t        *testing.T
 	dir      string
@@ -56,10 +56,10 @@ func newBench(t *testing.T, changes ...func(*plugin.Endpoint)) *bench {
 	return newBenchOf(t, widget, changes...)
 }
 
-// newBenchOf is newBench over another machine.
+// newBenchOf is like newBench, for another machine.
 func newBenchOf(t *testing.T, recording string, changes ...func(*plugin.Endpoint)) *bench {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// startKubelet starts a device manager that is stopped after the test.
+// startKubelet starts a device manager, which is stopped after the test.
 func (b *bench) startKubelet() *kubelet.Kubelet {
 	b.t.Helper()
 	k, err := kubelet.Start(b.dir)
@@ -127,7 +127,7 @@ func (b *bench) startKubelet() *kubelet.Kubelet {
 	return k
 }
 
-// allocatable waits until the device manager knows that many healthy devices.
+// allocatable waits until the device manager knows the given number of healthy devices.
 func (b *bench) allocatable(k *kubelet.Kubelet, want int) {
 	b.t.Helper()
 	limit := time.After(patience)
@@ -144,7 +144,7 @@ func (b *bench) allocatable(k *kubelet.Kubelet, want int) {
 	}
 }
 
-// sockets are our sockets in the directory.
+// sockets returns our sockets in the directory.
 func (b *bench) sockets() []string {
 	b.t.Helper()
 	found, err := filepath.Glob(filepath.Join(b.dir, "mp-*.sock"))
@@ -154,7 +154,7 @@ func (b *bench) sockets() []string {
 	return found
 }
 
-// client connects to the endpoint as the kubelet does.
+// client connects to the endpoint like the kubelet.
 func (b *bench) client() pluginapi.DevicePluginClient {
 	b.t.Helper()
 	sockets := b.sockets()
@@ -193,7 +193,7 @@ type refusing struct {
 	pluginapi.UnimplementedRegistrationServer
 	mu       sync.Mutex
 	refusals int
-	open     func(context.Context) error // the stream, before it answers, or nil
+	open     func(context.Context) error // opens the stream before it answers, or nil
 	accepted chan string                 // endpoints
 }
 
@@ -236,8 +236,8 @@ func TestRefusedRegistrationIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestStreamThatEndsIsRegisteredAgain plays the device manager's race, which cuts off a healthy stream. Like the kubelet
-// it opens that during the call, because the endpoint waits only a second for one that comes after.
+// TestStreamThatEndsIsRegisteredAgain simulates the device manager's race that disconnects a working stream. Like the
+// kubelet, it opens the stream during the call, because the endpoint waits only a second for a later one.
 func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 	b := newBench(t)
 	client, cuts := b.client(), make(chan context.CancelFunc, 10)
@@ -247,7 +247,7 @@ func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 		if err == nil {
 			_, err = stream.Recv()
 		}
-		if err = errors.Join(err, call.Err()); err != nil { // it is called again
+		if err = errors.Join(err, call.Err()); err != nil { // Register is called again
 			cut()
 			return err
 		}
@@ -261,7 +261,7 @@ func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("not registered")
 		}
-		if err := b.endpoint.Alive(t.Context()); err != nil { // it has heard the answer
+		if err := b.endpoint.Alive(t.Context()); err != nil { // the endpoint has received the answer
 			t.Fatal(err)
 		}
 		if len(cuts) > 0 {
@@ -319,7 +319,7 @@ func TestOneAnswerForEachContainer(t *testing.T) {
 	b := newBench(t)
 	request := &pluginapi.ContainerAllocateRequest{DevicesIds: []string{"node-A-widget"}}
 	answer, err := b.client().Allocate(t.Context(), &pluginapi.AllocateRequest{
-		ContainerRequests: []*pluginapi.ContainerAllocateRequest{request, request}, // again without a free between
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{request, request}, // again without a release in between
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -358,7 +358,7 @@ func TestStaleSocketsAreRemovedAndForeignOnesAreNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(base)
-	dir := filepath.Join(base, "a[1]*") // no pattern
+	dir := filepath.Join(base, "a[1]*") // a name that is not used as a pattern
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +406,7 @@ func (r registry) serve(t *testing.T, dir string) {
 	t.Cleanup(server.Stop)
 }
 
-// A kubelet that opens no stream is registered with again.
+// If a kubelet opens no stream, the endpoint registers again.
 func TestRegistrationWithoutAStream(t *testing.T) {
 	r := registry{calls: make(chan string, 100)}
 	newBench(t, func(e *plugin.Endpoint) { r.serve(t, e.Dir) })
@@ -417,7 +417,7 @@ func TestRegistrationWithoutAStream(t *testing.T) {
 	}
 }
 
-// Another process of uid 0 that watches must not make us believe that the kubelet does.
+// A stream of another process with uid 0 must not count as the kubelet's.
 func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
 	b := newBench(t)
 	foreign, err := b.client().ListAndWatch(t.Context(), &pluginapi.Empty{})
@@ -436,8 +436,9 @@ func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
 	b.allocatable(b.startKubelet(), 1)
 }
 
-// A second registration with a kubelet is in doubt. The kubelet may deal with the end of the endpoint before after it, so
-// the endpoint asks for its count. The first registration is not in doubt.
+// After a second registration with the same kubelet, the endpoint queries the kubelet's device list. The kubelet may
+// process the end of the previous endpoint later than that registration. After a first registration, no query is
+// needed.
 func TestSecondRegistrationIsDoubted(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		h := newHeldBenchOf(t, func(e *plugin.Endpoint) {

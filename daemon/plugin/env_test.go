@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// TestEnv covers devices with and without a PCI function. The story container.txt has the rest.
+// TestEnv uses devices with and without a PCI function. The story container.txt covers the rest.
 func TestEnv(t *testing.T) {
 	vfio := udev.Device{Properties: udev.NewProperties(map[string]string{"PCI_SLOT_NAME": "0000:3b:02.0"})}
 	var devices []*inventory.Status

@@ -8,18 +8,18 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// RemoveStale is removeStale, for the tests.
+// RemoveStale exports removeStale for tests.
 var RemoveStale = removeStale
 
-// Others is others, for the tests.
+// Others exports others for tests.
 func (w *Watch) Others() (live []int, ended, events int) { return w.others() }
 
-// Service is what the kubelet talks to, without a socket, for tests with a clock of their own.
+// Service returns the service without a socket, for tests with their own clock.
 func (e *Endpoint) Service() pluginapi.DevicePluginServer {
 	return service{Endpoint: e, places: &places{}}
 }
 
-// Answer is what a container gets with these devices.
+// Answer returns what a container gets for these devices.
 func (e *Endpoint) Answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	return service{Endpoint: e}.answer(devices)
 }

@@ -19,21 +19,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// first is the first message of a stream, with the client that had the stream.
+// first is the first message of a stream, with its client.
 type first struct {
 	who string
-	ids []string // of the healthy devices
+	ids []string // IDs of the healthy devices
 	err error
 }
 
-// listener opens streams as early as it can.
+// listener opens streams as early as possible.
 type listener struct {
 	pluginapi.UnimplementedRegistrationServer
 	dir    string
 	firsts chan first
 }
 
-// Register opens the stream while the call is under way, as the kubelet does.
+// Register opens the stream during the call, like the kubelet.
 func (l listener) Register(_ context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	go l.listen("the kubelet", filepath.Join(l.dir, req.GetEndpoint()))
 	return &pluginapi.Empty{}, nil
@@ -52,7 +52,7 @@ func (l listener) serve(t *testing.T) {
 	t.Cleanup(server.Stop)
 }
 
-// lurk opens a stream as soon as there is a socket that takes connections.
+// lurk opens a stream as soon as a socket accepts connections.
 func (l listener) lurk(ctx context.Context) {
 	for again := time.Tick(100 * time.Microsecond); ; {
 		sockets, _ := filepath.Glob(filepath.Join(l.dir, "mp-*.sock"))
@@ -72,7 +72,7 @@ func (l listener) lurk(ctx context.Context) {
 	}
 }
 
-// listen takes the first message at a socket.
+// listen receives the first message from a socket.
 func (l listener) listen(who, path string) {
 	ids, err := firstList(path)
 	l.firsts <- first{who, ids, err}
@@ -99,7 +99,7 @@ func firstList(path string) (ids []string, err error) {
 	return ids, err
 }
 
-// manyWidgets is a machine with n widgets, and their IDs.
+// manyWidgets returns a machine with n widgets, and their IDs.
 func manyWidgets(n int) (recording string, ids []string) {
 	var blocks []string
 	for i := range n {
@@ -110,8 +110,8 @@ func manyWidgets(n int) (recording string, ids []string) {
 	return strings.Join(blocks, "\n"), ids
 }
 
-// A list replaces the one before it, so that a first one without all devices would take devices away from pods. The first
-// message of each stream is the whole list, for any client at any time.
+// A list replaces the previous one. So a first list without all devices would take devices away from pods. The first
+// message of each stream must be the whole list, for any client at any time.
 func TestTheFirstMessageIsTheWholeList(t *testing.T) {
 	recording, want := manyWidgets(9)
 	for start := range 5 {

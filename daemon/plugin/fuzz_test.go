@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
-// FuzzPrefer checks that the kubelet can take the answer to each request, or gets none.
+// FuzzPrefer checks that each answer is valid for the kubelet, or empty.
 func FuzzPrefer(f *testing.F) {
 	f.Add("a b c d e f g h", "g", 3, false, 1)
 	f.Add("a::0 a::1 b::0 b::1", "a::1", 2, true, 2)

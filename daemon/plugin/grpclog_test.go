@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// TestGRPCLog checks that gRPC's log goes to the log that waits for no reader, in a process of its own.
+// TestGRPCLog checks, in a separate process, that gRPC's log goes to the log that does not wait for its reader.
 func TestGRPCLog(t *testing.T) {
 	const child = "METALPLUG_TEST_GRPC_LOG"
 	if os.Getenv(child) != "" {

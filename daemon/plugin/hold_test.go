@@ -27,18 +27,18 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// counting is a kubelet that answers with its count.
+// counting is a kubelet that reports its device list.
 type counting struct {
-	gate  chan struct{} // no answer before it is closed, or nil
+	gate  chan struct{} // it does not answer before this is closed, unless it is nil
 	mu    sync.Mutex
-	next  [][]string // the next answers, before ids
+	next  [][]string // the next answers, to be returned before ids
 	ids   []string
 	err   error
 	asked int
 	news  news
 }
 
-// news wakes those that wait for a change.
+// news wakes up goroutines that wait for a change.
 type news struct {
 	mu   sync.Mutex
 	next chan struct{}
@@ -53,7 +53,7 @@ func (n *news) tell() {
 	}
 }
 
-// wait returns a channel that is closed at the next change. Take it before looking.
+// wait returns a channel that is closed at the next change. Call it before checking the state.
 func (n *news) wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -63,7 +63,7 @@ func (n *news) wait() <-chan struct{} {
 	return n.next
 }
 
-// until waits until a condition holds that only changes with news.
+// until waits for a condition that only changes together with news.
 func (n *news) until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	limit := time.After(patience)
@@ -83,7 +83,7 @@ func (c *counting) set(err error, ids ...string) {
 	c.ids, c.err = ids, err
 }
 
-// bar lets no answer through until the gate is closed.
+// bar blocks all answers until the gate is closed.
 func (c *counting) bar() (gate chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *counting) bar() (gate chan struct{}) {
 	return c.gate
 }
 
-// script sets the next answers. The last one stays.
+// script sets the next answers. The last answer is repeated.
 func (c *counting) script(answers ...[]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,17 +123,17 @@ func (c *counting) count(context.Context) ([]string, error) {
 	return slices.Clone(c.ids), c.err
 }
 
-// heldBench is a bench beside other plugins, of a resource that yields or does not.
+// heldBench is a bench with other plugins, for a resource that yields or does not.
 type heldBench struct {
 	*bench
 	counting   *counting
 	hints      <-chan struct{} // of other plugins, too
 	parked     *plugin.Parked
 	storing    sync.Mutex
-	stored     map[string]bool // with the service manager, guarded by storing
+	stored     map[string]bool // names in the service manager, protected by storing
 	registered chan error
 	changed    chan struct{}
-	saved      []any // what containers have, in the checkpoint
+	saved      []any // allocations of containers in the checkpoint
 }
 
 func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
@@ -141,7 +141,7 @@ func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
 	return newHeldBenchOf(t, func(e *plugin.Endpoint) { e.Resource.Yields = yields }, ids...)
 }
 
-// newHeldBenchOf is newHeldBench with another change of the endpoint.
+// newHeldBenchOf is like newHeldBench, with another change of the endpoint.
 func newHeldBenchOf(t *testing.T, change func(*plugin.Endpoint), ids ...string) *heldBench {
 	t.Helper()
 	h := &heldBench{
@@ -173,7 +173,7 @@ func newHeldBenchOf(t *testing.T, change func(*plugin.Endpoint), ids ...string) 
 	return h
 }
 
-// besides waits until the other plugins are as wanted, by those that are alive and how many have ended.
+// besides waits for a certain set of other plugins, given by the running ones and the number of ended ones.
 func (h *heldBench) besides(what string, is func(live []int, ended int) bool) {
 	h.t.Helper()
 	limit := time.After(patience)
@@ -190,7 +190,7 @@ func (h *heldBench) besides(what string, is func(live []int, ended int) bool) {
 	}
 }
 
-// storedNow is how many connections the service manager has.
+// storedNow returns the number of connections in the service manager.
 func (h *heldBench) storedNow() int {
 	h.storing.Lock()
 	defer h.storing.Unlock()
@@ -210,13 +210,13 @@ func (h *heldBench) await(what string, is func(api.Standing) bool) {
 	}
 }
 
-// held waits until the resource is held back, or not any more.
+// held waits until the resource is held back, or no longer held back.
 func (h *heldBench) held(want bool) {
 	h.t.Helper()
 	h.await(fmt.Sprintf("held back: %v", want), func(s api.Standing) bool { return (s.Held != "") == want })
 }
 
-// other serves a plugin that calls nothing. end ends it as a crash does.
+// other serves a plugin that makes no calls. end ends it like a crash.
 func (h *heldBench) other(name string) (end func()) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
@@ -254,14 +254,14 @@ func (h *heldBench) stirUp() {
 	}
 }
 
-// counts is a list of another plugin that the kubelet takes.
+// counts makes the kubelet accept a list of another plugin.
 func (h *heldBench) counts(ids ...string) {
 	h.t.Helper()
 	h.counting.set(nil, ids...)
 	h.stirUp()
 }
 
-// gives is a container that gets a device of a plugin whose answer sets a variable.
+// gives records a container with a device from a plugin whose answer sets a variable.
 func (h *heldBench) gives(pod, variable string) {
 	h.t.Helper()
 	answer, err := proto.Marshal(&pluginapi.ContainerAllocateResponse{Envs: map[string]string{variable: "x"}})
@@ -275,7 +275,7 @@ func (h *heldBench) gives(pod, variable string) {
 	h.stirUp()
 }
 
-// look waits until the endpoint has asked the kubelet once more.
+// look waits until the endpoint has queried the kubelet once more.
 func (h *heldBench) look() {
 	h.t.Helper()
 	before := h.asked()
@@ -292,7 +292,8 @@ func (h *heldBench) asked() int {
 	return h.counting.asked
 }
 
-// A resource that another plugin serves is not registered, and is once the kubelet counts nothing and that plugin has ended.
+// A resource that another plugin serves is registered only after the kubelet counts none of its devices and that plugin
+// has ended.
 func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 	h := newHeldBench(t, true, "x")
 	k := h.startKubelet()
@@ -312,7 +313,7 @@ func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 	h.connected(k, h.registered)
 }
 
-// Beside another plugin, a kubelet that cannot be asked is asked until it can.
+// If another plugin exists and the kubelet cannot be queried, the endpoint retries until it can.
 func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h := newHeldBench(t, true)
 	h.counting.set(errors.New("rejected by rate limit"))
@@ -329,7 +330,7 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h.connected(k, h.registered)
 }
 
-// Without another plugin, or if the kubelet never answers with its count, the resource is registered all the same.
+// Without another plugin, or if the kubelet does not support the query, the resource is registered anyway.
 func TestKubeletThatDoesNotSay(t *testing.T) {
 	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", real.ErrNotCounted)} {
 		h := newHeldBench(t, true)
@@ -345,7 +346,7 @@ func TestKubeletThatDoesNotSay(t *testing.T) {
 	}
 }
 
-// overtaken is a bench whose resource was registered by another plugin after us.
+// overtaken returns a bench whose resource another plugin has registered after us.
 func overtaken(t *testing.T) (h *heldBench, k *kubelet.Kubelet, end func()) {
 	t.Helper()
 	h = newHeldBench(t, true)
@@ -357,7 +358,8 @@ func overtaken(t *testing.T) (h *heldBench, k *kubelet.Kubelet, end func()) {
 	return h, k, end
 }
 
-// Another plugin registers after us. Our stream stays open, since its end would cut off the other, and is silent.
+// Another plugin registers after us. Our stream stays open and sends nothing, because its end would disconnect the
+// other plugin.
 func TestOvertaken(t *testing.T) {
 	h, k, end := overtaken(t)
 	if !k.Resource(resource).Connected || h.storedNow() != 1 {
@@ -379,11 +381,11 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// A kubelet from 1.37 counts what the other has left, as long as our stream is open.
+// Since 1.37, a kubelet counts the devices of an ended plugin as long as our stream is open.
 func TestOvertakenByOneWhoseListStays(t *testing.T) {
 	h, k, end := overtaken(t)
 	end()
 	h.held(false)
-	h.counting.set(nil) // the kubelet has dealt with the end of our stream
+	h.counting.set(nil) // the kubelet has processed the end of our stream
 	h.connected(k, h.registered)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// tallied is what metrics were told, in order.
+// tallied records the calls of Metrics, in order.
 type tallied struct {
 	mu    sync.Mutex
 	calls []string
@@ -47,11 +47,11 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	const path = "/sys/devices/virtual/widget/widget0"
-	for len(told.sent) == 0 { // it is not told of a list after a look that takes a second
+	for len(told.sent) == 0 { // a list after an inspection that takes a second is not reported
 		b.machine.Unplug(path)
 		b.allocatable(k, 0)
 		b.machine.Plug(widget)
-		b.allocatable(k, 1) // of the list before this one it has been told
+		b.allocatable(k, 1) // the list before this one was reported
 	}
 	if since := <-told.sent; since <= 0 {
 		t.Errorf("%v from the event to the list", since)
@@ -62,17 +62,17 @@ func TestMetrics(t *testing.T) {
 		t.Error("started without its device")
 	}
 	select {
-	case <-registered: // the kubelet may be quicker than the answer to our registration
+	case <-registered: // the kubelet may be faster than the answer to our registration
 	case <-time.After(patience):
 		t.Fatal("no registration is told of")
 	}
-	if err := b.endpoint.Alive(t.Context()); err != nil { // no registration is under way
+	if err := b.endpoint.Alive(t.Context()); err != nil { // no registration is running
 		t.Fatal(err)
 	}
 	b.stop()
 	slices.Sort(told.calls)
 	want := []string{"Allocate", "PreStartContainer refused"}
-	for range strings.Count(log.String(), `msg="endpoint registered"`) { // again where the kubelet opens no stream for a second
+	for range strings.Count(log.String(), `msg="endpoint registered"`) { // more than one if the kubelet opens no stream for a second
 		want = append(want, "register")
 	}
 	if !slices.Equal(told.calls, want) {

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// offerOf makes an offer of devices at those sysfs paths below /sys/devices, with IDs a, b, c, …
+// offerOf returns an offer of devices at the given sysfs paths below /sys/devices, with the IDs a, b, c, …
 func offerOf(numa []int, paths ...string) *inventory.Offer {
 	o := &inventory.Offer{}
 	for i, path := range paths {
@@ -26,7 +26,7 @@ func offerOf(numa []int, paths ...string) *inventory.Offer {
 	return o
 }
 
-// server is a machine with two sockets, a switch with two ports below each of two root ports of each.
+// server is a machine with two sockets. Each has two root ports with a switch with two ports.
 func server() *inventory.Offer {
 	var paths []string
 	var numa []int
@@ -76,7 +76,7 @@ func TestPreferPacked(t *testing.T) {
 	}
 }
 
-// cost is what prefer is to keep small, computed the plain way.
+// cost computes the cost that prefer minimises, in the simplest way.
 func cost(o *inventory.Offer, choice []string) (sum int64) {
 	nodes := make(map[int]bool)
 	for i, id := range choice {
@@ -97,8 +97,7 @@ func cost(o *inventory.Offer, choice []string) (sum int64) {
 	return int64(len(nodes))*nodeCost + sum
 }
 
-// TestPreferPackedIsOptimal compares the choice with the best of all choices on random machines, whose order is of no use for
-// the next one.
+// TestPreferPackedIsOptimal compares the result with the best of all choices, on random machines.
 func TestPreferPackedIsOptimal(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var p places
@@ -151,7 +150,7 @@ func randomMachine(random *rand.Rand, n int) *inventory.Offer {
 	return offerOf(numa, paths...)
 }
 
-// TestPreferManyIsValid tries requests among many devices. Every answer must be one that the kubelet can take.
+// TestPreferManyIsValid makes requests with many devices. Every answer must be valid for the kubelet.
 func TestPreferManyIsValid(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 50 {
@@ -188,7 +187,7 @@ func TestPreferSpread(t *testing.T) {
 	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
 	r := Resource{Shares: 3, Spread: true}
 	got := r.prefer(&places{}, o, []string{"a::1", "b::0", "b::1", "b::2"}, nil, 2)
-	if want := []string{"b::0", "b::1"}; !slices.Equal(got, want) { // two of a are taken already
+	if want := []string{"b::0", "b::1"}; !slices.Equal(got, want) { // two shares of a are already in use
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -202,7 +201,7 @@ func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
 	}
 }
 
-// Each share is taken as if alone, from the device of which the fewest are taken.
+// Shares are chosen one by one, each from the device with the fewest used shares.
 func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	o := offerOf(make([]int, 8), make([]string, 8)...)
@@ -238,7 +237,7 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 	}
 }
 
-// The kubelet believes a device free as soon as its pod is gone, which is before we can know.
+// The kubelet considers a device free as soon as its pod is gone, which is before we can know.
 func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	offer := &inventory.Offer{Devices: []*inventory.Status{
 		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: verdict.Verdict{Barred: "being cleared after its last pod"}},
@@ -254,7 +253,7 @@ func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	}{
 		{nil, 1, []string{"d"}},
 		{nil, 2, []string{"b", "d"}},
-		{nil, 3, []string{"a", "c", "d"}}, // not enough, which Allocate reports
+		{nil, 3, []string{"a", "c", "d"}}, // not enough devices, which Allocate reports
 		{[]string{"a"}, 2, []string{"a", "d"}},
 	} {
 		if got := (&Resource{}).prefer(&places{}, offer, all, test.must, test.n); !slices.Equal(got, test.want) {

@@ -23,8 +23,8 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// connected waits until the endpoint has registered, and the kubelet has its list. Where that takes a second to open its stream,
-// the endpoint has registered more than once.
+// connected waits until the endpoint has registered and the kubelet has its list. If the kubelet needs a second to open
+// its stream, the endpoint has registered more than once.
 func (b *bench) connected(k *kubelet.Kubelet, registered chan error) {
 	b.t.Helper()
 	select {
@@ -36,7 +36,7 @@ func (b *bench) connected(k *kubelet.Kubelet, registered chan error) {
 		b.t.Fatal("not registered")
 	}
 	b.allocatable(k, 1)
-	if err := b.endpoint.Alive(b.t.Context()); err != nil { // no call is under way
+	if err := b.endpoint.Alive(b.t.Context()); err != nil { // no call is running
 		b.t.Fatal(err)
 	}
 	for len(registered) > 0 {
@@ -44,8 +44,8 @@ func (b *bench) connected(k *kubelet.Kubelet, registered chan error) {
 	}
 }
 
-// A resource that does not yield is registered beside another plugin, and is held back as any other once that has overtaken it.
-// The name of the other plugin's socket may begin like that of ours.
+// A resource that does not yield is registered next to another plugin. It is held back like any other after the other
+// plugin has registered later. The name of the other plugin's socket may begin like ours.
 func TestOvertakenThoughItDoesNotYield(t *testing.T) {
 	for _, socket := range []string{"vendor.sock", "mp-gpu.sock"} {
 		h := newHeldBench(t, false, "x")
@@ -65,8 +65,9 @@ func TestOvertakenThoughItDoesNotYield(t *testing.T) {
 	}
 }
 
-// A plugin with our own devices shows when it gives one to a container, because the answer that the kubelet keeps is not
-// ours. The devices that it gave before the endpoint registered do not count, nor do those that the endpoint gives.
+// A plugin with the same device IDs is noticed when it gives a device to a container, because the kubelet's saved
+// answer is not ours. Devices that it gave before the endpoint registered do not count, nor do those that the endpoint
+// gives.
 func TestOwnDevicesOfAnother(t *testing.T) {
 	for _, yields := range []bool{false, true} {
 		h := newHeldBench(t, yields)
@@ -94,8 +95,8 @@ func TestOwnDevicesOfAnother(t *testing.T) {
 	}
 }
 
-// A plugin with our own devices gave one before the kubelet asked us again. The kubelet's request to us ends the
-// conflict.
+// A plugin with the same device IDs gave one to a container before the kubelet requested devices from us again. The
+// kubelet's request to us ends the conflict.
 func TestAskedBesideAnother(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
@@ -115,7 +116,7 @@ func TestAskedBesideAnother(t *testing.T) {
 	}
 }
 
-// A list that is under way is no reason to register again, nor is a device that has just gone.
+// A list in transit is no reason to register again, nor is a device that has just vanished.
 func TestListUnderWay(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
@@ -139,7 +140,7 @@ func TestForeign(t *testing.T) {
 		shares   int
 		own      []string
 		another  string
-		cordoned bool // which the kubelet hears a moment later
+		cordoned bool // which the kubelet learns a moment later
 	}{
 		{0, []string{"node-A-widget"}, "x", false},
 		{0, []string{"node-A-widget"}, "x", true},
@@ -160,13 +161,13 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// Beside another plugin, a file that comes or goes and the kubelet's checkpoint are events. The files that the checkpoint is
-// written to are not, nor is anything else that happens to another plugin's socket.
+// Next to another plugin, an added or removed file and the kubelet's checkpoint are events. The temporary files of the
+// checkpoint are not, nor are other changes of another plugin's socket.
 func TestStir(t *testing.T) {
 	h := newHeldBench(t, true)
 	h.other("vendor.sock")
 	path := func(name string) string { return filepath.Join(h.dir, name) }
-	want := 2 // it has come, and its file
+	want := 2 // its appearance, and that of its file
 	events := func(what string) {
 		h.besides(what, func([]int, int) bool { _, _, n := h.endpoint.Watch.Others(); return n >= want })
 	}
@@ -195,7 +196,7 @@ func TestStir(t *testing.T) {
 		}
 		events(step.what)
 		want++
-		if err := os.Mkdir(path(fmt.Sprint(i)), 0o700); err != nil { // after which all that came before has been seen
+		if err := os.Mkdir(path(fmt.Sprint(i)), 0o700); err != nil { // after which all earlier events have been processed
 			t.Fatal(err)
 		}
 		events("a mark")
@@ -205,7 +206,7 @@ func TestStir(t *testing.T) {
 	}
 }
 
-// A plugin that stops gracefully does not wait for the connection that Peers has to it.
+// A plugin that stops gracefully does not wait for the connection that metalplugd has to it.
 func TestGracefulStopBesidePeers(t *testing.T) {
 	h := newHeldBench(t, true)
 	path := filepath.Join(h.dir, "vendor.sock")

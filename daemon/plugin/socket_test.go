@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket to which no process may connect, as SELinux can cause it, is not recreated. Each new socket would be the next
-// reason to recreate it.
+// A socket to which no process can connect, for example because of SELinux, is not recreated. Each new socket would be
+// a reason to recreate it again.
 func TestUnreachableSocket(t *testing.T) {
 	s := socket{path: filepath.Join(t.TempDir(), "s.sock")}
 	defer s.drop()
@@ -34,7 +34,7 @@ func TestDropLeavesAnotherSocket(t *testing.T) {
 	if _, err := s.ensure(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(s.path, s.path+".old"); err != nil { // keeps its inode from being used again
+	if err := os.Rename(s.path, s.path+".old"); err != nil { // prevents the reuse of its inode number
 		t.Fatal(err)
 	}
 	if _, err := other.ensure(); err != nil {
@@ -50,7 +50,8 @@ func TestDropLeavesAnotherSocket(t *testing.T) {
 	}
 }
 
-// A kubelet that was there when an endpoint before this one was, gets the time to deal with its end. Another one gets none.
+// A kubelet that existed at the same time as an earlier endpoint gets time to process the end of that endpoint. A newer
+// kubelet does not.
 func TestPauseAfterAnotherEndpoint(t *testing.T) {
 	now := time.Now()
 	kubelet := identity{inode: 1}

@@ -35,8 +35,8 @@ E: ID_SERIAL_SHORT=D
 A: size=1024
 `
 
-// TestStuckLook checks that no container gets a device that has not answered for a minute, also of the pod that holds it,
-// and that no call waits for the hardware to find out.
+// TestStuckLook checks that no container gets a device that has not answered for a minute, even of the pod that holds
+// it, and that no call waits for the hardware.
 func TestStuckLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newWedged(t)
@@ -60,14 +60,14 @@ func TestStuckLook(t *testing.T) {
 	})
 }
 
-// wedged is a service, in a synctest bubble, with a disk at which a look may hang.
+// wedged is a service in a synctest bubble, with a disk whose inspection may hang.
 type wedged struct {
 	t         *testing.T
 	inventory *inventory.Inventory
 	service   pluginapi.DevicePluginServer
 	id        string
 	hangs     atomic.Bool
-	started   bool // the device was made ready
+	started   bool // the device was prepared
 }
 
 func newWedged(t *testing.T) *wedged {

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// tree makes the three directories with files. "-> " begins the target of a link. A name that ends in "/" is a directory.
+// tree creates the three directories with files. "-> " begins the target of a link. A name that ends in "/" is a
+// directory.
 func tree(t *testing.T, files map[string]string) *Tree {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -100,7 +101,7 @@ func TestExports(t *testing.T) {
 			}
 		})
 	}
-	// A file that cannot be read could hold anything.
+	// A file that cannot be read could contain anything.
 	h := tree(t, map[string]string{nvmetNS + "enable/x": ""})
 	if _, err := exports(h); err == nil || err.Error() != "read "+nvmetNS+"enable: is a directory" {
 		t.Errorf("not readable: %v", err)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A process that has another node of a disk open has the disk, and the kernel's exclusive open does not notice.
+// A process that has another node of a disk open uses the disk, and an exclusive open does not notice this.
 func TestNodes(t *testing.T) {
 	const (
 		pci     = "/sys/devices/pci0000:00/0000:00:01.0/"
@@ -37,14 +37,14 @@ func TestNodes(t *testing.T) {
 	for path, class := range map[string]string{
 		nvme + "nvme4": "nvme", nvme + "nvme5": "nvme", nvme + "nvme6": "nvme", nvme + "nvme7": "nvme", nvme + "nvme9": "nvme",
 		virtual + "nvme-subsys3": "nvme-subsystem", virtual + "nvme-subsys8": "nvme-subsystem",
-		// A disk by the number of its subsystem, and its generic device by that of its controller, as after a hotplug. The
-		// namespace beside it has the controller in common.
+		// A disk with the number of its subsystem, and a generic device with that of its controller, as after a
+		// hotplug. The other namespace has the same controller.
 		nvme + "nvme4/nvme3n2": "block", nvme + "nvme4/nvme3n2/nvme3n2p1": "block", nvme + "nvme4/ng4n2": "nvme-generic",
 		nvme + "nvme4/nvme3n1": "block", nvme + "nvme4/ng4n1": "nvme-generic",
 		// A namespace with two paths. A third controller of the subsystem does not reach it.
 		virtual + "nvme-subsys8/nvme8n1": "block", virtual + "nvme-subsys8/ng8n1": "nvme-generic",
 		nvme + "nvme5/nvme8c5n1": "block", nvme + "nvme6/nvme8c6n1": "block",
-		// A controller without a subsystem, as of an old kernel, and a disk of SCSI.
+		// A controller without a subsystem, as in an old kernel, and a SCSI disk.
 		nvme + "nvme7/nvme7n1": "block",
 		scsi + "block/sda":     "block", scsi + "block/sda/sda1": "block", scsi + "block/sda/sda2": "block", scsi + "scsi_generic/sg0": "scsi_generic", scsi + "bsg/0:0:0:0": "bsg",
 		"/sys/devices/virtual/mem/null": "mem",

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// nvmeTree makes controllers, subsystems and what is below them. Each line is a path below /sys/devices, the class, and
-// attributes. The line of a subsystem names its controllers.
+// nvmeTree creates controllers, subsystems and devices below them. Each line has a path below /sys/devices, a class,
+// and attributes. The line of a subsystem names its controllers.
 func nvmeTree(t *testing.T, lines string) *Tree {
 	t.Helper()
 	files := make(map[string]string)
@@ -56,14 +56,14 @@ func bases(paths []string) string {
 }
 
 const (
-	// A drive was plugged in again while its old node was open. The kernel has kept subsystem 3, where namespace instance 1
-	// is taken, and made controller 4.
+	// A drive was plugged in again while its old node was open. The kernel has kept subsystem 3, in which namespace
+	// instance 1 is in use, and created controller 4.
 	again = `
 		a/nvme/nvme4 nvme
 		a/nvme/nvme4/nvme3n2 block hidden=0 nsid=1 wwid=eui.01
 		a/nvme/nvme4/ng4n2 nvme-generic
 		virtual/nvme-subsystem/nvme-subsys3 nvme-subsystem of=a/nvme/nvme4`
-	// The same with a second namespace, and beside it a drive whose numbers are those that the names suggest.
+	// The same with a second namespace, and a drive whose numbers match the names by chance.
 	crossed = again + `
 		a/nvme/nvme4/nvme3n12 block hidden=0 nsid=2 wwid=eui.02
 		a/nvme/nvme4/ng4n12 nvme-generic
@@ -71,7 +71,7 @@ const (
 		b/nvme/nvme3/nvme4n2 block hidden=0 nsid=1 wwid=eui.03
 		b/nvme/nvme3/ng3n2 nvme-generic
 		virtual/nvme-subsystem/nvme-subsys4 nvme-subsystem of=b/nvme/nvme3`
-	// Two controllers with a namespace that both reach, and a private one each with the same namespace ID.
+	// Two controllers with a shared namespace, and a private namespace each with the same ID.
 	multipath = `
 		a/nvme/nvme0 nvme
 		b/nvme/nvme1 nvme
@@ -93,7 +93,7 @@ func TestNVMeTopology(t *testing.T) {
 		controllers map[string]string // of a namespace
 		generic     map[string]string
 		disks       map[string]string // of a controller
-		without     map[string]string // its namespaces that are no disks
+		without     map[string]string // namespaces of the controller that are no disks
 		siblings    map[string]string
 	}{
 		{

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The SCSI disk of the tests, with a partition, its generic node and its node of bsg.
+// The SCSI disk of the tests, with a partition, a generic node and a bsg node.
 const (
 	scsiDevice = "/sys/devices/pci0000:00/0000:00:1f.0/host2/target2:0:1/2:0:1:3"
 	scsiDisk   = scsiDevice + "/block/sdb"
@@ -32,7 +32,8 @@ func aSCSIDisk() map[string]string {
 	}
 }
 
-// An export of a partition, or of a node of SCSI commands, is one of the disk, and that of the disk one of its partition.
+// An export of a partition or of a node for SCSI commands is an export of the disk, and an export of the disk is one of
+// its partition.
 func TestExportedSCSIDisk(t *testing.T) {
 	for opened, want := range map[string]string{
 		"/dev/sdb": "sdb", "/dev/sdb1": "sdb1", "/dev/sg1": "sg1", "/host/dev/sdb1": "sdb1", "/host/dev/sg1": "sg1",
@@ -52,7 +53,7 @@ func TestExportedSCSIDisk(t *testing.T) {
 	}
 }
 
-// pscsi claims the disk that udev_path names, and sends its commands to the device of an address.
+// pscsi claims the disk in udev_path, but sends its commands to the device at an address.
 func TestExportedByItsSCSIAddress(t *testing.T) {
 	for _, c := range []struct{ plugin, at, host, want string }{
 		{"pscsi_0", "0 Target ID: 1 LUN: 3", "2", "sdb is exported by the SCSI target pscsi_0/d"},

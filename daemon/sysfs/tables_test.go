@@ -33,7 +33,7 @@ func TestUnescape(t *testing.T) {
 		`\04`:                   `\04`,
 		`/a\9`:                  `/a\9`,
 		`\999x`:                 `\999x`,
-		`\777`:                  `\777`, // more than a byte holds
+		`\777`:                  `\777`, // exceeds a byte
 		``:                      ``,
 	} {
 		if got := unescape(text); got != want {
@@ -42,7 +42,7 @@ func TestUnescape(t *testing.T) {
 	}
 }
 
-// FuzzMounts checks that no line hides a whole one.
+// FuzzMounts checks that no line hides another complete line.
 func FuzzMounts(f *testing.F) {
 	f.Add(`36 35 259:1 / /mnt rw,noatime shared:1 - ext4 /dev/nvme0n1 rw`)
 	f.Add(`36 35 0:40 / /mnt\040x rw - btrfs /dev/nvme0n1p1 rw`)

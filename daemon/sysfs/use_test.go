@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// The disk of the tests is a namespace with a partition and a generic node. The numbers are those of the kernel where a drive
-// was plugged in again.
+// The disk of the tests is a namespace with a partition and a generic node. The numbers are those after a drive was
+// plugged in again.
 const (
 	ctrl    = "/sys/devices/pci0000:00/0000:00:04.0/nvme/nvme4"
 	disk    = ctrl + "/nvme3n2"
@@ -52,7 +52,7 @@ func TestInUse(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		files  map[string]string
-		want   string // empty if it is not used
+		want   string // empty if it is not in use
 		byHost bool
 	}{
 		{"not", nil, "", false},
@@ -71,7 +71,7 @@ func TestInUse(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			files := aDisk()
 			for name := range c.files {
-				delete(files, filepath.Dir(name)) // a directory in the place of a file
+				delete(files, filepath.Dir(name)) // a directory instead of a file
 			}
 			h := tree(t, with(files, c.files))
 			err := h.InUse(h.DiskAt(disk))
@@ -92,7 +92,7 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestInUseOfAPartition checks that a claim on the disk is one on its partitions.
+// TestInUseOfAPartition checks that a claim on the disk counts for its partitions.
 func TestInUseOfAPartition(t *testing.T) {
 	h := tree(t, with(aDisk(), map[string]string{disk + "/holders/dm-0": ""}))
 	if err := h.InUse(h.DiskAt(part)); err == nil || err.Error() != "nvme3n2 is part of dm-0" {
@@ -100,7 +100,7 @@ func TestInUseOfAPartition(t *testing.T) {
 	}
 }
 
-// exporting makes an export of a name, by each kind of target.
+// exporting returns an export of a name by each kind of target.
 func exporting(name string) map[string]map[string]string {
 	return map[string]map[string]string{
 		"nvmet":  {nvmetNS + "enable": "1\n", nvmetNS + "device_path": name + "\n"},
@@ -111,13 +111,13 @@ func exporting(name string) map[string]map[string]string {
 	}
 }
 
-// TestExported checks each name by which a target may have opened the disk. DIR is a directory outside of /dev, and NODE
-// where the node of the disk really is.
+// TestExported checks each name with which a target may have opened the disk. DIR is a directory outside /dev, and NODE
+// the real location of the disk's node.
 func TestExported(t *testing.T) {
 	for _, c := range []struct {
 		name, opened string
 		files        map[string]string
-		want         string // by what it is exported, empty for another disk, "?" if it is unknown
+		want         string // the target that exports it, empty for another disk, "?" if unknown
 	}{
 		{"its name", "/dev/nvme3n2", nil, "nvme3n2"},
 		{"its partition", "/dev/nvme3n2p1", nil, "nvme3n2p1"},
@@ -159,7 +159,7 @@ func TestExported(t *testing.T) {
 			t.Run(target+"/"+c.name, func(t *testing.T) {
 				h := tree(t, with(aDisk(), files))
 				for name, text := range c.files {
-					if text == "SAME" { // as a bind mount of the node is
+					if text == "SAME" { // like a bind mount of the node
 						if err := os.Link(h.Path("/dev/nvme3n2"), filepath.Join(dir, name)); err != nil {
 							t.Fatal(err)
 						}
@@ -189,8 +189,8 @@ func TestExported(t *testing.T) {
 	}
 }
 
-// TestExportedByAHiddenName has a name below /var, which leads to nothing in the sandbox. It counts for what it could be, and
-// the reason names the export.
+// TestExportedByAHiddenName uses a name below /var that does not exist in the sandbox. It counts for every disk that it
+// could name, and the reason names the export.
 func TestExportedByAHiddenName(t *testing.T) {
 	const hidden = "/var/lib/target/disk1"
 	file := func(size, bound string) map[string]string {
@@ -199,13 +199,13 @@ func TestExportedByAHiddenName(t *testing.T) {
 			fileio + "info": "TCM FILEIO ID: 0        File: " + hidden + "  Size: " + size + "  Mode: O_DSYNC Async: 0\n",
 		}
 	}
-	plain := with(aDisk(), map[string]string{ // sda, for which the tree has no more
+	plain := with(aDisk(), map[string]string{ // sda, for which the tree has no other files
 		"/sys/devices/sda/subsystem": "-> ../../class/block", "/sys/devices/sda/holders/": "",
 	})
 	for _, c := range []struct {
 		name        string
 		files       map[string]string
-		nvme, other bool // which disk counts as exported
+		nvme, other bool // which disks count as exported
 	}{
 		{"a regular file", file("1073741824", "4096"), false, false},
 		{"a block device", file("0", "65535"), true, true},
@@ -229,7 +229,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 	}
 }
 
-// A node of any name that mknod made is the disk. LIO's iblock shows the number itself.
+// A node with any name that mknod created is the disk. LIO's iblock shows the number itself.
 func TestExportedByNumber(t *testing.T) {
 	shown := func(number string) map[string]string {
 		major, minor, _ := strings.Cut(number, ":")
@@ -252,7 +252,7 @@ func TestExportedByNumber(t *testing.T) {
 		{unix.S_IFCHR, 245, 4, "nvme4"},
 		{unix.S_IFCHR, 242, 2, "ng4n2"},
 		{unix.S_IFBLK, 8, 0, ""},
-		{unix.S_IFCHR, 259, 3, ""}, // a character device of that number is another
+		{unix.S_IFCHR, 259, 3, ""}, // a character device with that number is another device
 	} {
 		dir := t.TempDir()
 		node, link := filepath.Join(dir, "export0"), filepath.Join(dir, "link")
@@ -273,7 +273,7 @@ func TestExportedByNumber(t *testing.T) {
 	}
 }
 
-// A target keeps on serving when configfs is not mounted any more, or something is mounted on it.
+// A target continues to serve after configfs is unmounted, or something is mounted over it.
 func TestExportsThatAreNotShown(t *testing.T) {
 	for _, c := range []struct {
 		name, module, refs, dir string

@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain lets the test's program be the helper, under its name.
+// TestMain makes the test binary act as the helper, under its name.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) != unit.Program {
 		os.Exit(leak.Main(m))
@@ -87,7 +87,7 @@ func TestRunOfWhatIsConfigured(t *testing.T) {
 	}
 }
 
-// TestRefusals sends requests as a metalplugd that was taken over could. None of them runs anything.
+// TestRefusals sends the requests of a compromised metalplugd. None of them may run anything.
 func TestRefusals(t *testing.T) {
 	client, ran := helper(t, configuration)
 	valid := unit.Request{Resource: "example.org/widget", Stage: unit.Start, Device: "node-widget0", TimeoutMS: 1000}
@@ -142,7 +142,7 @@ func TestBadConfigurationRunsNothing(t *testing.T) {
 	}
 }
 
-// TestDeadline gives the unit the time of the caller, and reports that it was not enough.
+// TestDeadline gives the unit the time of the caller, and checks that a timeout is reported.
 func TestDeadline(t *testing.T) {
 	client, _ := helper(t, configuration)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -152,7 +152,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestCancel lets a daemon stop without waiting for the unit.
+// TestCancel checks that a daemon can stop without waiting for the unit.
 func TestCancel(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "unit.sock")
 	asked := make(chan struct{})
@@ -209,7 +209,7 @@ func TestMounts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for range 2 { // at each start
+			for range 2 { // once for each start
 				err := unit.Mounts(file, dir, specs)
 				if (err != nil) != strings.Contains(c.text, "nonsense") {
 					t.Error(err)
@@ -222,7 +222,7 @@ func TestMounts(t *testing.T) {
 					t.Errorf("the spec: %v", err)
 				}
 			}
-			if err := os.WriteFile(file, nil, 0o600); err != nil { // of which paths.cdi is /run/cdi, not ours
+			if err := os.WriteFile(file, nil, 0o600); err != nil { // whose paths.cdi is /run/cdi, not ours
 				t.Fatal(err)
 			}
 			if err := unit.Mounts(file, dir, specs); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// TestVerdict makes health and its reason from the facts alone.
+// TestVerdict checks health and reason for given facts.
 func TestVerdict(t *testing.T) {
 	ext4 := fmt.Errorf("%w: ext4 is on it", device.ErrData)
 	mounted := fmt.Errorf("%w: it is mounted", device.ErrInUse)
