@@ -17,19 +17,19 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// outcome is how the tests of a run have ended that booted a machine.
+// outcome has the results of the tests of a run that booted machines.
 type outcome struct {
 	mu      sync.Mutex
 	passed  []string
 	failed  []string
-	crashed map[string]bool // those whose machine's kernel has panicked
-	saw     []string        // how things stood when a step had failed
+	crashed map[string]bool // tests whose machine had a kernel panic
+	saw     []string        // states of machines after a failed step
 }
 
-// told is that of this run.
+// told is the outcome of this run.
 var told = outcome{crashed: make(map[string]bool)}
 
-// note notes how a test has ended.
+// note records the result of a test.
 func (o *outcome) note(t *testing.T) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -40,14 +40,14 @@ func (o *outcome) note(t *testing.T) {
 	}
 }
 
-// keep keeps how things stood when a step had failed.
+// keep stores the state of a machine after a failed step.
 func (o *outcome) keep(step, account string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.saw = append(o.saw, fmt.Sprintf("=== when %s had failed:\n%s", step, account))
 }
 
-// panicked looks for the end of the kernel in what a machine has said last.
+// panicked checks the last console output of a machine for a kernel panic.
 func (o *outcome) panicked(t testing.TB, console string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -56,8 +56,8 @@ func (o *outcome) panicked(t testing.TB, console string) {
 	}
 }
 
-// skip returns a pattern of the tests that passed, which need not run again. It reports again if others are to run once
-// more, because their machine's kernel crashed or because asked is set.
+// skip returns a pattern of the tests that passed, which need not run again. It also reports whether other tests must
+// run again, because their machine's kernel crashed or because asked is true.
 func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,12 +73,11 @@ func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	return "^(" + strings.Join(quoted, "|") + ")$", len(o.failed) > 0
 }
 
-// Main runs the tests of a package and checks for processes and files that they leave. The emulator lets the guest's
-// kernel crash once in many hours, at any point, when an interrupt meets code that the kernel has just patched. Such a
-// crash is not a result of the test. Main runs the test once more, on a new machine, and prints that. A test that has
-// failed in any other way has failed, unless METALPLUG_VM_AGAIN is set. Then Main runs it once more as well, and calls it
-// flaky if it passes. At the end, which readers of a long log see first, Main prints the state of the machine when a step
-// failed.
+// Main runs the tests of a package and checks for leftover processes and files. In the emulator the guest's kernel
+// crashes about once in many hours, when an interrupt hits code that the kernel has just patched. Such a crash is not a
+// result of the test. In this case Main runs the test again on a new machine, and prints that. Any other failure is
+// final, unless METALPLUG_VM_AGAIN is set. With it, Main also runs that test again, and calls it flaky if it passes. At
+// the end, which readers of a long log see first, Main prints the state of the machine after a failed step.
 func Main(m *testing.M) {
 	code := leak.Main(m)
 	skip, again := told.skip(os.Getenv("METALPLUG_VM_AGAIN") != "")
@@ -99,7 +98,7 @@ func Main(m *testing.M) {
 	os.Exit(0)
 }
 
-// failures lists the tests that have failed, and how.
+// failures returns a list of the failed tests with their kind of failure.
 func (o *outcome) failures() string {
 	var all []string
 	for _, name := range o.failed {
@@ -112,12 +111,12 @@ func (o *outcome) failures() string {
 	return strings.Join(all, ", ")
 }
 
-// print writes what was kept of the steps that have failed.
+// print writes the stored states after failed steps.
 func (o *outcome) print(w io.Writer) {
 	for _, account := range o.saw {
 		fmt.Fprintln(w, account)
 	}
 }
 
-// secondRun is in the environment of a run that tells tests again.
+// secondRun is an environment variable of a run that repeats tests.
 const secondRun = "METALPLUG_VM_SECOND_RUN"

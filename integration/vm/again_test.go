@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// TestToldAgain checks that tests that have not passed run again. A test that failed without a crash of the kernel does
-// so only if that is asked for.
+// TestToldAgain checks that tests that have not passed run again. A test that failed without a kernel crash runs again
+// only on request.
 func TestToldAgain(t *testing.T) {
 	for _, c := range []struct {
 		name           string

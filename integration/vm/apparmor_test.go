@@ -12,13 +12,14 @@ import (
 	"testing"
 )
 
-// profiled makes AppArmor the security module, as Debian's kernel does by default.
+// profiled makes AppArmor the security module, as in Debian's kernel by default.
 const profiled = "apparmor=1 security=apparmor " + everyDenial
 
-// profiles are the names of the profiles that the package brings, each in a file of that name.
+// profiles are the names of the profiles in the package, each in a file with that name.
 var profiles = []string{"metalplugd", "metalplug-reset", "metalplug-unit"}
 
-// profilesComplain checks that the package has loaded its profiles in enforce mode. From here on they only log.
+// profilesComplain checks that the package has loaded its profiles in enforce mode. After that, they are in complain
+// mode.
 func profilesComplain(in *installation, t *testing.T) {
 	in.confinedBy(t, "enforce")
 	for _, p := range profiles {
@@ -28,8 +29,8 @@ func profilesComplain(in *installation, t *testing.T) {
 	in.confinedBy(t, "complain")
 }
 
-// container is a profile as containerd and Docker give to containers. Only a process below it, or one without a profile,
-// may look at one below it (profile_tracee_perm in security/apparmor/ipc.c).
+// container is a profile like those that containerd and Docker apply to containers. Only a process with this profile,
+// or one without a profile, may inspect a process with it (profile_tracee_perm in security/apparmor/ipc.c).
 const container = `abi <abi/3.0>,
 include <tunables/global>
 profile like-a-container flags=(attach_disconnected) {
@@ -38,9 +39,9 @@ profile like-a-container flags=(attach_disconnected) {
 }
 `
 
-// profilesEnforce checks that AppArmor's own service has loaded them at the boot. From here on a process runs whose
-// profile lets no confined program look at its files, and two loop devices are there, one of a file that was removed. They
-// keep no disk from being offered and no pod from starting.
+// profilesEnforce checks that AppArmor's service has loaded the profiles at boot. Then it starts a process whose
+// profile denies confined programs access to its files, and creates two loop devices, one of a removed file. They must
+// not prevent the offer of a disk or the start of a pod.
 func profilesEnforce(in *installation, t *testing.T) {
 	in.confinedBy(t, "enforce")
 	in.m.Sh(`for f in /var/tmp/loop.img /var/tmp/removed.img; do truncate -s 16M $f; losetup --find $f; done; rm /var/tmp/removed.img`)
@@ -53,7 +54,7 @@ func profilesEnforce(in *installation, t *testing.T) {
 	})
 }
 
-// confinedBy checks that the kernel has each profile in a mode, and runs the daemon below its own.
+// confinedBy checks that the kernel has each profile in a mode, and that the daemon runs with its profile.
 func (in *installation) confinedBy(t *testing.T, mode string) {
 	t.Helper()
 	loaded := strings.Split(in.m.Run("cat", "/sys/kernel/security/apparmor/profiles"), "\n")
@@ -67,10 +68,12 @@ func (in *installation) confinedBy(t *testing.T, mode string) {
 	}
 }
 
-// verdict is a line of AppArmor about something that a profile does not allow (audit_pre in security/apparmor/audit.c).
+// verdict matches a log line of AppArmor about an access that a profile does not allow (audit_pre in
+// security/apparmor/audit.c).
 var verdict = regexp.MustCompile(`apparmor="(ALLOWED|DENIED)" .*metalplug`)
 
-// withinProfiles checks that, since the boot, no program of metalplug did anything that its profile does not allow.
+// withinProfiles checks that, since the boot, no program of metalplug has made an access that its profile does not
+// allow.
 func withinProfiles(in *installation, t *testing.T) {
 	var said []string
 	for line := range in.kernelLog() {
@@ -88,10 +91,10 @@ func withinProfiles(in *installation, t *testing.T) {
 	}
 }
 
-// probe is an interpreter in a folder from which every profile may map programs.
+// probe is an interpreter in a directory from which every profile may map programs.
 const probe = "/usr/lib/metalplug-probe"
 
-// takenOver runs programs below the profile of the daemon, as root with all capabilities and outside of its sandbox.
+// takenOver runs programs with the daemon's profile, as root with all capabilities and outside the sandbox.
 func takenOver(in *installation, t *testing.T) {
 	in.m.Sh("cp $(readlink -f /usr/bin/perl) " + probe)
 	below := func(profile, script string) (string, bool) {
@@ -139,7 +142,7 @@ func takenOver(in *installation, t *testing.T) {
 	in.m.Run("rm", probe)
 }
 
-// sockets checks that, where the kernel mediates connect(2) to a socket with a path, the daemon reaches its own alone.
+// sockets checks that the daemon can connect only to its own sockets, if the kernel mediates connect(2).
 func sockets(in *installation, t *testing.T, below func(profile, script string) (string, bool)) {
 	const feature = "/sys/kernel/security/apparmor/features/network/af_unix"
 	mediated := in.m.Try("test", "-e", feature).Code == 0

@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// erasedAtStart leaves a pod's data in place until the next pod starts, and the drive is offered all the same. The data
-// is erased then, unless it has changed by then.
+// erasedAtStart leaves a pod's data on the drive until the next pod starts, while the drive is still offered. At that
+// start the data is erased, unless it has changed.
 func erasedAtStart(s *story, t *testing.T) {
-	// The kubelet does not wait for longer.
+	// The kubelet waits no longer.
 	s.reload(t, strings.NewReplacer(`"both"`, `"start"`, `"2m"`, `"25s"`).Replace(turnoverConfig))
 	node := s.left(t, one("leaves-data"))
 	both := vm.Pod{UID: "takes-both", Limits: map[string]int64{nvme: int64(len(drives))}}
@@ -43,7 +43,7 @@ func erasedAtStart(s *story, t *testing.T) {
 	s.reload(t, turnoverConfig)
 }
 
-// left has a pod leave a file system and more, and returns where, once it is known what that is.
+// left makes a pod leave a file system and more data, and returns the node when the content is known.
 func (s *story) left(t *testing.T, pod vm.Pod) (node string) {
 	t.Helper()
 	node = s.run(pod)[0]

@@ -13,12 +13,12 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// locked is a command in the machine whose end udevd does not miss. See inUse.
+// locked returns a shell command whose end udevd does not miss. See inUse.
 func locked(command string, nodes ...string) string {
 	return "udevadm lock --device " + strings.Join(nodes, " --device ") + " " + command
 }
 
-// taken has a command take drives for the host, which are withdrawn.
+// taken uses drives on the host with a command, and waits until they are no longer offered.
 func (s *story) taken(t *testing.T, name, command string, nodes ...string) {
 	t.Helper()
 	s.expect(t, change{
@@ -27,7 +27,7 @@ func (s *story) taken(t *testing.T, name, command string, nodes ...string) {
 	})
 }
 
-// blank overwrites drives, which are offered again.
+// blank overwrites drives with zeroes, and waits until they are offered again.
 func (s *story) blank(t *testing.T, name string, nodes ...string) {
 	t.Helper()
 	s.expect(t, change{
@@ -50,10 +50,10 @@ func (s *story) members() (nodes []string) {
 	return nodes
 }
 
-// raid checks that a stopped array leaves nothing behind but its superblocks.
+// raid checks that a stopped array leaves only its superblocks.
 func raid(s *story, t *testing.T) {
 	nodes := s.members()
-	// Or mdadm's own rules for udev assemble it again as soon as it is stopped.
+	// Otherwise mdadm's udev rules assemble it again as soon as it is stopped.
 	s.m.Write("/etc/mdadm/mdadm.conf", "AUTO -all\n")
 	create := "mdadm --create /dev/md0 --quiet --run --level=1 --metadata=1.2 --raid-devices=2 " + strings.Join(nodes, " ")
 	s.taken(t, "md RAID1", locked(create, nodes...), nodes...)
@@ -66,7 +66,7 @@ func raid(s *story, t *testing.T) {
 	s.blank(t, "md RAID1", nodes...)
 }
 
-// volume checks a volume group without an active volume. It holds nothing open.
+// volume checks a volume group without an active volume. It has nothing open.
 func volume(s *story, t *testing.T) {
 	n := s.members()[0]
 	s.taken(t, "LVM physical volume", locked("pvcreate --quiet "+n, n), n)
@@ -95,7 +95,7 @@ func cache(s *story, t *testing.T) {
 	s.blank(t, "bcache", n)
 }
 
-// exclusive lets a process claim a drive, which no file in sysfs shows.
+// exclusive makes a process claim a drive, which no file in sysfs shows.
 func exclusive(s *story, t *testing.T) {
 	n := s.members()[0]
 	p := s.m.Start("/run/vm/agent", "hold", n)
@@ -115,8 +115,8 @@ func exclusive(s *story, t *testing.T) {
 	})
 }
 
-// standstill checks that a drive that does not answer for a while stays in the list. After 30 s the kernel would reset
-// its controller (nvme_core.io_timeout), which is another matter.
+// standstill checks that a drive that does not answer for some time stays in the list. After 30 s the kernel would
+// reset its controller (nvme_core.io_timeout), which other tests cover.
 func standstill(s *story, t *testing.T) {
 	d, n := members[1], s.members()[1]
 	timeout := block(n) + "/queue/io_timeout" // in milliseconds
@@ -133,8 +133,8 @@ func standstill(s *story, t *testing.T) {
 	s.onlyAllocatable(t, from, nvme, count)
 }
 
-// fabricUUID is the identity that the target gives its namespace. QEMU's drives cannot give one, because the kernel takes
-// none from them.
+// fabricUUID is the identity of the target's namespace. QEMU's drives have no such identity, because the kernel ignores
+// theirs.
 const fabricUUID = "11111111-2222-3333-4444-555555555555"
 
 const (
@@ -156,8 +156,7 @@ const (
 	rmdir subsystems/t1/namespaces/1 subsystems/t1 /sys/kernel/config/nullb/backing; modprobe -r nvme-loop nvmet null_blk`
 )
 
-// loopNamespace checks that a namespace that is reached by anything but PCI Express is seen, and not offered, with any
-// identity.
+// loopNamespace checks that a namespace that is not on PCI Express is listed but not offered, whatever its identity is.
 func loopNamespace(s *story, t *testing.T) {
 	from, before := s.kubelet.Mark(), s.allocatable(nvme)
 	events := s.udev.Mark()
@@ -174,7 +173,7 @@ func loopNamespace(s *story, t *testing.T) {
 	s.onlyAllocatable(t, from, nvme, before)
 }
 
-// scsi checks that a disk of class node is erased as a namespace is.
+// scsi checks that a disk of class node is erased like a namespace.
 func scsi(s *story, t *testing.T) {
 	s.expect(t, change{
 		name: "a SCSI disk", act: func() { s.m.Run("modprobe", "scsi_debug", "dev_size_mb=16") }, resource: scratch, by: 1,

@@ -16,10 +16,10 @@ import (
 // portPath is the port in sysfs.
 const portPath = "/sys/bus/platform/devices/dfl-port.0"
 
-// accelerator is the identity of the accelerator in the fake card.
+// accelerator is the ID of the accelerator in the simulated card.
 const accelerator = "00112233445566778899aabbccddeeff"
 
-// fpgaPort runs the kernel's own DFL drivers on a card of the test.
+// fpgaPort uses the kernel's DFL drivers with a simulated card.
 func fpgaPort(s *story, t *testing.T) {
 	load := func() {
 		s.expect(t, change{
@@ -55,7 +55,7 @@ func fpgaPort(s *story, t *testing.T) {
 	s.await(t, port, 0)
 }
 
-// portUsed checks that a container gets a port that was reset and that no process has open.
+// portUsed checks that a container gets a port that was reset and that no other process has open.
 func portUsed(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "accelerates", Limits: map[string]int64{port: 1}}
 	s.kubelet.AdmitPod(pod)
@@ -84,7 +84,7 @@ func portUsed(s *story, t *testing.T) {
 	}
 }
 
-// portErrors checks that the port latches its errors until they are written back.
+// portErrors checks that the errors of a port last until they are written back.
 func portErrors(s *story, t *testing.T, card string) {
 	t.Helper()
 	look := "; udevadm trigger --action change " + portPath

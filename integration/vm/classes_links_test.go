@@ -14,8 +14,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// rdmaRenamed changes the name of an RDMA device, as rdma-core's rule does it with each, and the mode in which network
-// namespaces see it.
+// rdmaRenamed renames an RDMA device, like rdma-core's rule, and changes the mode for network namespaces.
 func rdmaRenamed(s *story, t *testing.T) {
 	s.m.Sh(`modprobe rdma_rxe; ip link add dummy0 type dummy; ip addr add 192.0.2.1/24 dev dummy0
 		ip link set dummy0 up; rdma link add rxe0 type rxe netdev dummy0`)
@@ -65,11 +64,11 @@ func namespaces(s *story, t *testing.T) {
 	}
 }
 
-// renderLink is what systemd would know the render node by.
+// renderLink is the link to the render node that systemd needs.
 const renderNode, renderLink = "/dev/dri/renderD128", "/dev/char/226:128"
 
-// withoutLink removes the link, which no event reports. The next look finds out, and after an event for the device udevd
-// makes the link again.
+// withoutLink removes the link, which causes no event. The next inspection notices it, and after an event for the
+// device udevd creates the link again.
 func withoutLink(s *story, t *testing.T) {
 	const warning = renderNode + " has no link " + renderLink + ": systemctl daemon-reload would take it from running containers"
 	from := s.kubelet.Mark()
@@ -82,8 +81,8 @@ func withoutLink(s *story, t *testing.T) {
 	s.onlyAllocatable(t, from, render, 1)
 }
 
-// opens starts a scope in which a shell tries to open the render node whenever
-// it is asked, under the device rules that properties ask of systemd.
+// opens starts a scope in which a shell tries to open the render node on request, with the given device properties of
+// systemd.
 func (s *story) opens(properties ...string) (ask func(t *testing.T, when string, want bool), end func()) {
 	argv := []string{"systemd-run", "--scope", "--quiet", "--property=DevicePolicy=closed"}
 	argv = append(append(argv, properties...), "sh", "-c",
@@ -103,8 +102,8 @@ func (s *story) opens(properties ...string) (ask func(t *testing.T, when string,
 	}, p.Stop
 }
 
-// daemonReload checks that a container's scope keeps its device as long as the link is there, and that one without a link
-// never gets it.
+// daemonReload checks that a container's scope keeps its device while the link exists, and that a scope without the
+// link never gets it.
 func daemonReload(s *story, t *testing.T) {
 	with, end := s.opens("--property=DeviceAllow=" + renderLink + " rw")
 	defer end()
@@ -117,8 +116,8 @@ func daemonReload(s *story, t *testing.T) {
 	}
 }
 
-// shippedRules checks that the udev rules of the package make the links that udev does not make, to the generic nodes of
-// namespaces and to NVIDIA's nodes.
+// shippedRules checks that the udev rules of the package create links to the generic nodes of namespaces and to
+// NVIDIA's nodes, which udev does not create.
 func shippedRules(s *story, t *testing.T) {
 	node := s.m.Namespaces()["BOTH"]
 	generic := strings.Replace(node, "/nvme", "/ng", 1)
@@ -138,8 +137,7 @@ func shippedRules(s *story, t *testing.T) {
 	nvidiaLinks(s, t)
 }
 
-// nvidiaLinks checks that a driver of that name, and a module of the other's, make the links to nodes that are not there
-// yet.
+// nvidiaLinks checks that a driver and a module with NVIDIA's names cause links to nodes that do not exist yet.
 func nvidiaLinks(s *story, t *testing.T) {
 	t.Helper()
 	card := s.pciFunction("0x1af4", "0x1110")

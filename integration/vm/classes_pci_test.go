@@ -12,20 +12,19 @@ import (
 	"testing"
 )
 
-// function is where in sysfs the PCI function is that a class device belongs to.
+// function returns the sysfs path of the PCI function of a class device.
 func (s *story) function(class string) string {
 	return s.m.Sh("p=$(realpath " + class + "/device); while [ ! -e $p/vendor ] || [ ! -e $p/config ]; do p=${p%/*}; done; echo $p")
 }
 
-// Errors of PCI Express by their bits in the uncorrectable error status register (PCI_ERR_UNC_POISON_TLP and
-// PCI_ERR_UNC_MALF_TLP in include/uapi/linux/pci_regs.h). The first is nonfatal and the second fatal unless the severity
-// register says otherwise.
+// PCI Express errors as bits of the uncorrectable error status register (PCI_ERR_UNC_POISON_TLP and
+// PCI_ERR_UNC_MALF_TLP in include/uapi/linux/pci_regs.h). By default, the first is nonfatal and the second fatal.
 const (
 	poisoned  = 1 << 12
 	malformed = 1 << 18
 )
 
-// signal has a device of QEMU report an error of PCI Express, all the way from its configuration space on.
+// signal makes a QEMU device report a PCI Express error, beginning in its configuration space.
 func (s *story) signal(t *testing.T, id, what string) {
 	t.Helper()
 	said, err := s.m.QMP().Human("pcie_aer_inject_error " + id + " " + what)
@@ -34,9 +33,9 @@ func (s *story) signal(t *testing.T, id, what string) {
 	}
 }
 
-// inject lets the kernel find an error of PCI Express at a function. It gives the kernel the register values of the
-// function and of its root port (aer_inject, struct aer_error_inj of drivers/pci/pcie/aer_inject.c). From there on all is
-// real.
+// inject makes the kernel detect a PCI Express error of a function. It passes the register values of the function and
+// its root port to the kernel (aer_inject, struct aer_error_inj of drivers/pci/pcie/aer_inject.c). The rest of the
+// error handling is real.
 func (s *story) inject(t *testing.T, function string, status uint32) {
 	t.Helper()
 	var domain uint32
@@ -46,7 +45,7 @@ func (s *story) inject(t *testing.T, function string, status uint32) {
 	}
 	b := append(make([]byte, 0, 32), bus, device, number, 0)
 	b = binary.LittleEndian.AppendUint32(b, status)
-	b = binary.LittleEndian.AppendUint32(append(b, make([]byte, 20)...), domain) // nothing correctable, no header
+	b = binary.LittleEndian.AppendUint32(append(b, make([]byte, 20)...), domain) // no correctable error, no header
 	var octal strings.Builder
 	for _, c := range b {
 		fmt.Fprintf(&octal, `\%03o`, c)
@@ -54,18 +53,17 @@ func (s *story) inject(t *testing.T, function string, status uint32) {
 	s.m.Sh("modprobe aer_inject; printf '" + octal.String() + "' > /dev/aer_inject")
 }
 
-// rebind takes a function's driver away and binds it again, which restarts the
-// hardware.
+// rebind unbinds and binds a function's driver, which restarts the hardware.
 func (s *story) rebind(function string) {
 	address := path.Base(function)
 	s.m.Sh("cd $(realpath " + function + "/driver); echo " + address + " > unbind; echo " + address + " > bind")
 }
 
-// unrecovered uses a driver of virtio, none of which handles an error.
+// unrecovered uses a virtio driver. These drivers do not handle errors.
 func unrecovered(s *story, t *testing.T) {
 	const name = "renderD128"
 	function := s.function("/sys/class/drm/renderD128")
-	// Kernels of the time report this of the function, older ones of the bridge.
+	// Current kernels report this for the function, older ones for the bridge.
 	s.expect(t, change{
 		name: "PCIe error, not recovered", act: func() { s.signal(t, "gpu", "POISON_TLP") }, resource: render, by: -1,
 		action: "change", device: always(path.Base(function)),
@@ -79,9 +77,9 @@ func unrecovered(s *story, t *testing.T) {
 	s.because(t, name, "")
 }
 
-// recovered uses e1000e, which handles an error. The clock on its card is fit for use, and the operator should know of
-// the error. QEMU 7.2 cannot signal it. The bits that enable it are missing in its e1000e (Device Control reads 0 after
-// any write), and the drivers of its devices that have them, of virtio, do not handle an error.
+// recovered uses e1000e, which handles errors. The clock on its card stays usable, and the operator gets a warning.
+// QEMU 7.2 cannot signal this error. Its e1000e lacks the enable bits (Device Control reads 0 after any write), and its
+// virtio devices, which have them, have drivers that do not handle errors.
 func recovered(s *story, t *testing.T) {
 	const name = "ptp0"
 	s.inject(t, s.function("/sys/class/ptp/ptp0"), poisoned)
@@ -92,10 +90,10 @@ func recovered(s *story, t *testing.T) {
 	}
 }
 
-// fatal loses data. The kernel resets the link, which QEMU's slots do not survive in good order ("Data Link Layer Link
-// Active not set"), so that it gives up. The function is taken out and put in again. Linux 6.12 does not count a fatal
-// error of an endpoint (aer_get_device_error_info reads nothing over a link that may be bad), so its messages about the
-// recovery are the only evidence.
+// fatal injects an error with data loss. The kernel resets the link, and gives up because QEMU's slots do not survive
+// that ("Data Link Layer Link Active not set"). Then the function is unplugged and plugged in again. Linux 6.12 does
+// not count fatal errors of endpoints (aer_get_device_error_info reads nothing over a possibly bad link), so its
+// recovery messages are the only evidence.
 func fatal(s *story, t *testing.T) {
 	const name = "ptp0"
 	function := s.function("/sys/class/ptp/ptp0")

@@ -21,8 +21,8 @@ const (
 	scratch = "metalplug.io/scratch"
 )
 
-// classesConfig has disks probed, so that disks that udevd has missed count too. It asks for the nodes that are off by
-// default, which are the generic nodes of a namespace and umad.
+// classesConfig configures disks to be probed, so that metalplug also notices changes that udevd has missed. It
+// requests nodes that are off by default, which are the generic nodes of namespaces, and umad.
 const classesConfig = `
 [reset]
 socket = "direct"
@@ -78,8 +78,8 @@ when = "both"
 
 var members = []vm.Drive{{Serial: "MEMBER1"}, {Serial: "MEMBER2"}}
 
-// TestClasses is what the kernel shows of each class of hardware, apart from plug and unplug. It covers the many ways to
-// use a disk, errors of the bus, a card that is programmed, and links that change their name.
+// TestClasses tests the state that the kernel shows for each class of hardware, apart from hotplug. It covers many uses
+// of a disk, bus errors, programming a card, and renamed links.
 func TestClasses(t *testing.T) {
 	s := begin(t, classesConfig, vm.Options{
 		Slots:   4,
@@ -121,7 +121,8 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// startClasses checks that the drive whose generic node is asked for waits for the rule that makes its link.
+// startClasses checks that a drive with a requested generic node is offered only after the udev rule has created its
+// link.
 func startClasses(s *story, t *testing.T) {
 	s.m.StartDaemon()
 	s.await(t, nvme, int64(len(members)))
@@ -132,7 +133,7 @@ func startClasses(s *story, t *testing.T) {
 	}
 }
 
-// displays checks that QEMU's display adapters are seen, with the reason why they are not GPUs.
+// displays checks that QEMU's display adapters are listed, with the reason why they are not GPUs.
 func displays(s *story, t *testing.T) {
 	for device, driver := range map[string]string{"0x12340x1111": "bochs-drm", "0x1af40x1050": "virtio-pci"} {
 		s.because(t, path.Base(s.pciFunction(device[:6], device[6:])), "a display of driver "+driver+", no GPU")
@@ -142,14 +143,14 @@ func displays(s *story, t *testing.T) {
 	}
 }
 
-// shown is a device as the daemon shows it to people.
+// shown is a device as the daemon reports it.
 type shown struct {
 	ID, Resource, Health, Reason, Warning, Model string
 	SysPath                                      string `json:"sysfsPath"`
 	Held                                         bool
 }
 
-// list is what the daemon shows.
+// list returns the daemon's list.
 func (s *story) list(t *testing.T) []shown {
 	t.Helper()
 	var all []shown
@@ -160,7 +161,7 @@ func (s *story) list(t *testing.T) []shown {
 	return all
 }
 
-// shown finds a device by its name in sysfs. It returns the zero value if the daemon does not know the device.
+// shown returns a device by its name in sysfs. It returns the zero value if the daemon does not know the device.
 func (s *story) shown(t *testing.T, name string) shown {
 	t.Helper()
 	for _, d := range s.list(t) {
@@ -190,8 +191,8 @@ func (s *story) because(t *testing.T, name, reason string) (d shown) {
 	return d
 }
 
-// stays makes a change that leaves a drive with the host, waits until the
-// daemon gives the reason for it, and refuses an offer in between.
+// stays makes a change after which a drive stays with the host, waits for the daemon's reason, and checks that the
+// drive is not offered in between.
 func (s *story) stays(t *testing.T, node, act, reason string) {
 	t.Helper()
 	from, before := s.kubelet.Mark(), s.allocatable(nvme)
@@ -200,8 +201,7 @@ func (s *story) stays(t *testing.T, node, act, reason string) {
 	s.onlyAllocatable(t, from, nvme, before)
 }
 
-// onlyAllocatable fails when the number of allocatable devices of a resource
-// was another after a mark.
+// onlyAllocatable fails if a resource had another number of allocatable devices since a mark.
 func (s *story) onlyAllocatable(t *testing.T, from int, resource string, want int64) {
 	t.Helper()
 	for _, n := range append(s.kubelet.Allocatables(from, resource), s.allocatable(resource)) {
@@ -212,15 +212,15 @@ func (s *story) onlyAllocatable(t *testing.T, from int, resource string, want in
 	}
 }
 
-// pciFunction is where in sysfs the function with these numbers is.
+// pciFunction returns the sysfs path of the function with these IDs.
 func (s *story) pciFunction(vendor, device string) string {
 	return s.m.Sh("for d in /sys/bus/pci/devices/*; do [ $(cat $d/vendor $d/device | tr -d '\\n') != " + vendor + device + " ] || echo $d; done")
 }
 
-// trigger has the daemon look at a device again, by an event that says nothing.
+// trigger makes the daemon inspect a device again, with an event without content.
 func (s *story) trigger(sysPath string) {
 	s.m.Run("udevadm", "trigger", "--action", "change", sysPath)
 }
 
-// block is where a block device is in sysfs.
+// block returns the sysfs path of a block device.
 func block(node string) string { return "/sys/class/block/" + path.Base(node) }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// entry is one file, folder or link of an archive. The type is in mode.
+// entry is one file, folder or link of an archive. mode includes the type.
 type entry struct {
 	name string
 	mode uint32 // as in st_mode
@@ -24,8 +24,7 @@ const (
 	modeLink    = 0o120777
 )
 
-// cpio writes a "newc" archive, which the kernel unpacks over the initrd's
-// files when it is appended to the initrd.
+// cpio returns a "newc" archive. When it is appended to the initrd, the kernel unpacks it over the initrd's files.
 func cpio(entries []entry) []byte {
 	var b bytes.Buffer
 	pad := func() { b.WriteString(strings.Repeat("\x00", (4-b.Len()%4)%4)) }

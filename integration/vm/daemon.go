@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// programs are metalplug's, by folder, with the place where a package puts
-// them.
+// programs are metalplug's programs by folder, with their installation paths.
 var programs = []struct{ dir, path string }{
 	{"cmd/metalplugd", "/usr/sbin/metalplugd"},
 	{"cmd/metalplugctl", "/usr/bin/metalplugctl"},
@@ -19,7 +18,7 @@ var programs = []struct{ dir, path string }{
 	{"cmd/metalplug-unit", "/usr/libexec/metalplug/metalplug-unit"},
 }
 
-// daemonUnit runs the daemon as systemd does, but with all rights. Other tests are about the unit of the package.
+// daemonUnit runs the daemon under systemd, but without a sandbox. Other tests use the unit of the package.
 const daemonUnit = `[Unit]
 Description=metalplugd under test
 
@@ -30,8 +29,7 @@ ExecReload=/bin/kill -HUP $MAINPID
 TimeoutStartSec=180
 `
 
-// InstallDaemon puts the programs that this checkout has and a configuration
-// into the machine. Nothing is started.
+// InstallDaemon copies the programs of this checkout and a configuration to the machine. It starts nothing.
 func (m *Machine) InstallDaemon(config string) {
 	m.t.Helper()
 	root, err := repository()
@@ -56,7 +54,7 @@ func (m *Machine) StartDaemon() {
 	}
 }
 
-// StopDaemon stops metalplugd, which must end in good order.
+// StopDaemon stops metalplugd, which must end without an error.
 func (m *Machine) StopDaemon() {
 	m.t.Helper()
 	m.Run("systemctl", "stop", "metalplugd")
@@ -65,7 +63,7 @@ func (m *Machine) StopDaemon() {
 	}
 }
 
-// Journal is the end of a unit's journal.
+// Journal returns the end of a unit's journal.
 func (m *Machine) Journal(unit, lines string) string {
 	m.t.Helper()
 	return m.Try("journalctl", "--unit", unit, "--output", "short-precise", "--no-pager", "--lines", lines).Stdout

@@ -23,8 +23,8 @@ import (
 // mib is a mebibyte in bytes.
 const mib = 1 << 20
 
-// TestDisks attacks disks from outside of the machine. The test writes the images, swaps them, and compares them
-// afterwards, because the machine's word is no proof of the content of a disk.
+// TestDisks attacks disks from outside the machine. The test writes, swaps and compares the images, because the
+// machine's own view does not prove the content of a disk.
 func TestDisks(t *testing.T) {
 	playTurnover(t, []act{
 		{"one block of data keeps a disk", oneBlock},
@@ -38,17 +38,16 @@ func TestDisks(t *testing.T) {
 	})
 }
 
-// medium is a drive's image on this host.
+// medium is the image of a drive on this host.
 type medium struct {
 	t    *testing.T
 	file string
 }
 
-// mediumOf returns the image of a drive, which the machine must not write to in
-// between.
+// mediumOf returns the image of a drive, to which the machine must not write in the meantime.
 func (s *story) mediumOf(t *testing.T, d vm.Drive) medium { return medium{t, s.m.Medium(d)} }
 
-// write puts data at a byte of the image.
+// write writes data at an offset of the image.
 func (m medium) write(at int64, data []byte) {
 	m.t.Helper()
 	f, err := os.OpenFile(m.file, os.O_WRONLY, 0)
@@ -61,7 +60,7 @@ func (m medium) write(at int64, data []byte) {
 	}
 }
 
-// sum is a checksum of the whole image.
+// sum returns a checksum of the whole image.
 func (m medium) sum() string {
 	m.t.Helper()
 	f, err := os.Open(m.file)
@@ -76,7 +75,7 @@ func (m medium) sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// data counts the bytes of the image that are not zero.
+// data returns the number of nonzero bytes of the image.
 func (m medium) data() (n int) {
 	m.t.Helper()
 	f, err := os.Open(m.file)
@@ -96,7 +95,7 @@ func (m medium) data() (n int) {
 	}
 }
 
-// noise returns bytes that no sample takes for blank.
+// noise returns bytes that never count as blank.
 func noise(seed uint64, size int) []byte {
 	b := make([]byte, size)
 	var key [32]byte
@@ -117,8 +116,8 @@ func (s *story) plug(t *testing.T, d vm.Drive) string {
 	return path.Base(node)
 }
 
-// oneBlock checks that the first read finds 4 KiB anywhere between the samples, and that the disk is neither offered nor
-// written to.
+// oneBlock checks that the first read finds 4 KiB of data between the samples, and that the disk is neither offered nor
+// written.
 func oneBlock(s *story, t *testing.T) {
 	const size = 96
 	count := s.allocatable(nvme)
@@ -152,7 +151,7 @@ func oneBlock(s *story, t *testing.T) {
 	}
 }
 
-// adopted checks that only the operator's command gives a disk with data to pods, erased.
+// adopted checks that a disk with data is offered only after the operator's command, and erased.
 func adopted(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
 	count := s.allocatable(nvme)
@@ -168,8 +167,7 @@ func adopted(s *story, t *testing.T) {
 	s.unplugErased(t, d, count)
 }
 
-// unplugErased takes a drive out, after which so many are left, and wants nothing on
-// its image.
+// unplugErased unplugs a drive, checks that the given number of drives is left, and that its image has no data.
 func (s *story) unplugErased(t *testing.T, d vm.Drive, count int64) {
 	t.Helper()
 	s.m.Unplug(d)
@@ -179,8 +177,8 @@ func (s *story) unplugErased(t *testing.T, d vm.Drive, count int64) {
 	}
 }
 
-// readOnce checks that the evidence of a disk goes with it, into another slot and past a restart. It ends with the first
-// byte that another host has written.
+// readOnce checks that the evidence of a disk remains valid in another slot and after a restart. It must end when
+// another host has written a single byte.
 func readOnce(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
 	count := s.allocatable(nvme)
@@ -208,8 +206,7 @@ func readOnce(s *story, t *testing.T) {
 	}
 }
 
-// endsAll removes a pod that has all disks, and returns when they were erased and
-// so many are back.
+// endsAll removes a pod that has all disks, and returns when they are erased and available again.
 func (s *story) endsAll(t *testing.T, pod vm.Pod, count int64) {
 	t.Helper()
 	from := s.kubelet.Mark()
@@ -220,8 +217,8 @@ func (s *story) endsAll(t *testing.T, pod vm.Pod, count int64) {
 	s.await(t, nvme, count)
 }
 
-// otherData lets a disk leave with a pod's data, before its erasure, and return with data of another host between all
-// samples. This node does not erase it.
+// otherData unplugs a disk with a pod's data before its erasure, and plugs it in with data of another host between all
+// samples. This node must not erase it.
 func otherData(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ELSEWHERE", SizeMiB: 96}
 	count := s.allocatable(nvme)
@@ -243,14 +240,14 @@ func otherData(s *story, t *testing.T) {
 	}
 }
 
-// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for a while. On a drive that answers it is over
-// sooner.
+// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for some time. If the drive answers, that
+// takes less time.
 const zeroing = `for p in $(pgrep -x metalplug-reset); do
 	if grep -qs zeroout /proc/$p/task/*/stack && sleep 2 && grep -qs zeroout /proc/$p/task/*/stack; then exit 0; fi
 done; exit 1`
 
-// twin replaces a disk by another with the same serial number while a helper is stuck in an erasure. The other disk keeps
-// its file system.
+// twin replaces a disk by another with the same serial number while a helper hangs in an erasure. The other disk must
+// keep its file system.
 func twin(s *story, t *testing.T) {
 	const serial = "TWIN"
 	first, second := vm.Drive{Serial: serial}, vm.Drive{Serial: serial, Medium: "TWIN-OTHER"}
@@ -267,7 +264,7 @@ func twin(s *story, t *testing.T) {
 	s.run(pod)
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=40 oflag=direct status=none")
 	s.m.StallWrites(first, true)
-	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the piece that is let through
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the part that is written
 	s.kubelet.RemovePod(pod)
 	s.m.Eventually("a helper that writes", patience, func() bool {
 		return s.m.Try("sh", "-c", zeroing).Code == 0
@@ -285,8 +282,8 @@ func twin(s *story, t *testing.T) {
 	}
 }
 
-// keepsDiscarded uses a drive that acknowledges Deallocate and keeps the data. metalplug detects that. The next pod does
-// not get it, and zero erases it.
+// keepsDiscarded uses a drive that acknowledges Deallocate and keeps the data. metalplug must detect that. The next pod
+// does not get the drive, and the method zero erases it.
 func keepsDiscarded(s *story, t *testing.T) {
 	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"discard"`, 1))
 	d := vm.Drive{Serial: "KEEPS", SizeMiB: 96, KeepsDiscarded: true}
@@ -305,8 +302,8 @@ func keepsDiscarded(s *story, t *testing.T) {
 	s.unplugErased(t, d, count)
 }
 
-// otherNumber keeps the old node of a drive open while the drive is plugged again, so that the kernel numbers disk and
-// generic node differently. The drive serves all the same.
+// otherNumber keeps the old node of a drive open while the drive is plugged in again, so that the kernel numbers its
+// disk and generic node differently. The drive must still work.
 func otherNumber(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "NUMBER"}
 	count := s.allocatable(nvme)
@@ -330,7 +327,7 @@ func otherNumber(s *story, t *testing.T) {
 	s.await(t, nvme, count)
 }
 
-// exported lets a target give a disk any name. metalplug compares the disk.
+// exported makes a target open a disk under any name. metalplug must recognise the disk.
 func exported(s *story, t *testing.T) {
 	n := s.m.Namespaces()[drives[0].Serial]
 	before := s.allocatable(nvme)

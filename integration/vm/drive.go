@@ -16,15 +16,14 @@ import (
 
 // Drive is an NVMe drive. It keeps its content while it is unplugged.
 type Drive struct {
-	Serial string // also names it here
+	Serial string // also identifies the drive here
 	// SizeMiB is fixed at the first insertion. The default is 64.
 	SizeMiB int64
-	// Namespaces, if not 0, makes a drive that says of itself that it may have
-	// more than one controller, as drives with two ports do. The kernel then shows
-	// each namespace as a multipath head without a PCI parent. Such a drive can be
-	// there at boot only, and not come back.
+	// Namespaces, if not 0, makes a drive that reports that it may have more than one controller, like drives with two
+	// ports. The kernel then shows each namespace as a multipath head without a PCI parent. Such a drive must be
+	// present at boot, and cannot be plugged in again.
 	Namespaces int
-	// Controllers are two or more ways to those namespaces. The default is one.
+	// Controllers is the number of paths to those namespaces, if there are two or more. The default is one.
 	Controllers int
 	// Medium names the blocks behind the drive. The default is Serial. A test of identities needs two drives with one
 	// serial number and two media.
@@ -33,10 +32,10 @@ type Drive struct {
 	KeepsDiscarded bool
 }
 
-// medium is the name of what is behind a drive without namespaces of its own.
+// medium returns the name of the image of a drive without separate namespaces.
 func (d Drive) medium() string { return cmp.Or(d.Medium, d.Serial) }
 
-// discard is QEMU's word for what happens to a block that is deallocated.
+// discard returns QEMU's value for the handling of deallocated blocks.
 func (d Drive) discard() string {
 	if d.KeepsDiscarded {
 		return "ignore"
@@ -44,9 +43,8 @@ func (d Drive) discard() string {
 	return "unmap"
 }
 
-// Medium returns the file on this host that holds the blocks of a drive, and
-// makes it where there is none. The machine must not have the drive plugged when
-// the test writes to the file.
+// Medium returns the image file of a drive on this host, and creates it if it is missing. When the test writes to the
+// file, the drive must not be plugged in.
 func (m *Machine) Medium(d Drive) string {
 	m.t.Helper()
 	file, err := m.file(d.medium(), d.SizeMiB)
@@ -56,7 +54,7 @@ func (m *Machine) Medium(d Drive) string {
 	return file
 }
 
-// insert gives a drive a slot.
+// insert assigns a slot to a drive.
 func (m *Machine) insert(d Drive) (slot string, err error) {
 	var free []string
 	for slot, serial := range m.slots {
@@ -72,7 +70,7 @@ func (m *Machine) insert(d Drive) (slot string, err error) {
 	return slot, nil
 }
 
-// file is what is behind a drive or one of its namespaces.
+// file returns the image file of a drive or namespace.
 func (m *Machine) file(name string, sizeMiB int64) (string, error) {
 	file := m.path("drive-" + name)
 	if _, err := os.Stat(file); err == nil {
@@ -88,7 +86,7 @@ func (m *Machine) file(name string, sizeMiB int64) (string, error) {
 	return file, nil
 }
 
-// driveArguments are QEMU's for a drive that is there at boot.
+// driveArguments returns QEMU's arguments for a drive that is present at boot.
 func (m *Machine) driveArguments(d Drive) ([]string, error) {
 	slot, err := m.insert(d)
 	if err != nil {
@@ -127,8 +125,8 @@ func (m *Machine) driveArguments(d Drive) ([]string, error) {
 	return args, nil
 }
 
-// Plug inserts drives into free slots of the running machine, one right after
-// the other. It returns when QEMU has them, not when the machine does.
+// Plug plugs drives into free slots of the running machine, one after the other. It returns when QEMU has plugged them
+// in, which may be before the machine notices.
 func (m *Machine) Plug(drives ...Drive) {
 	m.t.Helper()
 	for _, d := range drives {
@@ -157,14 +155,14 @@ func (m *Machine) Plug(drives ...Drive) {
 	}
 }
 
-// UnplugAll unplugs what was plugged since the machine booted.
+// UnplugAll unplugs the drives that were plugged in since the boot.
 func (m *Machine) UnplugAll() {
 	m.t.Helper()
 	m.Unplug(slices.Clone(m.hot)...)
 }
 
-// Unplug takes drives out of the running machine and returns when they are
-// gone from it. The machine is asked, and may take its time.
+// Unplug unplugs drives from the running machine and returns when they are gone. The machine must agree, which may take
+// time.
 func (m *Machine) Unplug(drives ...Drive) {
 	m.t.Helper()
 	from := m.qmp.mark()
@@ -204,20 +202,20 @@ func (m *Machine) Warn(d Drive, bits int) {
 	}
 }
 
-// Stall keeps what is read from a drive, but for the first piece, from coming until it is told otherwise, as a disk does
-// that stands still. Commands that do not read or write are answered.
+// Stall delays all reads of a drive, except for the first part, until it is called with false, like a stuck disk. Other
+// commands are answered.
 func (m *Machine) Stall(d Drive, stall bool) {
 	m.t.Helper()
 	m.throttle(d, "bps_rd", stall)
 }
 
-// StallWrites does the same to what is written, formats included, and answers all else.
+// StallWrites does the same for writes and formats.
 func (m *Machine) StallWrites(d Drive, stall bool) {
 	m.t.Helper()
 	m.throttle(d, "bps_wr", stall)
 }
 
-// throttle sets a limit of QEMU's (qapi/block-core.json, BlockIOThrottle) to next to nothing, or takes all away.
+// throttle sets a limit of QEMU (qapi/block-core.json, BlockIOThrottle) to almost zero, or removes it.
 func (m *Machine) throttle(d Drive, limit string, on bool) {
 	m.t.Helper()
 	limits := map[string]any{"id": "nvme-" + d.Serial, "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0}
@@ -229,9 +227,9 @@ func (m *Machine) throttle(d Drive, limit string, on bool) {
 	}
 }
 
-// Namespaces maps each namespace that the machine's kernel has now, as the drive's serial number and for all but the
-// first "/" and the namespace's ID, to its node, such as /dev/nvme1n1. The numbers are in no order, so look, and never
-// assume.
+// Namespaces returns the nodes of the machine's namespaces, such as /dev/nvme1n1. The key is the drive's serial number,
+// followed by "/" and the namespace ID except for the first namespace. The numbers are in no particular order, so never
+// assume them.
 func (m *Machine) Namespaces() map[string]string {
 	m.t.Helper()
 	nodes := make(map[string]string)
@@ -240,7 +238,7 @@ func (m *Machine) Namespaces() map[string]string {
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
 		if len(f) != 3 {
-			continue // it went while it was listed
+			continue // it vanished during the listing
 		}
 		if f[1] != "1" {
 			f[0] += "/" + f[1]

@@ -33,7 +33,7 @@ func oneByOne(s *story, t *testing.T) {
 	}
 }
 
-// atOnce measures from the last event of the burst.
+// atOnce measures the time since the last event of the burst.
 func atOnce(s *story, t *testing.T) {
 	n := int64(len(plugged))
 	var last string // the namespace that came last
@@ -50,7 +50,8 @@ func atOnce(s *story, t *testing.T) {
 	})
 }
 
-// inSoftware removes a drive as an operator does with one that hangs. It is as close to a pulled drive as QEMU gets.
+// inSoftware removes a drive like an operator removes a hanging one. This is as close to pulling a drive as QEMU can
+// get.
 func inSoftware(s *story, t *testing.T) {
 	node := path.Base(s.m.Namespaces()[atBoot.Serial])
 	s.expect(t, change{
@@ -70,7 +71,7 @@ func storm(s *story, t *testing.T) {
 	s.m.Sh(`for action in change add bind; do
 		udevadm trigger --action $action --subsystem-match pci --subsystem-match nvme --subsystem-match block --subsystem-match drm
 	done; udevadm settle`)
-	// The daemon answers events in order. After this one, it has seen the others.
+	// The daemon processes events in order. After this one, it has processed the others.
 	s.expect(t, change{
 		name: "plug after a storm", act: func() { s.m.Plug(plugged[0]) }, resource: nvme, by: 1,
 		action: "add", device: func() string { return path.Base(s.m.Namespaces()[plugged[0].Serial]) },
@@ -98,7 +99,7 @@ func headsGo(s *story, t *testing.T) {
 	})
 }
 
-// inUse checks that a drive leaves the list when the host takes it and comes back when it is blank again.
+// inUse checks that a drive leaves the list when the host uses it, and returns when it is blank again.
 func inUse(s *story, t *testing.T) {
 	node := s.m.Namespaces()[atBoot.Serial]
 	for _, use := range []struct{ name, begin, end string }{
@@ -109,9 +110,9 @@ func inUse(s *story, t *testing.T) {
 		{"swap", "LOCK mkswap NODE; swapon NODE", "swapoff NODE"},
 	} {
 		sh := func(script string) func() {
-			// udevd looks at a disk when it is closed after a write, and misses a close that comes while it looks. A
-			// process that locks the disk is not missed. mkfs does not find it in use either at the moment of a check by
-			// the daemon, of which the storm before this causes many.
+			// udevd inspects a disk when a writer closes it, and misses a close during an inspection. It does not miss
+			// a process that locks the disk. mkfs also does not fail because of a check by the daemon, of which the
+			// preceding storm causes many.
 			replace := strings.NewReplacer("NODE", node, "LOCK", "udevadm lock --device "+node)
 			return func() { s.m.Sh(replace.Replace(script)) }
 		}
@@ -126,7 +127,7 @@ func inUse(s *story, t *testing.T) {
 	}
 }
 
-// mountedUnseen checks that a mount is seen even where udevd reports nothing, because a process holds the disk's lock.
+// mountedUnseen checks that a mount is noticed even if udevd reports nothing, because a process holds the disk's lock.
 func mountedUnseen(s *story, t *testing.T) {
 	node := s.m.Namespaces()[atBoot.Serial]
 	lock := s.m.Start("flock", node, "sh", "-c", "echo locked; sleep infinity")
@@ -150,16 +151,16 @@ func mountedUnseen(s *story, t *testing.T) {
 	s.await(t, nvme, before)
 }
 
-// leftBehind lets a pod make a file system on its drive. The drive stays healthy while the pod lives, and no other pod
-// gets it until it is blank.
+// leftBehind makes a pod create a file system on its drive. The drive must stay healthy while the pod exists, and no
+// other pod may get it until it is blank.
 func leftBehind(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "makes-data", Limits: map[string]int64{nvme: 1}}
 	node := s.run(pod)[0]
 	from := s.kubelet.Mark()
-	// With the lock, so that udevd learns of it. See inUse.
+	// The lock ensures that udevd notices it. See inUse.
 	s.m.Sh("udevadm lock --device " + node + " mkfs.ext4 -q " + node +
 		"; mount " + node + " /mnt; echo data > /mnt/file; umount /mnt; udevadm settle")
-	// The daemon answers events in order. After this one, it has seen the others.
+	// The daemon processes events in order. After this one, it has processed the others.
 	s.expect(t, change{
 		name: "plug beside a pod's mkfs", act: func() { s.m.Plug(plugged[0]) }, resource: nvme, by: 1,
 		action: "add", device: func() string { return path.Base(s.m.Namespaces()[plugged[0].Serial]) },
@@ -182,7 +183,7 @@ func leftBehind(s *story, t *testing.T) {
 	s.await(t, nvme, atRest)
 }
 
-// last is the namespace of the newest block event with an action.
+// last returns the namespace of the newest block event with an action.
 func (s *story) last(t *testing.T, action string) string {
 	t.Helper()
 	for _, l := range slices.Backward(s.udev.Lines(0)) {

@@ -15,14 +15,14 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// enforcing makes the kernel hold the machine to its policy from the start.
+// enforcing makes the kernel enforce its policy from the start.
 const enforcing = "selinux=1 security=selinux enforcing=1 " + everyDenial
 
-// everyDenial makes the kernel keep all its reports of denials. There is no auditd, so that each denial is a line of its
-// log as well, of which it otherwise drops those beyond ten in 5 s.
+// everyDenial makes the kernel keep all reports of denials. There is no auditd, so each denial is also a line of the
+// kernel log, of which the kernel otherwise drops those beyond ten in 5 s.
 const everyDenial = "audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
 
-// labels checks that the daemon runs in its domain, and that its files and sockets have its label.
+// labels checks that the daemon runs in its domain, and that its files and sockets have its labels.
 func labels(in *installation, t *testing.T) {
 	if got := in.m.Sh("tr -d '\\0' </proc/" + in.pid() + "/attr/current"); got != "system_u:system_r:metalplugd_t:s0" {
 		t.Errorf("metalplugd runs as %s", got)
@@ -52,11 +52,11 @@ func labels(in *installation, t *testing.T) {
 	}
 }
 
-// unlabelled prepares two things without a label, up to the reboot. A loop device is set up, which metalplug-reset asks
-// for its file before each erasure. A process has a directory of a file system without a label open, which
-// metalplug-holders asks the kernel about at each start.
+// unlabelled prepares two unlabelled things, which exist until the reboot. One is a loop device, for whose file
+// metalplug-reset asks before each erasure. The other is a process that has a directory of an unlabelled file system
+// open, which metalplug-holders queries at each start.
 func unlabelled(in *installation, t *testing.T) {
-	// The policy does not concern the test's own programs.
+	// The policy does not cover the test's own programs.
 	in.m.Sh(`trap 'setenforce 1' EXIT
 		setenforce 0
 		truncate -s 16M /var/tmp/loop.img
@@ -76,8 +76,8 @@ func unlabelled(in *installation, t *testing.T) {
 	}
 }
 
-// rebooted checks that after a boot, with the module loaded by the kernel's first process, the service is there, with the
-// drives that it had. A drive starts it, as [startedByEvent] has left it. It is not part of the boot, which ends before.
+// rebooted checks that after a boot, at which process 1 loads the module, the service runs with its previous drives. A
+// drive starts it, as configured by [startedByEvent]. It is not part of the boot, which ends before.
 func rebooted(in *installation, t *testing.T) {
 	ids := in.healthy(nvme)
 	in.m.Reboot()
@@ -93,8 +93,8 @@ func rebooted(in *installation, t *testing.T) {
 	}
 }
 
-// audit holds the kernel's reports about SELinux since the boot. ours are the denials to metalplug's domains, or to
-// others on metalplug's objects. others are all other denials. lost are the reports that the kernel could not write.
+// audit holds the kernel's reports about SELinux since the boot. ours are denials to metalplug's domains, or to other
+// domains on metalplug's objects. others are all other denials. lost are reports that the kernel could not record.
 type audit struct{ ours, others, lost []string }
 
 func (in *installation) audit() (a audit) {
@@ -112,7 +112,7 @@ func (in *installation) audit() (a audit) {
 	return a
 }
 
-// kernelLog yields the lines of the kernel's log and of its audit since the boot.
+// kernelLog yields the lines of the kernel log and of its audit since the boot.
 func (in *installation) kernelLog() iter.Seq[string] {
 	log := in.m.Try("journalctl", "--no-pager", "--boot", "--output", "cat", "_TRANSPORT=audit", "+", "_TRANSPORT=kernel", "+", "_COMM=systemd-journal")
 	text := in.m.Try("dmesg").Stdout + log.Stdout
@@ -125,12 +125,12 @@ func (in *installation) kernelLog() iter.Seq[string] {
 	}
 }
 
-// lostLine is how the kernel (audit_log_lost in kernel/audit.c) and the journal (dev_kmsg_record in systemd) say that
-// there was more than they could keep.
+// lostLine matches the messages of the kernel (audit_log_lost in kernel/audit.c) and the journal (dev_kmsg_record in
+// systemd) about lost lines.
 var lostLine = regexp.MustCompile(`audit_lost=[1-9]|Missed [0-9]+ kernel messages`)
 
-// noDenials checks that nothing of the story so far was refused, and that no line that may have reported a denial was
-// lost. Denials of the distribution's policy to its own programs are only shown.
+// noDenials checks that no access was denied so far, and that no line with a possible denial was lost. Denials of the
+// distribution's policy to its own programs are only printed.
 func noDenials(in *installation, t *testing.T) {
 	a := in.audit()
 	slices.Sort(a.ours)
@@ -150,7 +150,7 @@ func noDenials(in *installation, t *testing.T) {
 	}
 }
 
-// canary checks that the test would have seen a denial. The shell may not put on the daemon's domain.
+// canary checks that the test would notice a denial. The shell is not allowed to enter the daemon's domain.
 func canary(in *installation, t *testing.T) {
 	if r := in.m.Try("runcon", "system_u:system_r:metalplugd_t:s0", "/usr/bin/true"); r.Code == 0 {
 		t.Error("anybody may run as metalplugd_t")
@@ -160,7 +160,7 @@ func canary(in *installation, t *testing.T) {
 	})
 }
 
-// kind is a denial without what is different each time.
+// kind returns a denial without its varying parts.
 func kind(denial string) string {
 	permission, _, _ := strings.Cut(denial, " for ")
 	var from, to, class string

@@ -15,13 +15,12 @@ import (
 // installedMiB is the size of a drive. Each is written, erased and compared several times.
 const installedMiB = 16
 
-// startTries is how often the test tries to start a container, as in vm.TryPod. An emulated machine may take longer for a
-// start than the kubelet waits.
+// startTries is how often the test tries to start a container, as in vm.TryPod. In an emulated machine a start may take
+// longer than the kubelet waits.
 const startTries = 4
 
-// erasedBy checks that the first container of a pod writes and the next pod reads zeroes. Each start resets each
-// controller once. Helpers that systemd has started, one for each request, do all of it, while the daemon has no
-// capability.
+// erasedBy checks that the first container of a pod writes and the next pod reads zeroes. Each start must reset each
+// controller once. Helpers that systemd starts for each request do all the work, while the daemon has no capability.
 func erasedBy(scrub string) func(*installation, *testing.T) {
 	return func(in *installation, t *testing.T) {
 		in.configure(scrub)
@@ -52,8 +51,9 @@ func erasedBy(scrub string) func(*installation, *testing.T) {
 	}
 }
 
-// runAndReset starts a pod, as often as a kubelet would. For the start that succeeds the kernel must have logged that the
-// controller of each drive came up again. It must have done so once, unless a helper of a try before was late.
+// runAndReset starts a pod, with the retries of a kubelet. For the successful start, the kernel must have logged that
+// the controller of each drive came up again. It must have done so once, unless a helper of an earlier attempt was
+// late.
 func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 	t.Helper()
 	in.kubelet.AdmitPod(pod)
@@ -88,7 +88,7 @@ func (in *installation) helped(t *testing.T, cursor string, helpers ...string) {
 	}
 }
 
-// erasure is the line of the log that tells of one.
+// erasure returns the log line about an erasure.
 func erasure(log string) string {
 	for line := range strings.Lines(log) {
 		if strings.Contains(line, "device erased") {

@@ -17,30 +17,30 @@ import (
 	"github.com/metalplug/metalplug/integration/vm/wire"
 )
 
-// commandTimeout bounds a command in the machine, which is slow because it is emulated.
+// commandTimeout is the maximum duration of a command in the machine, which is slow because it is emulated.
 const commandTimeout = 5 * time.Minute
 
-// Result is what a command in the machine left.
+// Result is the result of a command in the machine.
 type Result struct {
 	Code           int
 	Stdout, Stderr string
 }
 
-// guest is the test's end of the line to the agent.
+// guest is the test's side of the connection to the agent.
 type guest struct {
 	conn net.Conn
 	send sync.Mutex // held for one frame
 
 	mu      sync.Mutex
 	last    uint64                   // under mu
-	pending map[uint64]func(message) // receives the answers, under mu
-	err     error                    // the reason why no more come, under mu
+	pending map[uint64]func(message) // receives the answers, protected by mu
+	err     error                    // why no more answers come, protected by mu
 }
 
 type message struct {
 	wire.Frame
 	body []byte
-	err  error // the line is gone
+	err  error // the connection is closed
 }
 
 func newGuest(conn net.Conn) *guest {
@@ -77,7 +77,7 @@ func (g *guest) fail(err error) {
 	g.forget(err)
 }
 
-// forget ends all requests that have no answer yet.
+// forget ends all unanswered requests.
 func (g *guest) forget(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,8 +133,8 @@ func (g *guest) run(stdin []byte, timeout time.Duration, argv ...string) (Result
 	return Result{Code: m.Code, Stdout: string(m.body[:m.Stdout]), Stderr: string(m.body[m.Stdout:])}, nil
 }
 
-// Try runs a command in the machine and returns its output and exit code, also of a command that failed. The test fails
-// only when the command could not run at all.
+// Try runs a command in the machine and returns its output and exit code, even if it failed. The test fails only if the
+// command could not run.
 func (m *Machine) Try(argv ...string) Result {
 	m.t.Helper()
 	return m.try(commandTimeout, argv...)
@@ -149,14 +149,13 @@ func (m *Machine) try(timeout time.Duration, argv ...string) Result {
 	return r
 }
 
-// Run runs a command that must succeed and returns its standard output without
-// the last line end.
+// Run runs a command that must succeed and returns its standard output without the final newline.
 func (m *Machine) Run(argv ...string) string {
 	m.t.Helper()
 	return m.RunFor(commandTimeout, argv...)
 }
 
-// RunFor is Run for a command that may take longer than others.
+// RunFor is like Run, for a command that may take longer.
 func (m *Machine) RunFor(timeout time.Duration, argv ...string) string {
 	m.t.Helper()
 	r := m.try(timeout, argv...)
@@ -166,7 +165,7 @@ func (m *Machine) RunFor(timeout time.Duration, argv ...string) string {
 	return strings.TrimSpace(r.Stdout)
 }
 
-// Sh runs a shell script that must succeed in each of its commands.
+// Sh runs a shell script in which every command must succeed.
 func (m *Machine) Sh(script string) string {
 	m.t.Helper()
 	return m.Run("sh", "-euc", script)
@@ -187,7 +186,7 @@ func (m *Machine) Push(file, path string) {
 	m.push(path, content, info.Mode().Perm())
 }
 
-// Write makes a file in the machine.
+// Write creates a file in the machine.
 func (m *Machine) Write(path, content string) {
 	m.t.Helper()
 	m.push(path, []byte(content), 0o644)
@@ -211,8 +210,8 @@ func (m *Machine) Pull(path string) string {
 	return string(answer.body)
 }
 
-// Eventually polls until the condition holds, and fails the test when it does not in time. A test that can wait for an
-// event should do so, by Stream.Await.
+// Eventually polls until the condition is true, and fails the test after the timeout. A test that can wait for an event
+// should do so, by Stream.Await.
 func (m *Machine) Eventually(what string, timeout time.Duration, condition func() bool) {
 	m.t.Helper()
 	deadline := time.Now().Add(timeout)
@@ -220,6 +219,6 @@ func (m *Machine) Eventually(what string, timeout time.Duration, condition func(
 		if time.Now().After(deadline) {
 			m.t.Fatalf("wait for %s: not in %v", what, timeout)
 		}
-		time.Sleep(100 * time.Millisecond) // each look costs the machine a process
+		time.Sleep(100 * time.Millisecond) // each check starts a process in the machine
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// self is this package, wherever a test that uses it runs.
+// self is the import path of this package.
 const self = "github.com/metalplug/metalplug/integration/vm"
 
-// Need ends the test when the need called name is missing. It is a failure where the environment's INTEGRATION_NEED lists
-// the name, and a skip elsewhere.
+// Need ends the test because the need called name is missing. It is a failure where the environment's INTEGRATION_NEED
+// lists the name, and a skip elsewhere.
 func Need(t testing.TB, name string, missing error) {
 	t.Helper()
 	if missing == nil {
@@ -32,9 +32,9 @@ func Need(t testing.TB, name string, missing error) {
 }
 
 // Build compiles a program of this repository and returns its path. dir is a folder below the repository's root
-// ("cmd/metalplugd") and may lie in a module of its own. A static program carries no cgo. One that is not static needs a
-// machine whose C library is as new as this host's, and shares compiled packages with the programs of this host. Build
-// compiles one at a time, for the same reason.
+// ("cmd/metalplugd"), possibly in another module. A static program does not use cgo. Other programs need a machine
+// whose C library is as new as this host's, and share compiled packages with the programs of this host. For this
+// reason, Build compiles one program at a time.
 func Build(t testing.TB, dir string, static bool) string {
 	t.Helper()
 	building.Lock()
@@ -58,7 +58,7 @@ func Build(t testing.TB, dir string, static bool) string {
 
 var building sync.Mutex
 
-// repository is the root folder of the checkout.
+// repository returns the root folder of the checkout.
 func repository() (string, error) {
 	out, err := output("go", "list", "-tags", "integration", "-f", "{{.Dir}}", self)
 	if err != nil {
@@ -67,8 +67,8 @@ func repository() (string, error) {
 	return filepath.Dir(filepath.Dir(out)), nil
 }
 
-// image is the folder with disk, kernel and initrd of a machine that has these
-// packages as well, built when the cache has none.
+// image returns the folder with disk, kernel and initrd of a machine with these additional packages. It builds them if
+// the cache has none.
 func image(packages []string) (string, error) {
 	root, err := repository()
 	if err != nil {
@@ -82,8 +82,8 @@ func image(packages []string) (string, error) {
 	return dir, nil
 }
 
-// output runs a command and returns its standard output without the last line
-// end. The error has what the command wrote to standard error.
+// output runs a command and returns its standard output without the final newline. The error includes the standard
+// error of the command.
 func output(name string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	c := exec.Command(name, args...)
@@ -98,8 +98,7 @@ func output(name string, args ...string) (string, error) {
 	return strings.TrimSpace(stdout.String()), nil
 }
 
-// withAgent is the image's initrd plus the agent and its unit, which the
-// initrd copies into the machine's /run.
+// withAgent returns the image's initrd with the agent and its unit, which the initrd copies to /run of the machine.
 func withAgent(initrd, agent string) ([]byte, error) {
 	base, err := os.ReadFile(initrd)
 	if err != nil {

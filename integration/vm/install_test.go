@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// installedConfig is a drop-in for the configuration that the package brings. Each drive is reset before a container
-// starts and erased between two pods. ID_MODEL is in udevd's database alone, which metalplug-reset reads, too.
+// installedConfig is a drop-in for the configuration of the package. It resets each drive before a container starts and
+// erases it between two pods. ID_MODEL is only in udevd's database, which metalplug-reset also reads.
 const installedConfig = `[[resource]]
 name = "metalplug.io/nvme"
 class = "nvme"
@@ -26,20 +26,20 @@ reset = { method = "auto", scrub = %q, when = "both", timeout = "2m" }
 
 const dropIn = "/etc/metalplug/conf.d/50-test.toml"
 
-// exposures are what systemd-analyze security may say of a unit at most.
+// exposures are the maximum exposures of units in systemd-analyze security.
 var exposures = map[string]float64{
 	"metalplugd.service": 1.0, "metalplug-reset@1.service": 1.5, "metalplug-holders@1.service": 1.5, "metalplug-unit@1.service": 1.5,
 }
 
-// installation is a machine into which the packages are installed, as they are. systemd starts the shipped units.
+// installation is a machine in which the unmodified packages are installed. systemd starts the shipped units.
 type installation struct {
 	*story
 	debs vm.Debs
-	// files are those of the machine before anything of ours was in it.
+	// files are the files of the machine before the installation.
 	files []string
 }
 
-// step is one part of a story. The story ends when the first step fails.
+// step is one part of a story. The story ends after the first failed step.
 type step struct {
 	name string
 	run  func(*installation, *testing.T)
@@ -53,8 +53,8 @@ func (in *installation) tell(t *testing.T, steps []step) {
 	}
 }
 
-// TestInstall is the life of the package on a node, through the units that it ships, with SELinux enforcing. The story of
-// [TestKubelet] has none.
+// TestInstall tests the life of the package on a node, with its units and with SELinux enforcing. [TestKubelet] runs
+// without SELinux.
 func TestInstall(t *testing.T) {
 	in := &installation{debs: vm.Packages(t)}
 	o := vm.Options{Kernel: enforcing, Unhurried: true, BootTimeout: 10 * time.Minute}
@@ -64,8 +64,8 @@ func TestInstall(t *testing.T) {
 	in.story = &story{m: vm.Boot(t, o)}
 	in.files = in.list()
 	in.kubelet = in.m.StartKubelet()
-	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a kubelet does so by itself
-	// Debian's policy runs the program under its own name in a domain that may not read the journal.
+	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a kubelet does this itself
+	// Debian's policy runs the program under its own name in a domain that cannot read the journal.
 	in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -96,7 +96,7 @@ func TestInstall(t *testing.T) {
 		{"state cannot be written", stateReadOnly},
 		{"upgrade", upgraded},
 		{"started by an event", startedByEvent},
-		{"denials", noDenials}, // a boot takes what the kernel has said with it
+		{"denials", noDenials}, // a boot discards the kernel's log
 		{"reboot", rebooted},
 		{"labels after the reboot", labels},
 		{"denials after the reboot", noDenials},
@@ -105,8 +105,8 @@ func TestInstall(t *testing.T) {
 	})
 }
 
-// install types the commands of an administrator, and checks the result. The policy module comes after the package, as
-// when an administrator switches SELinux on for a node that has metalplug already.
+// install runs the commands of an administrator, and checks the result. The policy module is installed after the
+// package, as if an administrator enabled SELinux later.
 func install(in *installation, t *testing.T) {
 	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
 		t.Fatalf("SELinux is %s", mode)
@@ -134,26 +134,26 @@ func (in *installation) apt(files ...string) {
 	in.aptGet(args...)
 }
 
-// aptGet answers no question. An emulated machine takes minutes to rebuild a policy.
+// aptGet answers no questions. An emulated machine takes minutes to rebuild a policy.
 func (in *installation) aptGet(args ...string) {
 	began := time.Now()
 	in.m.RunFor(20*time.Minute, append([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y"}, args...)...)
 	in.note("apt-get "+args[0], "command to its end", time.Since(began))
 }
 
-// configure has a running daemon erase by another method.
+// configure changes the erase method of a running daemon.
 func (in *installation) configure(scrub string) {
 	in.m.Run("mkdir", "-p", "/etc/metalplug/conf.d")
 	in.m.Write(dropIn, fmt.Sprintf(installedConfig, scrub))
 	in.m.Run("systemctl", "reload", "metalplugd")
 }
 
-// show is a property of the service.
+// show returns a property of the service.
 func (in *installation) show(property string) string {
 	return in.m.Run("systemctl", "show", "--value", "--property", property, "metalplugd")
 }
 
-// pid is the daemon's.
+// pid returns the PID of the daemon.
 func (in *installation) pid() string { return in.show("MainPID") }
 
 func (in *installation) active(t *testing.T) {
@@ -170,8 +170,8 @@ func (in *installation) active(t *testing.T) {
 	}
 }
 
-// withoutRights checks the daemon as the kernel sees it. It has no capability, no network, no new privileges, and no
-// device.
+// withoutRights checks the daemon from the kernel's view. It must have no capability, no network, no new privileges,
+// and no device.
 func withoutRights(in *installation, t *testing.T) {
 	status := in.m.Run("cat", "/proc/"+in.pid()+"/status")
 	for _, want := range []string{
@@ -192,14 +192,14 @@ func withoutRights(in *installation, t *testing.T) {
 	if strings.Count(links, ":") != 1 || !strings.Contains(links, "lo:") {
 		t.Errorf("it sees a network: %s", links)
 	}
-	// The kernel's log is systemd's to open.
+	// systemd opens the kernel log.
 	open := in.m.Try("sh", "-c", "readlink /proc/"+in.pid()+"/fd/* | grep '^/dev/' | grep -v '^/dev/null$' | sort -u").Stdout
 	if open != "/dev/kmsg\n" {
 		t.Errorf("it has devices open: %q", open)
 	}
 }
 
-// exposure is systemd's own figure for each unit, and for the daemon what it is made of.
+// exposure checks systemd's figure for each unit, and its details for the daemon.
 func exposure(in *installation, t *testing.T) {
 	t.Log(in.m.Try("systemd-analyze", "security", "--no-pager", "metalplugd.service").Stdout)
 	for unit, limit := range exposures {
@@ -217,9 +217,9 @@ func exposure(in *installation, t *testing.T) {
 	}
 }
 
-// watchHelpers prints, for each helper that it sees, the program, its effective capabilities and its domain. A helper
-// lives for some 40 ms, in which nothing else can be started, so the script uses only builtins of the shell. The kernel
-// cuts off a name after 15 letters (TASK_COMM_LEN).
+// watchHelpers prints the program, the effective capabilities and the domain of each helper that it sees. A helper
+// lives for about 40 ms, in which no other process can be started, so the script uses only shell builtins. The kernel
+// truncates a name after 15 characters (TASK_COMM_LEN).
 const watchHelpers = `while :; do for p in /proc/[0-9]*; do
 name=; read -r name <$p/comm
 case $name in metalplug-reset) ;; metalplug-holde) name=metalplug-holders ;; *) continue ;; esac
@@ -228,7 +228,7 @@ domain=; read -r domain <$p/attr/current
 echo $name $capabilities $domain
 done; done 2>/dev/null`
 
-// seenHelpers starts a pod, and returns what was seen of the helpers meanwhile.
+// seenHelpers starts a pod, and returns the helpers seen during that time.
 func (in *installation) seenHelpers(t *testing.T) []string {
 	t.Helper()
 	watch := in.m.Start("sh", "-c", watchHelpers)
@@ -244,8 +244,8 @@ func (in *installation) seenHelpers(t *testing.T) []string {
 	return slices.Compact(seen)
 }
 
-// helpersRights checks that each helper is a process of its own for one request, with the capabilities of its unit and no
-// other, in a domain of its own.
+// helpersRights checks that each helper is a separate process for one request, with exactly the capabilities of its
+// unit, in its own domain.
 func helpersRights(in *installation, t *testing.T) {
 	seen := in.seenHelpers(t)
 	t.Logf("helpers: %q", seen)
@@ -260,12 +260,12 @@ func helpersRights(in *installation, t *testing.T) {
 	}
 }
 
-// busyRefused checks that the pod that does not get a drive sees the process that has it open.
+// busyRefused checks that a pod that does not get a drive shows the process that has the drive open.
 func busyRefused(in *installation, t *testing.T) {
 	heldByHost(in.story, t)
 }
 
-// asked is what an administrator looks at.
+// asked checks the output of an administrator's commands.
 func asked(in *installation, t *testing.T) {
 	list := in.m.Run("metalplugctl", "list")
 	t.Logf("metalplugctl list:\n%s", list)

@@ -12,14 +12,14 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// formatting is a script that succeeds when a helper has been in a command to a controller for a while. The looks at a
-// drive are over sooner.
+// formatting is a script that succeeds when a helper has been in a command to a controller for some time. Inspections
+// of a drive take less time.
 const formatting = `for p in $(pgrep -x metalplug-reset); do
 	if grep -q nvme_ /proc/$p/task/*/stack && sleep 3 && grep -q nvme_ /proc/$p/task/*/stack; then exit 0; fi
 done; exit 1`
 
-// killedInFormat kills a helper in a format, which the kernel does not interrupt. The helper ends with the format, and
-// never answers. No pod gets the drive until it was erased once more.
+// killedInFormat kills a helper during a format, which the kernel does not interrupt. The helper ends after the format,
+// and never answers. No pod may get the drive until it was erased again.
 func killedInFormat(s *story, t *testing.T) {
 	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"format"`, 1))
 	pod := one("formats-for-long")
@@ -28,7 +28,7 @@ func killedInFormat(s *story, t *testing.T) {
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none")
 	s.m.StallWrites(drive, true)
 	defer s.m.StallWrites(drive, false)
-	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the piece that is let through
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the part that is written
 	_, cursor := s.journal("")
 	from := s.kubelet.Mark()
 	s.kubelet.RemovePod(pod)

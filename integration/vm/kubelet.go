@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// kubeletProgram is the kubelet's own device manager as a program, from
-// integration/devicemanager, which documents what is sent and answered here.
+// kubeletProgram is the kubelet's device manager as a program, from integration/devicemanager, which documents its
+// messages.
 const kubeletProgram = "/usr/local/bin/dm"
 
-// Kubelet is a stand-in for the kubelet in the machine.
+// Kubelet is a simulated kubelet in the machine.
 type Kubelet struct {
 	*Stream
 	last int // ID of the last request
@@ -28,19 +28,19 @@ type Device struct {
 	Health   string `json:"health"`
 }
 
-// Counts is what the node's status would say of a resource.
+// Counts are the counts of a resource in the node's status.
 type Counts struct {
 	Capacity    int64 `json:"capacity"`
 	Allocatable int64 `json:"allocatable"`
 }
 
-// Pod is a pod with one container that asks for devices.
+// Pod is a pod with one container that requests devices.
 type Pod struct {
 	UID    string
 	Limits map[string]int64
 }
 
-// said is one line of the device manager.
+// said is one line of output of the device manager.
 type said struct {
 	ID        int               `json:"id"`
 	Event     string            `json:"event"`
@@ -57,8 +57,8 @@ type said struct {
 	} `json:"run"`
 }
 
-// StartKubelet starts the stand-in, and returns when kubelet.sock accepts connections. Stop ends it as a crash does, and
-// its files stay.
+// StartKubelet starts the simulated kubelet, and returns when kubelet.sock accepts connections. Stop ends it like a
+// crash, so its files remain.
 func (m *Machine) StartKubelet() *Kubelet {
 	m.t.Helper()
 	if m.Try("test", "-x", kubeletProgram).Code != 0 {
@@ -73,17 +73,17 @@ func (m *Machine) StartKubelet() *Kubelet {
 	return k
 }
 
-// decode reads a line. It returns the zero value for one that is not JSON, such as a log line.
+// decode parses a line. It returns the zero value for one that is not JSON, such as a log line.
 func decode(l Line) said {
 	var s said
 	_ = json.Unmarshal([]byte(l.Text), &s)
 	return s
 }
 
-// Capacity is what the node's status would say now.
+// Capacity returns the counts in the node's status now.
 func (k *Kubelet) Capacity() map[string]Counts { return k.ask("capacity", nil).Resources }
 
-// Devices are the devices of a resource, healthy or not.
+// Devices returns the devices of a resource, healthy or not.
 func (k *Kubelet) Devices(resource string) []Device {
 	k.m.t.Helper()
 	var list []Device
@@ -95,7 +95,7 @@ func (k *Kubelet) Devices(resource string) []Device {
 	return list
 }
 
-// Healthy are the IDs of the healthy devices of a resource.
+// Healthy returns the IDs of the healthy devices of a resource.
 func (k *Kubelet) Healthy(resource string) []string {
 	k.m.t.Helper()
 	var ids []string
@@ -107,14 +107,13 @@ func (k *Kubelet) Healthy(resource string) []string {
 	return ids
 }
 
-// AwaitAllocatable waits, in what the device manager says after a mark, for a
-// moment at which so many devices of a resource are allocatable, and returns
-// it.
+// AwaitAllocatable waits until the device manager reports, after a mark, the given number of allocatable devices of a
+// resource. It returns the time of that report.
 func (k *Kubelet) AwaitAllocatable(from int, resource string, want int64, timeout time.Duration) (time.Time, error) {
 	return k.AwaitAllocatableSince(time.Time{}, from, resource, want, timeout)
 }
 
-// AwaitAllocatableSince is AwaitAllocatable for a moment after another.
+// AwaitAllocatableSince is like AwaitAllocatable, for reports after a given time.
 func (k *Kubelet) AwaitAllocatableSince(since time.Time, from int, resource string, want int64, timeout time.Duration) (time.Time, error) {
 	l, err := k.Await(from, timeout, func(l Line) bool {
 		s := decode(l)
@@ -126,13 +125,13 @@ func (k *Kubelet) AwaitAllocatableSince(since time.Time, from int, resource stri
 	return decode(l).Time, nil
 }
 
-// Allocatables are the numbers of allocatable devices of a resource that the
-// device manager said after a mark.
+// Allocatables returns the numbers of allocatable devices of a resource that the device manager has reported since a
+// mark.
 func (k *Kubelet) Allocatables(from int, resource string) []int64 {
 	return k.AllocatablesSince(time.Time{}, from, resource)
 }
 
-// AllocatablesSince is Allocatables after a moment.
+// AllocatablesSince is like Allocatables, for reports after a given time.
 func (k *Kubelet) AllocatablesSince(since time.Time, from int, resource string) []int64 {
 	var all []int64
 	for _, c := range k.CountsSince(since, from, resource) {
@@ -141,8 +140,7 @@ func (k *Kubelet) AllocatablesSince(since time.Time, from int, resource string) 
 	return all
 }
 
-// CountsSince is all that the node's status would have said of a resource after
-// a mark and a moment.
+// CountsSince returns all counts of a resource since a mark and a given time.
 func (k *Kubelet) CountsSince(since time.Time, from int, resource string) []Counts {
 	var all []Counts
 	for _, l := range k.Lines(from) {
@@ -153,7 +151,7 @@ func (k *Kubelet) CountsSince(since time.Time, from int, resource string) []Coun
 	return all
 }
 
-// Listening is when kubelet.sock accepted connections.
+// Listening returns the time when kubelet.sock accepted connections.
 func (k *Kubelet) Listening() time.Time {
 	for _, l := range k.Lines(0) {
 		if s := decode(l); s.Event == "listening" {
@@ -175,10 +173,10 @@ func (k *Kubelet) RunPod(p Pod) (nodes []string, env map[string]string) {
 }
 
 // startTries is how often TryPod tries to start a container. In an emulated machine a reset and an erasure may take
-// longer than the kubelet waits for.
+// longer than the kubelet waits.
 const startTries = 4
 
-// TryPod starts the container of a pod and, as the kubelet does, tries again. The error is the last one.
+// TryPod starts the container of a pod, with the retries of a kubelet. It returns the last error.
 func (k *Kubelet) TryPod(p Pod) (nodes []string, env map[string]string, err error) {
 	k.m.t.Helper()
 	for range startTries {
@@ -189,11 +187,10 @@ func (k *Kubelet) TryPod(p Pod) (nodes []string, env map[string]string, err erro
 	return nodes, env, err
 }
 
-// cgroup is that of a pod, where a kubelet with the cgroup driver "cgroupfs"
-// has it.
+// cgroup returns the cgroup of a pod for a kubelet with the cgroup driver "cgroupfs".
 func (p Pod) cgroup() string { return "/sys/fs/cgroup/kubepods/pod" + p.UID }
 
-// AdmitPod admits a pod. Its devices are allocated, and it has a cgroup.
+// AdmitPod admits a pod. The pod gets its devices and a cgroup.
 func (k *Kubelet) AdmitPod(p Pod) {
 	k.m.t.Helper()
 	k.m.Run("mkdir", "-p", p.cgroup())
@@ -203,7 +200,7 @@ func (k *Kubelet) AdmitPod(p Pod) {
 	}})
 }
 
-// StartPod starts the container of a pod, perhaps again. The kubelet would show the error in the status of the pod.
+// StartPod starts the container of a pod, possibly again. The kubelet would show the error in the status of the pod.
 func (k *Kubelet) StartPod(p Pod) (nodes []string, env map[string]string, err error) {
 	k.m.t.Helper()
 	s := k.answer("run", map[string]any{"uid": p.UID, "container": "main"})
@@ -216,14 +213,14 @@ func (k *Kubelet) StartPod(p Pod) (nodes []string, env map[string]string, err er
 	return nodes, s.Run.Env, nil
 }
 
-// RemovePod ends a pod. Its cgroup goes with it, unless a process is left in it.
+// RemovePod ends a pod. Its cgroup is removed too, unless it still has a process.
 func (k *Kubelet) RemovePod(p Pod) {
 	k.m.t.Helper()
 	k.ask("remove", map[string]any{"uid": p.UID})
 	k.m.Try("find", p.cgroup(), "-depth", "-type", "d", "-exec", "rmdir", "{}", "+")
 }
 
-// ask sends one request and returns its answer, which must be no error.
+// ask sends a request and returns its answer, which must not be an error.
 func (k *Kubelet) ask(op string, request map[string]any) said {
 	k.m.t.Helper()
 	s := k.answer(op, request)

@@ -22,7 +22,7 @@ const (
 	render = "metalplug.io/render"
 )
 
-// hardwareConfig offers the classes of the story. It asks for the render nodes of virtual GPUs by name. They must never
+// hardwareConfig offers the classes of the story. It requests the render nodes of virtual GPUs by name. They must never
 // be offered as GPUs.
 const hardwareConfig = `
 [reset]
@@ -55,11 +55,11 @@ var (
 	plugged = []vm.Drive{{Serial: "PLUG1"}, {Serial: "PLUG2"}, {Serial: "PLUG3"}, {Serial: "PLUG4"}}
 )
 
-// atRest is how many namespaces are allocatable between the steps.
+// atRest is the number of allocatable namespaces between the steps.
 const atRest = 3
 
-// TestHardware is the life of a node. Hardware comes, changes and goes while metalplugd runs, under the real udevd and
-// the real device manager.
+// TestHardware tests the life of a node. Hardware is added, changed and removed while metalplugd runs, with the real
+// udevd and the real device manager.
 func TestHardware(t *testing.T) {
 	s := begin(t, hardwareConfig, vm.Options{
 		Drives:  []vm.Drive{atBoot, heads},
@@ -95,7 +95,7 @@ func TestHardware(t *testing.T) {
 	}
 }
 
-// tidy does what a step that failed has left undone.
+// tidy undoes the changes of a failed step.
 func tidy(s *story) {
 	s.m.UnplugAll()
 	s.m.Try("sh", "-c", `exec 2>&1; umount /mnt; swapoff -a; rdma link del rxe0; modprobe -r vgem
@@ -105,7 +105,7 @@ func tidy(s *story) {
 	}
 }
 
-// start checks that the devices that were there at boot are offered, and nothing else.
+// start checks that exactly the devices that were present at boot are offered.
 func start(s *story, t *testing.T) {
 	from, began := s.kubelet.Mark(), s.now(t)
 	s.m.StartDaemon()
@@ -123,8 +123,8 @@ func start(s *story, t *testing.T) {
 	}
 }
 
-// bootDisk checks the drive that the machine runs from, which is an NVMe drive as well. A pod that takes all there is
-// must not get it.
+// bootDisk checks the boot drive of the machine, which is also an NVMe drive. A pod that takes all devices must not get
+// it.
 func bootDisk(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "takes-all", Limits: map[string]int64{nvme: s.allocatable(nvme)}}
 	real := s.run(pod)
@@ -144,7 +144,7 @@ func bootDisk(s *story, t *testing.T) {
 	}
 }
 
-// renderNodes checks that virtual GPUs are not offered as GPUs, but that a resource can ask for their nodes by name.
+// renderNodes checks that virtual GPUs are not offered as GPUs, but that a resource can request their nodes by name.
 func renderNodes(s *story, t *testing.T) {
 	virtio := path.Base(s.m.Sh("ls -d /sys/bus/virtio/drivers/virtio_gpu/virtio*"))
 	driver := func(verb string) func() {
@@ -165,8 +165,8 @@ func renderNodes(s *story, t *testing.T) {
 	s.gets(t, render, "/dev/dri/renderD128")
 }
 
-// rdma lets a soft RoCE device come, its link go down and up, for which the kernel sends no uevent, and the device go.
-// The first device of a machine is complete only when udevd has loaded the module that makes rdma_cm.
+// rdma adds a soft RoCE device, switches its link off and on, for which the kernel sends no uevent, and removes it. The
+// first device of a machine is complete only after udevd has loaded the module that creates rdma_cm.
 func rdma(s *story, t *testing.T) {
 	s.m.Sh("modprobe rdma_rxe; ip link add dummy0 type dummy; ip addr add 192.0.2.1/24 dev dummy0; ip link set dummy0 up")
 	add := func() { s.m.Sh("rdma link add rxe0 type rxe netdev dummy0") }
@@ -196,7 +196,7 @@ func linkState(s *story, t *testing.T) {
 	}
 }
 
-// now is the machine's clock.
+// now returns the machine's clock.
 func (s *story) now(t *testing.T) time.Time {
 	t.Helper()
 	var sec, nsec int64

@@ -14,12 +14,12 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// kubeletAway checks that a kubelet that starts again gets all devices again, in their present state.
+// kubeletAway checks that a restarted kubelet gets all devices in their current state.
 func kubeletAway(s *story, t *testing.T) {
 	s.await(t, nvme, atRest)
 	s.kubelet.Stop()
 	node := s.plugUnseen(t, plugged[0])
-	s.because(t, node, "") // metalplugd has proven it blank
+	s.because(t, node, "") // metalplugd has found it blank
 	s.kubelet = s.m.StartKubelet()
 	seen, err := s.kubelet.AwaitAllocatable(0, nvme, atRest+1, patience)
 	if err != nil {
@@ -34,7 +34,8 @@ func kubeletAway(s *story, t *testing.T) {
 	})
 }
 
-// plugUnseen plugs a drive while the daemon or the kubelet is away, and returns its namespace when udevd is done with it.
+// plugUnseen plugs in a drive while the daemon or the kubelet does not run, and returns its namespace after udevd has
+// processed it.
 func (s *story) plugUnseen(t *testing.T, d vm.Drive) string {
 	t.Helper()
 	from := s.udev.Mark()
@@ -43,7 +44,7 @@ func (s *story) plugUnseen(t *testing.T, d vm.Drive) string {
 	return path.Base(s.m.Namespaces()[d.Serial])
 }
 
-// daemonAway checks that the daemon sees at its start the changes that happened without it.
+// daemonAway checks that the daemon notices at its start the changes that happened while it did not run.
 func daemonAway(s *story, t *testing.T) {
 	before := s.await(t, nvme, atRest)
 	s.m.StopDaemon()
@@ -87,8 +88,7 @@ func reboot(s *story, t *testing.T) {
 	}
 }
 
-// await waits until so many devices of a resource are allocatable and returns
-// their IDs.
+// await waits until the given number of devices of a resource is allocatable, and returns their IDs.
 func (s *story) await(t *testing.T, resource string, want int64) []string {
 	t.Helper()
 	mark := s.kubelet.Mark()
@@ -100,7 +100,7 @@ func (s *story) await(t *testing.T, resource string, want int64) []string {
 	return s.healthy(resource)
 }
 
-// restart checks that the IDs that pods hold are the same in the next life.
+// restart checks that the IDs that pods hold are the same after a restart.
 func restart(s *story, t *testing.T) {
 	s.m.Plug(plugged...)
 	defer func() {
@@ -131,9 +131,9 @@ func restart(s *story, t *testing.T) {
 	}
 }
 
-// onlyMore fails if, after a moment, the device manager received fewer devices than before. Callers use it where the
-// daemon's log says that it could not read all in time, as seven drives at once on an emulated CPU that other processes
-// want too.
+// onlyMore fails if the number of devices that the device manager received decreased after a given time. Callers use it
+// if the daemon's log shows that it could not read all devices in time, as with seven drives at once on a busy emulated
+// CPU.
 func (s *story) onlyMore(t *testing.T, from int, resource string, after time.Time) {
 	t.Helper()
 	seen := s.kubelet.AllocatablesSince(after, from, resource)
@@ -142,9 +142,9 @@ func (s *story) onlyMore(t *testing.T, from int, resource string, after time.Tim
 	}
 }
 
-// onlyAllOrNone fails if, after a moment, the device manager counted some of a resource's devices, or none, other than
-// while the plugin is away. The plugin's first message must be complete. The argument away is the count until then. It is
-// the capacity where the device manager had a list before, and nothing in a new kubelet.
+// onlyAllOrNone fails if, after a given time, the device manager counted only some devices of a resource, or none while
+// the plugin was connected. The plugin's first message must be complete. away is the count until then. It is the
+// capacity if the device manager had a list before, and nothing for a new kubelet.
 func (s *story) onlyAllOrNone(t *testing.T, from int, since time.Time, resource string, away vm.Counts, all int64) {
 	t.Helper()
 	seen := s.kubelet.CountsSince(since, from, resource)

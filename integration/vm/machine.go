@@ -19,37 +19,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are what a machine has when it boots. The zero value is a machine
-// with a boot disk on NVMe and empty slots.
+// Options configure a machine. The zero value is a machine with a boot disk on NVMe and empty slots.
 type Options struct {
-	// CPUs is 1 by default. More are no faster. QEMU runs them in turn, because a kernel that patches its own code
-	// crashes when they run at once (int3).
+	// CPUs is 1 by default. More CPUs are not faster. QEMU runs them in turn, because a kernel that patches its own
+	// code crashes if they run in parallel (int3).
 	CPUs      int
 	MemoryMiB int // default 1536
 	Slots     int // hotplug slots ("slot1" ...), 8 by default
-	// Drives are there at boot, in the first slots.
+	// Drives are present at boot, in the first slots.
 	Drives []Drive
-	// Devices are further -device arguments, Objects the -object arguments that
-	// they refer to.
+	// Devices are additional -device arguments, and Objects the -object arguments to which they refer.
 	Devices, Objects []string
-	// Packages are those of Debian that the machine has beyond what all have. For
-	// each combination there is an image of its own.
+	// Packages are additional Debian packages of the machine. Each combination has a separate image.
 	Packages []string
 	// Kernel is appended to the kernel's command line.
 	Kernel string
-	// Unhurried gives the machine a clock that counts the instructions which it has carried out, a nanosecond each, and
-	// follows this host's only while it has nothing to do (QEMU's -icount). Ten minutes of this host may be two there. A
-	// deadline allows as much work as on real hardware, also while this host is busy.
+	// Unhurried gives the machine a clock that advances by a nanosecond for each executed instruction, and follows this
+	// host's clock only while the machine is idle (QEMU's -icount). Ten minutes on this host may be two minutes there.
+	// So a deadline allows as much work as on real hardware, even while this host is busy.
 	Unhurried bool
-	// BootTimeout bounds the time to a system that has started all units.
+	// BootTimeout is the maximum time until all units are started.
 	BootTimeout time.Duration // default 5 min
 }
 
 // bootSerial is the serial number of the boot disk.
 const bootSerial = "BOOT0"
 
-// Machine is one booted guest. It is switched off when its test ends. One
-// goroutine at a time uses it.
+// Machine is one booted guest. It is switched off when its test ends. It must not be used concurrently.
 type Machine struct {
 	t       testing.TB // the running test or step (see Step)
 	dir     string     // sockets, console log, drives, removed with the test
@@ -58,15 +54,14 @@ type Machine struct {
 	qmp     *QMP
 	guest   *guest
 	slots   map[string]string // slot -> drive serial, "" is free
-	hot     []Drive           // plugged since the boot
-	kubelet *Kubelet          // the last that was started
-	boot    time.Duration     // how long a boot may take
+	hot     []Drive           // plugged in since the boot
+	kubelet *Kubelet          // the last one that was started
+	boot    time.Duration     // maximum duration of a boot
 	shell   net.Listener      // nil until QEMU runs (see listen)
 }
 
-// Boot starts a machine and returns when systemd has started all units. Its
-// test fails when it does not boot, and is skipped (see Need, "vm") when this
-// host cannot build or run it.
+// Boot starts a machine and returns when systemd has started all units. The test fails if the machine does not boot,
+// and is skipped (see Need, "vm") if this host cannot build or run it.
 func Boot(t *testing.T, o Options) *Machine {
 	t.Helper()
 	t.Parallel() // an emulated machine keeps one processor busy
@@ -75,7 +70,7 @@ func Boot(t *testing.T, o Options) *Machine {
 	img, err := image(o.Packages)
 	Need(t, "vm", err)
 	m := &Machine{t: t, exit: make(chan error, 1), slots: make(map[string]string), boot: o.BootTimeout}
-	// Not t.TempDir, whose path holds the test's name, because a socket's path is short.
+	// not t.TempDir, whose path contains the test's name, because a socket's path must be short
 	if m.dir, err = os.MkdirTemp(memory(), "vm"); err != nil {
 		t.Fatal(err)
 	}
@@ -102,11 +97,11 @@ func Boot(t *testing.T, o Options) *Machine {
 	return m
 }
 
-// memory returns the directory for the drives of a machine. It is in this host's memory where the host has a file system
-// for that. A disk of this host may stand still for half a minute, as one with the mount option "discard" may after a
-// large deletion, and the machine would take its drive for dead. "" is [os.TempDir].
+// memory returns the directory for the drives of a machine. If possible it is in memory. A disk of this host may hang
+// for half a minute, for example with the mount option "discard" after a large deletion, and the machine would then
+// consider its drive dead. "" is [os.TempDir].
 func memory() string {
-	const dir, enough = "/dev/shm", 4 << 30 // in bytes. The changes of the boot disk take some hundred MiB
+	const dir, enough = "/dev/shm", 4 << 30 // in bytes; the changes of the boot disk take a few hundred MiB
 	var fs unix.Statfs_t
 	if unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC && fs.Bavail*uint64(fs.Bsize) >= enough {
 		return dir
@@ -128,7 +123,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// path is a file of the machine on this host.
+// path returns the path of a file of the machine on this host.
 func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 // start runs QEMU and connects to its two sockets.
@@ -155,8 +150,8 @@ func (m *Machine) start(img string, o Options) error {
 	return nil
 }
 
-// leash runs a command that ends with this process, however that ends. It ends it when the other end of standard input is
-// closed.
+// leash runs a command that ends with this process, however this process ends. It ends the command when the other end
+// of standard input is closed.
 const leash = `exec 3<&0; "$@" </dev/null & child=$!; { cat <&3 >/dev/null; kill "$child"; } & wait "$child"`
 
 func (m *Machine) run(args []string) error {
@@ -167,7 +162,7 @@ func (m *Machine) run(args []string) error {
 	defer log.Close()
 	c := exec.Command("sh", append([]string{"-c", leash, "leash", "nice", "qemu-system-x86_64"}, args...)...)
 	c.Stdout, c.Stderr = log, log
-	c.Env = append(os.Environ(), "TMPDIR="+m.dir) // of the boot disk's changes
+	c.Env = append(os.Environ(), "TMPDIR="+m.dir) // for the changes of the boot disk
 	alive, err := c.StdinPipe()
 	if err != nil {
 		return err
@@ -180,7 +175,7 @@ func (m *Machine) run(args []string) error {
 	return nil
 }
 
-// dial connects to a socket that QEMU is about to make.
+// dial connects to a socket that QEMU is about to create.
 func (m *Machine) dial(name string) (net.Conn, error) {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -200,8 +195,8 @@ func (m *Machine) dial(name string) (net.Conn, error) {
 	}
 }
 
-// arguments are QEMU's. KVM is not used even where there is a /dev/kvm, because the tests must run, and take equally
-// long, on hosts without one.
+// arguments returns QEMU's arguments. It does not use KVM even if there is a /dev/kvm, because the tests must run, and
+// take equally long, on hosts without it.
 func (m *Machine) arguments(img string, o Options) ([]string, error) {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
@@ -266,7 +261,7 @@ func (m *Machine) booted(deadline time.Time) error {
 	}
 }
 
-// end switches the machine off and, after a failure, shows what it said last.
+// end switches the machine off and, after a failure, prints its last output.
 func (m *Machine) end() {
 	if m.alive == nil {
 		return
@@ -281,9 +276,9 @@ func (m *Machine) end() {
 		m.keepLogs()
 	}
 	if m.shell != nil {
-		_ = m.shell.Close() // what it returned would change nothing
+		_ = m.shell.Close() // its error would not matter
 	}
-	// The error can only be that QEMU has ended.
+	// An error only means that QEMU has ended.
 	_ = m.alive.Close()
 	select {
 	case <-m.exit:
@@ -292,5 +287,5 @@ func (m *Machine) end() {
 	}
 }
 
-// QMP is the line to QEMU, for what has no method of its own here.
+// QMP returns the connection to QEMU, for commands that have no method here.
 func (m *Machine) QMP() *QMP { return m.qmp }

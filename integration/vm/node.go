@@ -9,17 +9,16 @@ import (
 	"strings"
 )
 
-// NodePackages are Debian's for a machine that is a node of Kubernetes.
+// NodePackages are the Debian packages of a machine that is a Kubernetes node.
 var NodePackages = []string{"containerd", "runc"}
 
-// NodeImage is the only container image of a node. It is busybox as /bin/sh.
+// NodeImage is the only container image of a node. It contains busybox as /bin/sh.
 const NodeImage = "localhost/busybox:1"
 
-// manifests is where the kubelet finds its static pods.
+// manifests is the directory of the kubelet's static pods.
 const manifests = "/etc/kubernetes/manifests"
 
-// nodeFiles make a node of a machine. There is no API server, no network but the
-// machine's own, and no registry.
+// nodeFiles make a machine a node. There is no API server, no registry, and no network except inside the machine.
 var nodeFiles = map[string]string{
 	"/etc/containerd/config.toml": `version = 2
 
@@ -60,8 +59,8 @@ WantedBy=multi-user.target
 `,
 }
 
-// importImage makes an image out of the machine's own busybox. It has one layer, as "docker save" would write it (moby
-// image specification, v1.2). Its default command only waits, so that it is the sandbox's image as well.
+// importImage makes an image from the machine's busybox. It has one layer, in the format of "docker save" (moby image
+// specification, v1.2). Its default command only waits, so it is also the sandbox image.
 const importImage = `set -eu
 mkdir -p /run/image/layer/bin; cd /run/image
 cp /bin/busybox layer/bin/
@@ -74,8 +73,7 @@ tar -cf image.tar manifest.json config.json layer.tar
 ctr --namespace k8s.io images import image.tar
 rm -r /run/image`
 
-// InstallNode puts a kubelet and the image into a machine that has NodePackages.
-// The kubelet is enabled, and not started.
+// InstallNode installs a kubelet and the image in a machine with NodePackages. The kubelet is enabled, but not started.
 func (m *Machine) InstallNode() {
 	m.t.Helper()
 	m.Push(Build(m.t, "integration/kubelet", false), "/usr/local/bin/kubelet")
@@ -89,8 +87,8 @@ func (m *Machine) InstallNode() {
 	m.Sh(importImage)
 }
 
-// StaticPod gives the node a pod with one container that runs a script and has
-// devices of a resource. It returns at once.
+// StaticPod creates a pod with one container that runs a script and has devices of a resource. It does not wait for the
+// pod.
 func (m *Machine) StaticPod(name, resource string, count int, script string) {
 	m.t.Helper()
 	m.Write("/tmp/"+name+".yaml", fmt.Sprintf(`apiVersion: v1
@@ -106,17 +104,17 @@ spec:
     command: ["/bin/sh", "-c", %q]
     resources: {limits: {%s: %d}}
 `, name, NodeImage, script, resource, count))
-	m.Run("mv", "/tmp/"+name+".yaml", manifests+"/") // at once, and as a whole
+	m.Run("mv", "/tmp/"+name+".yaml", manifests+"/") // atomically
 }
 
-// RemoveStaticPod takes a pod from the node. It returns at once.
+// RemoveStaticPod removes a pod. It does not wait for its end.
 func (m *Machine) RemoveStaticPod(name string) {
 	m.t.Helper()
 	m.Run("rm", manifests+"/"+name+".yaml")
 }
 
-// PodLog is what the container of a pod has written after so many restarts. The
-// kubelet keeps the log of the one before, and none older.
+// PodLog returns the output of a pod's container after the given number of restarts. The kubelet keeps only the log of
+// the previous container.
 func (m *Machine) PodLog(name string, restarts int) string {
 	m.t.Helper()
 	var said strings.Builder

@@ -13,18 +13,17 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// slowNode is how long the kubelet and the container runtime may take for
-// something in an emulated machine.
+// slowNode is the maximum time for an operation of the kubelet or the container runtime in an emulated machine.
 const slowNode = 15 * time.Minute
 
-// writer tells what it has got and what was on it, and writes to it.
+// writer prints its drive and the drive's content, and writes to it.
 const writer = `d=$(ls /dev/nvme*n*) || exit 1
 echo "has $d, on it [$(dd if=$d bs=512 count=1 2>/dev/null | tr -d '\0')]"
 echo precious | dd of=$d bs=4096 conv=sync,fsync 2>/dev/null && echo written
 exec sleep 1000000`
 
-// TestKubelet is a node with everything real, which is the package, the kubelet, containerd and runc, and a static pod,
-// since there is no API server. AppArmor confines it. The profiles complain up to the reboot, and enforce after it.
+// TestKubelet is a node with the real package, kubelet, containerd and runc, and a static pod, because there is no API
+// server. AppArmor confines it. The profiles are in complain mode until the reboot, and in enforce mode after it.
 func TestKubelet(t *testing.T) {
 	debs := vm.Packages(t)
 	in := &installation{
@@ -47,7 +46,7 @@ func TestKubelet(t *testing.T) {
 		{"to the pod's output", firstOutput},
 		{"the kubelet restarts", kubeletRestarts},
 		{"the container crashes", containerCrashes},
-		{"nothing beyond the profiles", withinProfiles}, // a boot takes what the kernel has said with it
+		{"nothing beyond the profiles", withinProfiles}, // a boot discards the kernel's log
 		{"the node reboots", nodeReboots},
 		{"the profiles enforce", profilesEnforce},
 		{"the pod goes", podGoes},
@@ -57,7 +56,7 @@ func TestKubelet(t *testing.T) {
 	})
 }
 
-// noKubeletYet installs the package first on a node, and the daemon waits.
+// noKubeletYet installs the package before the kubelet, so the daemon waits.
 func noKubeletYet(in *installation, t *testing.T) {
 	if in.m.Try("test", "-e", "/var/lib/kubelet").Code == 0 {
 		t.Fatal("there is a kubelet's directory already")
@@ -70,7 +69,7 @@ func noKubeletYet(in *installation, t *testing.T) {
 	}
 }
 
-// kubeletMount puts the kubelet's directory elsewhere.
+// kubeletMount mounts the kubelet's directory from elsewhere.
 const kubeletMount = `[Mount]
 What=/srv/kubelet
 Where=/var/lib/kubelet
@@ -81,8 +80,9 @@ Options=bind
 WantedBy=multi-user.target
 `
 
-// mountedLate mounts a file system over the kubelet's directory while the daemon runs. The sandbox keeps the directory
-// that it has bound, so the daemon ends, and the next one has the new one. At the next boot it is there before.
+// mountedLate mounts a file system over the kubelet's directory while the daemon runs. The sandbox keeps the old
+// directory, so the daemon ends, and the next one has the new directory. At the next boot it is mounted before the
+// daemon starts.
 func mountedLate(in *installation, t *testing.T) {
 	pid := in.pid()
 	in.m.Run("mkdir", "-p", "-m", "750", "/srv/kubelet")
@@ -101,12 +101,13 @@ func mountedLate(in *installation, t *testing.T) {
 	}
 }
 
-// firstOutput types the first commands of an operator on a node.
+// firstOutput runs the first commands of an operator on a node.
 func firstOutput(in *installation, t *testing.T) {
 	began := in.now(t)
 	in.m.Run("systemctl", "start", "kubelet")
 	in.registered(1)
-	// The kubelet refuses a static pod for good that comes before its devices, and a disk is read in full before it is offered.
+	// The kubelet rejects a static pod permanently if it comes before its devices, and a disk is read in full before it
+	// is offered.
 	in.m.Eventually("the drives to be offered", slowNode, func() bool {
 		return strings.Count(in.devices(), "Healthy") == len(drives)
 	})
@@ -118,10 +119,10 @@ func firstOutput(in *installation, t *testing.T) {
 	}
 }
 
-// devices is the view of an operator. Its exit code reports an unhealthy one.
+// devices returns the operator's view of the devices. It ignores the exit code, which may report an unhealthy device.
 func (in *installation) devices() string { return in.m.Try("metalplugctl", "list").Stdout }
 
-// registered waits until the kubelet has been told of the drives so many times.
+// registered waits until the drives were registered with the kubelet the given number of times.
 func (in *installation) registered(times int) {
 	in.m.Eventually("the drives to be registered", slowNode, func() bool {
 		log, _ := in.journal("")
@@ -129,7 +130,8 @@ func (in *installation) registered(times int) {
 	})
 }
 
-// says waits until a pod's container has, after so many restarts, found something on a drive and written to it.
+// says waits until a pod's container, after the given number of restarts, has printed the content of its drive and
+// written to it.
 func (in *installation) says(t *testing.T, pod string, restarts int, found string) {
 	t.Helper()
 	var log string
@@ -143,12 +145,12 @@ func (in *installation) says(t *testing.T, pod string, restarts int, found strin
 	}
 }
 
-// process is the container's.
+// process returns the PID of the container.
 func (in *installation) process() string {
 	return in.m.Run("pgrep", "--full", "--exact", "sleep 1000000")
 }
 
-// kubeletRestarts checks that the pod does not notice, and that everything is registered again.
+// kubeletRestarts checks that the pod does not notice a kubelet restart, and that everything is registered again.
 func kubeletRestarts(in *installation, t *testing.T) {
 	before := in.process()
 	in.m.Run("systemctl", "restart", "kubelet")
@@ -161,13 +163,13 @@ func kubeletRestarts(in *installation, t *testing.T) {
 	}
 }
 
-// containerCrashes checks that the next container of the pod has the same drive, with its data.
+// containerCrashes checks that the next container of the pod has the same drive with its data.
 func containerCrashes(in *installation, t *testing.T) {
 	in.m.Run("kill", "-KILL", in.process())
 	in.says(t, "writer", 1, "[precious]")
 }
 
-// held is the drive that a pod has, which the daemon knows by name once it has asked the kubelet.
+// held returns the drive that a pod has, which the daemon knows after it has queried the kubelet.
 func (in *installation) held(pod string) (held vm.Drive) {
 	in.m.Eventually("the pod to have a drive", patience, func() bool {
 		for line := range strings.Lines(in.devices()) {
@@ -183,7 +185,7 @@ func (in *installation) held(pod string) (held vm.Drive) {
 	return held
 }
 
-// nodeReboots checks that everything starts, and that the pod has its drive again.
+// nodeReboots checks that everything starts again, and that the pod has its drive.
 func nodeReboots(in *installation, t *testing.T) {
 	d := in.held("writer")
 	in.m.Reboot()
@@ -210,9 +212,9 @@ func podGoes(in *installation, t *testing.T) {
 	}
 }
 
-// unpluggedUnderPod checks that the pod runs on, and that its drive is Unhealthy until it is back. The pod's next
-// container continues with the data on it. Since the drive may have been elsewhere, its data is kept when the pod is
-// gone, and no other pod gets it.
+// unpluggedUnderPod checks that the pod continues to run, and that its drive is Unhealthy until it is back. The pod's
+// next container continues with the data on it. Because the drive may have been used elsewhere, its data is kept after
+// the pod has ended, and no other pod gets it.
 func unpluggedUnderPod(in *installation, t *testing.T) {
 	in.m.StaticPod("second", nvme, 1, writer)
 	in.says(t, "second", 0, "[]")

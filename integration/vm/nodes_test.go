@@ -16,8 +16,7 @@ import (
 
 const tunnels = "metalplug.io/tunnels"
 
-// nodesConfig offers a set of nodes as one device, and namespaces by both of
-// their nodes.
+// nodesConfig offers a set of nodes as one device, and namespaces with both of their nodes.
 const nodesConfig = `
 [reset]
 socket = "direct"
@@ -37,11 +36,10 @@ method = "none"
 scrub = "none"
 `
 
-// linkRules is where a package puts the rules that make links.
+// linkRules is the installed file with the rules that create links.
 const linkRules = "/usr/lib/udev/rules.d/60-metalplug.rules"
 
-// TestNodes is about sets of nodes, the nodes that NVMe has in addition to its disks, and the links by which udev and
-// systemd know them.
+// TestNodes tests sets of nodes, the additional nodes of NVMe, and the links that udev and systemd need.
 func TestNodes(t *testing.T) {
 	rules, err := os.ReadFile("../../udev/60-metalplug.rules")
 	if err != nil {
@@ -65,7 +63,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// withoutRules checks that a generic node is not handed out by a name that may be another disk's after the next boot.
+// withoutRules checks that a container does not get a generic node by a name that may belong to another disk after the
+// next boot.
 func withoutRules(s *story, t *testing.T) {
 	from := s.kubelet.Mark()
 	s.m.StartDaemon()
@@ -95,7 +94,7 @@ func genericLink(s *story, t *testing.T) {
 }
 
 func setOfNodes(s *story, t *testing.T) {
-	// Each time another pod, because the kubelet answers for a pod that it knows without a call to the plugin.
+	// Each call uses another pod, because the kubelet answers for a known pod without a call of the plugin.
 	gets := func(uid string) string {
 		pod := vm.Pod{UID: uid, Limits: map[string]int64{tunnels: 1}}
 		defer s.kubelet.RemovePod(pod)
@@ -123,14 +122,14 @@ func setOfNodes(s *story, t *testing.T) {
 	})
 }
 
-// reloadGuard checks that a device without its link stays in the list, since it works, with a warning.
+// reloadGuard checks that a device without its link stays in the list, because it works, with a warning.
 func reloadGuard(s *story, t *testing.T) {
 	const link = "/dev/char/10:229" // of fuse (Documentation/admin-guide/devices.txt)
 	warned := func(what string) func() bool {
 		return func() bool { return strings.Contains(s.m.Journal("metalplugd", "50"), what) }
 	}
 	s.m.Run("rm", link)
-	s.m.Sh("echo change > /sys/class/misc/vhost-net/uevent") // udevd makes the link of that node only
+	s.m.Sh("echo change > /sys/class/misc/vhost-net/uevent") // udevd creates the link of that node only
 	s.m.Eventually("a warning", time.Minute, warned("/dev/fuse has no link "+link))
 	if n := s.allocatable(tunnels); n != 1 {
 		t.Errorf("%d allocatable, though the nodes can be used", n)

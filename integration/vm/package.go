@@ -26,23 +26,21 @@ const (
 	NewerVersion = "1.0.1"
 )
 
-// packed is what the packages are made of, below the repository's root.
+// packed lists the sources of the packages, below the repository's root.
 var packed = []string{
 	"cgroup", "cmd", "daemon", "directory", "docs", "internal", "packaging", "selinux", "systemd", "udev",
 	"go.mod", "go.sum", "CHANGELOG.md", "LICENSE", "README.md",
 }
 
-// Debs are packages of this checkout, as files of this host.
+// Debs are packages built from this checkout, as files on this host.
 type Debs struct {
 	Metalplug string // of Version
 	Newer     string // the same content under NewerVersion
 	SELinux   string
 }
 
-// Packages builds the deb packages of this checkout as they are released, for
-// the machine. They stay in the cache, beside the image, until something of what
-// they are made of changes. The test is skipped (see Need, "vm") where this host
-// cannot build them.
+// Packages builds the deb packages of this checkout like a release, for the machine. They are cached with the image
+// until one of their sources changes. The test is skipped (see Need, "vm") if this host cannot build them.
 func Packages(t testing.TB) Debs {
 	t.Helper()
 	dir, err := packages()
@@ -54,7 +52,7 @@ func Packages(t testing.TB) Debs {
 	}
 }
 
-// packages is the folder with the packages, built when the cache has none.
+// packages returns the folder with the packages, which it builds if the cache has none.
 func packages() (string, error) {
 	root, err := repository()
 	if err != nil {
@@ -83,7 +81,7 @@ func packages() (string, error) {
 	return dir, makePackages(root, dir)
 }
 
-// cacheFolder is where image.sh keeps the image too.
+// cacheFolder returns the folder in which image.sh also keeps the image.
 func cacheFolder() (string, error) {
 	dir := os.Getenv("METALPLUG_CACHE")
 	if dir == "" {
@@ -99,7 +97,7 @@ func cacheFolder() (string, error) {
 	return dir, nil
 }
 
-// content is a hash of the names, modes and bytes of files and folders below root, without tests.
+// content returns a hash of the names, modes and bytes of files and folders below root, without tests.
 func content(root string, names []string) (string, error) {
 	sum := sha256.New()
 	for _, name := range names {
@@ -131,8 +129,8 @@ func addFile(sum hash.Hash, root, path string) error {
 	return err
 }
 
-// makePackages fills a folder, which is there only when it is complete. The
-// newer package is the same tree under a higher number.
+// makePackages fills a folder, which exists only when it is complete. The newer package has the same content with a
+// higher version.
 func makePackages(root, dir string) error {
 	const script = `set -eu
 packaging/build-deps.sh packages

@@ -12,10 +12,10 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// twoWays is a drive that two controllers lead to.
+// twoWays is a drive with two controllers.
 var twoWays = vm.Drive{Serial: "TWOWAYS", Namespaces: 1, Controllers: 2}
 
-// TestPaths is a namespace with two controllers. It is one device, through either of the two.
+// TestPaths tests a namespace with two controllers. It must be one device, through either controller.
 func TestPaths(t *testing.T) {
 	s := begin(t, hardwareConfig, vm.Options{Drives: []vm.Drive{twoWays}})
 	if !s.m.Step(t, "offered once", func(t *testing.T) { offeredOnce(s, t) }) {
@@ -25,7 +25,7 @@ func TestPaths(t *testing.T) {
 	s.m.Step(t, "the other goes", func(t *testing.T) { otherWayGoes(s, t) })
 }
 
-// offeredOnce checks that the two ways are nodes that the kernel hides, and that a container gets the one above them.
+// offeredOnce checks that the two paths are hidden nodes, and that a container gets the node above them.
 func offeredOnce(s *story, t *testing.T) {
 	s.m.StartDaemon()
 	s.await(t, nvme, 1)
@@ -35,7 +35,7 @@ func offeredOnce(s *story, t *testing.T) {
 	s.gets(t, nvme, s.m.Namespaces()[twoWays.Serial])
 }
 
-// oneWayGoes checks that no pod notices.
+// oneWayGoes checks that a pod does not notice the loss of one path.
 func oneWayGoes(s *story, t *testing.T) {
 	from, before := s.kubelet.Mark(), s.healthy(nvme)
 	mark := s.udev.Mark()

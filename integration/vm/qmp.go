@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Event is what QEMU reports by itself, such as DEVICE_DELETED.
+// Event is an unsolicited message from QEMU, such as DEVICE_DELETED.
 type Event struct {
 	Name string          `json:"event"`
 	Data json.RawMessage `json:"data"`
 }
 
-// QMP speaks QEMU's machine protocol. It is safe for concurrent use.
+// QMP is a client of QEMU's machine protocol. It is safe for concurrent use.
 type QMP struct {
 	conn    net.Conn
 	command sync.Mutex // held for a command and its answer
@@ -28,7 +28,7 @@ type QMP struct {
 	mu     sync.Mutex
 	events []Event       // all so far, under mu
 	grown  chan struct{} // closed at the next event, under mu
-	err    error         // the reason why no more come, under mu
+	err    error         // why no more events come, protected by mu
 }
 
 type answer struct {
@@ -39,7 +39,7 @@ type answer struct {
 	} `json:"error"`
 }
 
-// dialQMP takes over a fresh connection to QEMU's control socket.
+// dialQMP initialises a new connection to QEMU's control socket.
 func dialQMP(conn net.Conn) (*QMP, error) {
 	q := &QMP{conn: conn, answers: make(chan answer), grown: make(chan struct{})}
 	go q.receive(json.NewDecoder(conn))
@@ -49,7 +49,7 @@ func dialQMP(conn net.Conn) (*QMP, error) {
 	return q, nil
 }
 
-// receive sorts what QEMU sends into answers and events.
+// receive separates QEMU's messages into answers and events.
 func (q *QMP) receive(d *json.Decoder) {
 	defer q.conn.Close()
 	for {
@@ -80,7 +80,7 @@ func (q *QMP) receive(d *json.Decoder) {
 	}
 }
 
-// Execute runs a command and decodes what it returns into result, if not nil.
+// Execute runs a command and decodes the result, unless result is nil.
 func (q *QMP) Execute(command string, arguments, result any) error {
 	q.command.Lock()
 	defer q.command.Unlock()
@@ -108,8 +108,8 @@ func (q *QMP) Execute(command string, arguments, result any) error {
 	}
 }
 
-// Human runs a command of the monitor that people use, for an action without a command in the protocol, and returns its
-// output. Errors are part of that output, too.
+// Human runs a command of QEMU's human monitor, for actions that the protocol does not support, and returns its output.
+// The output may be an error message.
 func (q *QMP) Human(command string) (said string, err error) {
 	err = q.Execute("human-monitor-command", map[string]any{"command-line": command}, &said)
 	return said, err

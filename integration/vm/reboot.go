@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Reboot restarts the machine's system and returns when it has started all units. The disks keep their content and the
-// slots their drives. Commands that ran are gone, with their streams.
+// Reboot restarts the machine's system and returns when all units are started. Disks keep their content, and slots
+// their drives. Running commands and their streams end.
 func (m *Machine) Reboot() {
 	m.t.Helper()
 	before := m.bootID()
-	// Otherwise a reboot ends QEMU, which is how a panic shows.
+	// Otherwise a reboot would end QEMU, as a panic does.
 	m.onReboot("reset")
 	defer m.onReboot("shutdown")
 	m.Run("systemctl", "reboot", "--no-block")
@@ -29,7 +29,7 @@ func (m *Machine) Reboot() {
 	}
 }
 
-// bootID is the kernel's name for this boot, or empty while the machine does not answer.
+// bootID returns the kernel's ID of this boot, or "" while the machine does not answer.
 func (m *Machine) bootID() string {
 	r, err := m.guest.run(nil, 2*time.Second, "cat", "/proc/sys/kernel/random/boot_id")
 	if err != nil {

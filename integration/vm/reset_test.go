@@ -17,10 +17,10 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// disks is a machine with metalplug-reset and drives for it, and nothing else of ours.
+// disks is a machine with metalplug-reset and drives, and no other program of ours.
 type disks struct{ m *vm.Machine }
 
-// ask has metalplug-reset started in the machine.
+// ask starts metalplug-reset in the machine with a request.
 func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 	t.Helper()
 	if r.TimeoutMS == 0 {
@@ -32,7 +32,7 @@ func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 	}
 	d.m.Write("/tmp/request", string(r.Encode()))
 	began := time.Now()
-	a, err := reset.ParseAnswer([]byte(d.m.Sh("/opt/ask </tmp/request") + "\n")) // Sh cuts off the last line's end
+	a, err := reset.ParseAnswer([]byte(d.m.Sh("/opt/ask </tmp/request") + "\n")) // Sh removes the final newline
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,10 +40,11 @@ func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 	return a
 }
 
-// configuration is one with a resource that selects all devices of a class and does to them what a request asks for.
+// configuration returns a configuration with a resource that selects all devices of a class and permits the requested
+// work.
 func (d disks) configuration(r reset.Request) string {
 	method, scrub, match := cmp.Or(r.Method, "none"), cmp.Or(r.Scrub, "none"), "DEVTYPE = \"disk\""
-	if scrub == "secure-discard" { // which no resource can name
+	if scrub == "secure-discard" { // which no resource can configure
 		scrub = "none"
 	}
 	if r.Class == "node" {
@@ -53,7 +54,7 @@ func (d disks) configuration(r reset.Request) string {
 		"\"\nmatch = { " + match + " }\n[resource.reset]\nmethod = \"" + method + "\"\nscrub = \"" + scrub + "\"\n"
 }
 
-// request is one about the disk with a node.
+// request returns a request for the disk with a node.
 func (d disks) request(node string, do reset.Do) reset.Request {
 	attr := func(name string) device.Attribute {
 		return device.Attribute{Name: name, Value: strings.TrimSpace(d.m.Sh("cat /sys/class/block/" + path.Base(node) + "/" + name))}
@@ -64,27 +65,27 @@ func (d disks) request(node string, do reset.Do) reset.Request {
 	}
 }
 
-// erase is the request to erase a disk that is blank.
+// erase returns the request to erase a blank disk.
 func (d disks) erase(node, scrub string) reset.Request {
 	r := d.request(node, reset.Prepare)
 	r.Scrub, r.ByHand, r.Fingerprint = scrub, true, reset.Blank
 	return r
 }
 
-// reset is the request to reset a disk that is blank.
+// reset returns the request to reset a blank disk.
 func (d disks) reset(node, method string) reset.Request {
 	r := d.request(node, reset.Prepare)
 	r.Method, r.Fingerprint = method, reset.Blank
 	return r
 }
 
-// leftover makes a request one for a disk with any content.
+// leftover changes a request to accept a disk with any content.
 func leftover(r reset.Request) reset.Request {
 	r.Tenant, r.ByHand, r.Fingerprint = true, true, ""
 	return r
 }
 
-// want fails unless an answer has a result and a text.
+// want checks the result and text of an answer.
 func want(t *testing.T, a reset.Answer, result reset.Result, text string) {
 	t.Helper()
 	if a.Result != result || !strings.Contains(a.Detail+a.Done+a.Content, text) {
@@ -92,7 +93,7 @@ func want(t *testing.T, a reset.Answer, result reset.Result, text string) {
 	}
 }
 
-// fill puts noise everywhere on a disk, and returns its checksum.
+// fill writes noise to the whole disk, and returns its checksum.
 func (d disks) fill(node string) string {
 	d.m.Sh("udevadm lock --device " + node + " dd if=/dev/urandom of=" + node + " bs=1M oflag=direct 2>/dev/null || true; udevadm settle")
 	return d.sum(node)
@@ -102,7 +103,7 @@ func (d disks) sum(node string) string {
 	return strings.Fields(d.m.Sh("blockdev --flushbufs " + node + "; md5sum " + node))[0]
 }
 
-// TestReset is metalplug-reset against NVMe drives under a real kernel.
+// TestReset tests metalplug-reset with NVMe drives and a real kernel.
 func TestReset(t *testing.T) {
 	m := vm.Boot(t, vm.Options{Drives: []vm.Drive{atBoot, heads}})
 	m.Push(vm.Build(t, "cmd/metalplug-reset", true), "/opt/metalplug-reset")
@@ -138,7 +139,7 @@ func lookAtDisk(t *testing.T, d disks, node string) {
 	d.m.Warn(atBoot, 0)
 }
 
-// rootDisk checks that the root disk stays as it is under each request.
+// rootDisk checks that no request changes the root disk.
 func rootDisk(t *testing.T, d disks, _ string) {
 	root := d.m.Namespaces()["BOOT0"]
 	start := "blockdev --flushbufs " + root + "; head -c 1M " + root + " | md5sum"
@@ -157,7 +158,7 @@ func rootDisk(t *testing.T, d disks, _ string) {
 	}
 }
 
-// usedDisk checks every use and every content that the host can put on a disk.
+// usedDisk checks every use of a disk by the host, and every content.
 func usedDisk(t *testing.T, d disks, node string) {
 	for _, c := range []struct {
 		name, begin, end string
@@ -235,7 +236,8 @@ func resetController(t *testing.T, d disks, node string) {
 	}
 }
 
-// resets counts how often the kernel has set up the controller of a disk. Each time it logs how many queues there are.
+// resets returns how often the kernel has initialised the controller of a disk. Each time, it logs the number of
+// queues.
 func (d disks) resets(node string) int {
 	controller := path.Base(strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node) + "/device")))
 	n, _ := strconv.Atoi(strings.TrimSpace(d.m.Sh("dmesg | grep -c 'nvme " + controller + ": .*queues' || true")))
@@ -256,8 +258,8 @@ func resetFunction(t *testing.T, d disks, node string) {
 	want(t, d.ask(t, r), reset.Unsupported, "not by \"pm\"")
 }
 
-// twoNamespaces checks that a method that affects a whole controller needs both namespaces, and that one that affects one
-// leaves the other alone. They are multipath heads.
+// twoNamespaces checks that a method that affects the whole controller needs both namespaces, and that a method for one
+// namespace does not affect the other. The namespaces are multipath heads.
 func twoNamespaces(t *testing.T, d disks, _ string) {
 	both := strings.Fields(d.m.Sh("ls -d /sys/devices/virtual/nvme-subsystem/*/nvme*n*"))
 	if len(both) != 2 {
@@ -283,7 +285,7 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	}
 }
 
-// notByQEMU checks that the helper reports the methods that the emulated controller lacks, and does not report success.
+// notByQEMU checks that the helper reports methods that the emulated controller lacks, instead of success.
 func notByQEMU(t *testing.T, d disks, node string) {
 	for method, text := range map[string]string{"crypto-erase": "no cryptographic erasure", "sanitize": "no Sanitize command", "secure-discard": "not supported"} {
 		r := d.erase(node, method)
@@ -292,7 +294,7 @@ func notByQEMU(t *testing.T, d disks, node string) {
 	}
 }
 
-// TestResetVFIO is the same against a function in the hands of user space, behind an emulated IOMMU.
+// TestResetVFIO does the same for a function in user space, behind an emulated IOMMU.
 func TestResetVFIO(t *testing.T) {
 	m := vm.Boot(t, vm.Options{
 		Drives: []vm.Drive{atBoot}, Devices: []string{"intel-iommu,caching-mode=on"},
@@ -313,7 +315,7 @@ func TestResetVFIO(t *testing.T) {
 		Do: reset.Prepare, Class: "node", Method: "vfio", SysPath: function,
 		Identity: []device.Attribute{{Name: "vendor", Value: "0x1b36"}},
 	}
-	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // it is the group that a pod gets
+	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // a pod gets the group instead
 	probe := r
 	probe.Do, probe.Method = reset.Probe, ""
 	want(t, d.ask(t, probe), reset.OK, "")

@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// A daemon at rest is watched so many times, for so many seconds each.
+// Number and duration in seconds of the observations of an idle daemon.
 const (
 	watches = 16
 	watched = 5
 )
 
-// atRestCost measures a running metalplugd. It prints how often it woke up in each watch, and then, over all of them,
-// ticks of CPU time, resident KiB and descriptors. A thread that waits has gone to sleep once for each time that it was
-// woken (proc_pid_status(5)). CPU time is counted in ticks of 10 ms (proc_pid_stat(5)).
+// atRestCost measures a running metalplugd. It prints the number of wake-ups in each observation, then the total ticks
+// of CPU time, resident KiB and descriptors. A waiting thread has gone to sleep once for each wake-up
+// (proc_pid_status(5)). CPU time is counted in ticks of 10 ms (proc_pid_stat(5)).
 const atRestCost = `pid=$(systemctl show --value --property MainPID metalplugd)
 wakes() { awk '/^voluntary_ctxt_switches/ {n += $2} END {print n}' /proc/$pid/task/*/status; }
 ticks() { awk '{print $14 + $15}' /proc/$pid/stat; }
@@ -29,9 +29,9 @@ while [ $i -lt %d ]; do
 done
 echo " $(($(ticks) - c)) $(awk '/^VmRSS/ {print $2}' /proc/$pid/status) $(ls /proc/$pid/fd | wc -l)"`
 
-// rests checks that an idle daemon does nothing, except for the check once a minute of properties that no event reports.
-// The cost is printed. Polling is a failure. In most watches nothing wakes the daemon, which could not be so if it looked
-// every ten seconds. It returns how many descriptors the daemon had then.
+// rests checks that an idle daemon does nothing, except for the check once a minute of properties that no event
+// reports. It prints the cost. Polling is a failure. In most observations nothing may wake the daemon, which excludes
+// polling every ten seconds. It returns the number of the daemon's descriptors.
 func rests(s *story, t *testing.T) (descriptors int) {
 	t.Helper()
 	wakes, descriptors := s.wakes(t)
@@ -47,8 +47,7 @@ func rests(s *story, t *testing.T) (descriptors int) {
 	return descriptors
 }
 
-// wakes is how often the daemon woke up in each watch, and how many descriptors it
-// had after that.
+// wakes returns the number of wake-ups in each observation, and the number of descriptors afterwards.
 func (s *story) wakes(t *testing.T) (wakes []int, descriptors int) {
 	t.Helper()
 	var list string
@@ -71,8 +70,7 @@ func (s *story) wakes(t *testing.T) (wakes []int, descriptors int) {
 	return wakes, descriptors
 }
 
-// clockJumps sets the clock, as NTP does on a machine whose battery is empty. Nothing is lost by it, and nothing waits
-// until it is over.
+// clockJumps sets the clock, like NTP on a machine with an empty battery. Nothing may be lost or delayed by that.
 func clockJumps(s *story, t *testing.T) {
 	defer s.m.Sh("date --set='1 day'")
 	ids := s.healthy(nvme)

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// atRestCosts watches a daemon that has nothing to do. It does nothing, and its number of descriptors does not grow with
-// time. The work after the step before is over first.
+// atRestCosts observes an idle daemon. It must do nothing, and its number of descriptors must not grow. The work of the
+// previous step must have ended.
 func atRestCosts(in *installation, t *testing.T) {
 	before := in.m.Sh("sleep 60; ls /proc/" + in.pid() + "/fd | wc -l")
 	if after := fmt.Sprint(rests(in.story, t)); after != before {
@@ -23,14 +23,14 @@ func atRestCosts(in *installation, t *testing.T) {
 	}
 }
 
-// badConfig has its error in its second line.
+// badConfig has an error in its second line.
 const badConfig = `[[resource]]
 name = "nonsense"
 class = "nvme"
 reset.scrub = "none"
 `
 
-// badReload checks that the reload fails with the place of the error, and that nothing else happens.
+// badReload checks that the reload fails with the position of the error, and has no other effect.
 func badReload(in *installation, t *testing.T) {
 	pid, ids := in.pid(), in.healthy(nvme)
 	in.m.Write(dropIn, badConfig)
@@ -59,8 +59,7 @@ func badReload(in *installation, t *testing.T) {
 	}
 }
 
-// comeBack does something that ends the daemon, while a pod has a drive, and waits for the next one, in which all is as
-// before.
+// comeBack ends the daemon while a pod has a drive, and waits until the next daemon has the same state.
 func (in *installation) comeBack(t *testing.T, end func(pid string)) {
 	t.Helper()
 	pod := one("stays")
@@ -93,7 +92,7 @@ func killed(in *installation, t *testing.T) {
 	in.comeBack(t, func(pid string) { in.m.Run("kill", "-KILL", pid) })
 }
 
-// stopped checks that the watchdog replaces a process that makes no progress.
+// stopped checks that the watchdog restarts a process that makes no progress.
 func stopped(in *installation, t *testing.T) {
 	_, cursor := in.journal("")
 	in.comeBack(t, func(pid string) { in.m.Run("kill", "-STOP", pid) })
@@ -102,8 +101,8 @@ func stopped(in *installation, t *testing.T) {
 	}
 }
 
-// neverStarts checks that with a configuration error the service fails once, with the place of the error. Neither its
-// restart nor an event tries it again.
+// neverStarts checks that with a configuration error the service fails once, with the position of the error. Neither a
+// restart nor an event starts it again.
 func neverStarts(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "stop", "metalplugd")
 	in.m.Write(dropIn, badConfig)
@@ -137,7 +136,7 @@ func neverStarts(in *installation, t *testing.T) {
 	in.active(t)
 }
 
-// upgraded installs a higher version while a pod has a drive, over a configuration that an administrator has edited.
+// upgraded installs a newer version while a pod has a drive, with a configuration that an administrator has edited.
 func upgraded(in *installation, t *testing.T) {
 	const main, mine = "/etc/metalplug/metalplug.toml", "# ours: asked for by the operators"
 	in.m.Sh("echo '" + mine + "' >>" + main)
@@ -153,8 +152,8 @@ func upgraded(in *installation, t *testing.T) {
 	}
 }
 
-// purged removes the policy module before the package. It leaves no file with an unknown label. Removal keeps the files
-// that an administrator wrote, and purge leaves the machine as it was.
+// purged removes the policy module before the package. No file may then have an unknown label. Removal keeps files that
+// an administrator wrote, and purge restores the original state of the machine.
 func purged(in *installation, t *testing.T) {
 	in.aptGet("purge", "metalplug-selinux")
 	if modules := in.m.RunFor(10*time.Minute, "semodule", "-lfull"); strings.Contains(modules, "metalplug") {
@@ -164,7 +163,7 @@ func purged(in *installation, t *testing.T) {
 		t.Errorf("/usr/sbin/metalplugd is %s", got)
 	}
 	in.active(t)
-	in.await(t, nvme, int64(len(drives))) // so that the helpers answer
+	in.await(t, nvme, int64(len(drives))) // so that the helpers can answer
 	from := in.kubelet.Mark()
 	in.aptGet("remove", "metalplug")
 	if _, err := in.kubelet.AwaitAllocatable(from, nvme, 0, patience); err != nil {
@@ -193,8 +192,7 @@ func purged(in *installation, t *testing.T) {
 	}
 }
 
-// list returns the machine's files, without those of dpkg and apt, logs, what the tests themselves put there, and what
-// the kubelet has made.
+// list returns the machine's files, except those of dpkg and apt, logs, and files of the tests and the kubelet.
 func (in *installation) list() []string {
 	out := in.m.Sh(`find / -xdev \( -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache -o -path /var/log -o -path /tmp \
 		-o -path /var/tmp -o -path /root -o -path /usr/local -o -path /mnt -o -path /var/lib/kubelet \) -prune -o -print

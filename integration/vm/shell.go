@@ -11,12 +11,11 @@ import (
 	"os"
 )
 
-// stays names the variable of the environment that keeps a machine whose test
-// has failed.
+// stays is the environment variable that keeps a machine whose test has failed.
 const stays = "METALPLUG_VM_STAY"
 
-// listen lets processes other than the test run commands in the machine. Each connection to the socket "shell" is a
-// script, up to its end, and gets the output of that. Only the effects of the script can disturb the test.
+// listen lets other processes run commands in the machine. Each connection to the socket "shell" sends a script and
+// receives its output. Only the effects of the script can disturb the test.
 func (m *Machine) listen() error {
 	l, err := net.Listen("unix", m.path("shell"))
 	if err != nil {
@@ -52,8 +51,8 @@ func (m *Machine) serve(conn net.Conn) {
 	}
 }
 
-// stay keeps a machine, where the environment asks for it, until a process connects to the socket "go" in its folder or
-// QEMU has ended.
+// stay keeps a machine, if the environment requests it, until a process connects to the socket "go" in its folder or
+// QEMU ends.
 func (m *Machine) stay() {
 	if os.Getenv(stays) == "" {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// TestMachine proves the machine itself, without metalplugd. A failure here is no fault of the daemon.
+// TestMachine tests the machine itself, without metalplugd. A failure here is not caused by the daemon.
 func TestMachine(t *testing.T) {
 	m := vm.Boot(t, vm.Options{Drives: []vm.Drive{{Serial: "S1"}}})
 	udev := m.WatchUdev()

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// heldBackStart lets the installed service wait in each start, before there is a daemon, and log each event. The command
-// sees the /run of the unit, also with "+", because systemd 257 masks it there, too.
+// heldBackStart makes each start of the installed service wait before the daemon runs, and logs each event. The command
+// has the unit's view of /run even with "+", because systemd 257 masks it there too.
 const heldBackStart = `[Service]
 ExecStartPre=+/bin/sh -c 'until test -e /run/metalplug/go-on; do sleep 0.2; done; rm /run/metalplug/go-on'
 ExecStart=
@@ -21,7 +21,7 @@ ExecStart=/usr/sbin/metalplugd --log-level debug
 // testDropIn changes the installed service for a step.
 const testDropIn = "/etc/systemd/system/metalplugd.service.d/test.conf"
 
-// changeService changes the installed service from its next start on. With "" it is as it was.
+// changeService changes the installed service from its next start on. With "" it restores the service.
 func (in *installation) changeService(text string) {
 	if text == "" {
 		in.m.Run("rm", "-f", testDropIn)
@@ -32,11 +32,11 @@ func (in *installation) changeService(text string) {
 	in.m.Run("systemctl", "daemon-reload")
 }
 
-// eventsWait checks that udevd's events wait in systemd's socket while there is no daemon. The next daemon gets them,
-// however the one before has ended.
+// eventsWait checks that systemd's socket queues udevd's events while there is no daemon. The next daemon gets them,
+// however the previous one ended.
 func eventsWait(in *installation, t *testing.T) {
 	in.changeService(heldBackStart)
-	defer in.changeService("") // no later step may wait, also after a failure
+	defer in.changeService("") // no later step may wait, even after a failure
 	socket := func() string {
 		return in.m.Run("systemctl", "show", "--value", "--property", "InvocationID", "metalplugd-uevent.socket")
 	}
@@ -68,8 +68,8 @@ func eventsWait(in *installation, t *testing.T) {
 	}
 }
 
-// scraped checks that systemd listens for the metrics as soon as the administrator has switched that on, and until it is
-// switched off.
+// scraped checks that systemd listens for metrics from the time when the administrator enables that until it is
+// disabled.
 func scraped(in *installation, t *testing.T) {
 	again := func() {
 		from := in.kubelet.Mark()
@@ -93,17 +93,17 @@ func scraped(in *installation, t *testing.T) {
 	in.m.Run("setsebool", "metalplugd_metrics_tcp", "off")
 }
 
-// units are those of ours that are active, without the slices of systemd.
+// units returns our active units, without the slices of systemd.
 func (in *installation) units() string {
 	return in.m.Try("systemctl", "list-units", "--no-legend", "--plain", "--state", "active,activating,failed", "metalplug*").Stdout
 }
 
-// startedByEvent lets the target for devices start the service. Nothing of it runs until there is a device, and no other
-// event on the machine starts it.
+// startedByEvent makes the target for devices start the service. The service does not run until there is a device, and
+// no other event of the machine starts it.
 func startedByEvent(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "disable", "--now", "metalplugd")
 	in.m.Run("systemctl", "add-wants", "metalplug-device.target", "metalplugd.service")
-	in.m.Run("systemctl", "stop", "metalplug-device.target") // which this machine has reached with the drive that it booted from
+	in.m.Run("systemctl", "stop", "metalplug-device.target") // which this machine has reached because of its boot drive
 	in.m.Run("udevadm", "trigger", "--settle", "--action", "change", "/sys/class/mem/full")
 	if units := in.units(); units != "" {
 		t.Errorf("without a device there is\n%s", units)
@@ -118,13 +118,13 @@ func startedByEvent(in *installation, t *testing.T) {
 	in.await(t, nvme, int64(len(drives)))
 }
 
-// stateReadOnly checks a full disk, and a file system that is read-only after an error. The daemon runs and offers its
-// devices. Only no container starts with a drive, because the erasure after it could be forgotten.
+// stateReadOnly tests a full disk, and a file system that is read-only after an error. The daemon must run and offer
+// its devices. Only containers with a drive must not start, because the erasure afterwards could be forgotten.
 func stateReadOnly(in *installation, t *testing.T) {
 	const dir = "/var/lib/metalplug"
 	for _, c := range []struct {
 		name, broken, mended string
-		restart              bool // is needed once it is mended
+		restart              bool // a restart is needed after the repair
 		says                 string
 	}{
 		{"full", "head -c 1M /dev/zero >" + dir + "/filler || true", "rm " + dir + "/filler", false, "no space left on device"},

@@ -4,7 +4,7 @@
 
 package vm
 
-// The parts of a story, and what is kept of a machine in which one has failed.
+// This file has the steps of a story, and saves the state of a machine after a failure.
 
 import (
 	"fmt"
@@ -15,9 +15,8 @@ import (
 	"time"
 )
 
-// Step runs a part of the story as a subtest, which is the one that fails when
-// the machine cannot do what the step wants of it. It says whether the step
-// succeeded.
+// Step runs a part of the story as a subtest, which fails if the machine cannot do a command of the step. It reports
+// whether the step succeeded.
 func (m *Machine) Step(t *testing.T, name string, step func(t *testing.T)) bool {
 	return t.Run(name, func(t *testing.T) {
 		outer := m.t
@@ -32,7 +31,7 @@ func (m *Machine) Step(t *testing.T, name string, step func(t *testing.T)) bool 
 	})
 }
 
-// account describes the state of the machine. It has the tool's view of the devices, and the ends of the logs of the
+// account returns the state of the machine. It includes the tool's view of the devices, and the ends of the logs of the
 // device manager and the daemon.
 func (m *Machine) account() string {
 	var b strings.Builder
@@ -56,11 +55,10 @@ func (m *Machine) account() string {
 	return b.String()
 }
 
-// accountTimeout is how long a machine in which something has failed is waited for.
+// accountTimeout is the maximum time to get the state of a machine after a failure.
 const accountTimeout = 30 * time.Second
 
-// keepLogs copies the console log and the journal to the folder
-// METALPLUG_VM_LOGS, if set.
+// keepLogs copies the console log and the journal to the folder METALPLUG_VM_LOGS, if it is set.
 func (m *Machine) keepLogs() {
 	dir := os.Getenv("METALPLUG_VM_LOGS")
 	if dir == "" {
@@ -82,7 +80,7 @@ func (m *Machine) keepLogs() {
 	}
 }
 
-// tail is the end of one of the machine's files on this host.
+// tail returns the end of a file of the machine on this host.
 func (m *Machine) tail(name string, lines int) string {
 	content, err := os.ReadFile(m.path(name))
 	if err != nil {

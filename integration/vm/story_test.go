@@ -14,32 +14,32 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// patience is how long a change may take in an emulated machine. It is no budget. The table that the test prints has
-// those.
+// patience is the maximum duration of a change in an emulated machine. It is not a budget. Budgets are in the table
+// that the test prints.
 const patience = 3 * time.Minute
 
-// slow is what the log shows all events of.
+// slow is the latency above which the log shows all events.
 const slow = 400 * time.Millisecond
 
-// story is a machine in which metalplugd and a kubelet's device manager run,
-// and what was measured there.
+// story is a machine with metalplugd and a kubelet's device manager, and the measurements there.
 type story struct {
 	m       *vm.Machine
-	udev    *vm.Udev // the witness
-	beside  *vm.Udev // what any process could know at best, in this machine
+	udev    *vm.Udev // the first listener
+	beside  *vm.Udev // a second listener, which shows the best possible time of another process in this machine
 	kubelet *vm.Kubelet
 	table   []latency
 }
 
-// latency is one row of the table. It says how long after an event the device manager had it.
+// latency is one row of the table. It has the time from an event until the device manager knew about it.
 type latency struct {
 	step, event string
 	took        time.Duration
-	// floor is how long after it a process that does nothing else had the event, or 0 where there is no event.
+	// floor is the time from the event until a minimal process had received it, or 0 if there is no event.
 	floor time.Duration
 }
 
-// begin boots a machine and starts all in it. The kubelet comes first, as on a node where metalplug is installed later.
+// begin boots a machine and starts everything in it. The kubelet starts first, as on a node where metalplug is
+// installed later.
 func begin(t *testing.T, config string, o vm.Options) *story {
 	s := &story{m: vm.Boot(t, o)}
 	s.m.InstallDaemon(config)
@@ -56,7 +56,7 @@ func begin(t *testing.T, config string, o vm.Options) *story {
 
 func (s *story) watch() { s.udev, s.beside = s.m.WatchUdev(), s.m.WatchUdevBeside() }
 
-// String is the table.
+// String returns the table.
 func (s *story) String() string {
 	var b strings.Builder
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -71,29 +71,29 @@ func (s *story) String() string {
 	return b.String()
 }
 
-// note adds a row for what no uevent tells of.
+// note adds a row for a change without a uevent.
 func (s *story) note(step, from string, took time.Duration) {
 	s.table = append(s.table, latency{step: step, event: from, took: took})
 }
 
-// allocatable is how many devices of a resource the node has for pods now.
+// allocatable returns the node's current number of allocatable devices of a resource.
 func (s *story) allocatable(resource string) int64 {
 	return s.kubelet.Capacity()[resource].Allocatable
 }
 
-// change is one thing that happens to the hardware and what is to come of it.
+// change is a hardware change with its expected effect.
 type change struct {
 	name     string
 	act      func()
 	resource string
-	by       int64 // of its allocatable devices
-	// action and device are those of the udev event that reports it. device is called after the change has been seen.
+	by       int64 // change in the number of allocatable devices
+	// action and device identify the udev event that reports the change. device is called after the change was noticed.
 	action string
 	device func() string
 }
 
-// expect makes a change, waits until the device manager has it, and measures
-// from the udev event. Between before and after it must have seen nothing else.
+// expect makes a change, waits until the device manager knows about it, and measures the time since the udev event. In
+// between, the device manager must not see any other number.
 func (s *story) expect(t *testing.T, c change) {
 	t.Helper()
 	before := s.allocatable(c.resource)
@@ -115,8 +115,8 @@ func (s *story) expect(t *testing.T, c change) {
 	s.noDetour(t, fromKubelet, c, before)
 }
 
-// noDetour fails if the count left the straight line from before to after. A device was offered for a moment then, or
-// missing for one.
+// noDetour fails if the count did not change monotonically from before to after. In that case a device was offered for
+// a moment, or missing for a moment.
 func (s *story) noDetour(t *testing.T, from int, c change, before int64) {
 	t.Helper()
 	last := before
@@ -129,15 +129,14 @@ func (s *story) noDetour(t *testing.T, from int, c change, before int64) {
 	}
 }
 
-// healthy are the IDs of a resource's healthy devices, in order.
+// healthy returns the sorted IDs of a resource's healthy devices.
 func (s *story) healthy(resource string) []string {
 	ids := s.kubelet.Healthy(resource)
 	slices.Sort(ids)
 	return ids
 }
 
-// gets starts a pod with one device of a resource, and checks that it gets the
-// nodes.
+// gets starts a pod with one device of a resource, and checks its nodes.
 func (s *story) gets(t *testing.T, resource string, want ...string) {
 	t.Helper()
 	pod := vm.Pod{UID: strings.NewReplacer("/", "-", ".", "-").Replace(resource), Limits: map[string]int64{resource: 1}}
@@ -149,8 +148,8 @@ func (s *story) gets(t *testing.T, resource string, want ...string) {
 	}
 }
 
-// ends removes a pod, and returns when the daemon knows that no pod holds a device any more. The disks among them are
-// read then, and offered again.
+// ends removes a pod, and returns when the daemon knows that no pod holds a device. Its disks are then read and offered
+// again.
 func (s *story) ends(t *testing.T, pod vm.Pod) {
 	t.Helper()
 	s.kubelet.RemovePod(pod)
@@ -159,8 +158,7 @@ func (s *story) ends(t *testing.T, pod vm.Pod) {
 	})
 }
 
-// run starts a pod and returns the device nodes that it gets, as the kernel
-// names them.
+// run starts a pod and returns the kernel's names of its device nodes.
 func (s *story) run(pod vm.Pod) []string {
 	nodes, _ := s.kubelet.RunPod(pod)
 	for i, n := range nodes {
@@ -169,5 +167,5 @@ func (s *story) run(pod vm.Pod) []string {
 	return nodes
 }
 
-// always is a device whose name is known before the change.
+// always returns a device whose name is known before the change.
 func always(name string) func() string { return func() string { return name } }

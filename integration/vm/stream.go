@@ -13,30 +13,29 @@ import (
 	"github.com/metalplug/metalplug/integration/vm/wire"
 )
 
-// Line is one line that a command in the machine wrote.
+// Line is a line of output of a command in the machine.
 type Line struct {
 	Text string
-	// Time is when the agent read it, by the machine's clock. Lines of two commands can be compared by it.
+	// Time is when the agent read it, by the machine's clock. It can be used to compare lines of two commands.
 	Time time.Time
-	// Uptime is the same moment as CLOCK_MONOTONIC, for what is stamped so.
+	// Uptime is the same time as CLOCK_MONOTONIC, for comparison with such timestamps.
 	Uptime time.Duration
 }
 
-// Stream is the output of a command that runs in the machine. It keeps all of it, so that a test may act first and look
-// then.
+// Stream is the output of a running command in the machine. It stores all output, so a test may act first and check
+// later.
 type Stream struct {
 	name string
 	m    *Machine
 	id   uint64
 
 	mu    sync.Mutex
-	lines []Line        // under mu
+	lines []Line        // protected by mu
 	grown chan struct{} // closed at the next line or the end, under mu
-	ended error         // the reason why no more come, under mu
+	ended error         // why no more lines come, protected by mu
 }
 
-// Start runs a command in the machine beside the test. It ends with the
-// machine, or by Stop.
+// Start runs a command in the machine in the background. It ends with the machine, or by Stop.
 func (m *Machine) Start(argv ...string) *Stream {
 	m.t.Helper()
 	s := &Stream{name: strings.Join(argv, " "), m: m, grown: make(chan struct{})}
@@ -100,15 +99,14 @@ func (s *Stream) Mark() int {
 	return len(s.lines)
 }
 
-// Lines are the lines so far, from a mark on.
+// Lines returns the lines since a mark.
 func (s *Stream) Lines(from int) []Line {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lines[from:len(s.lines):len(s.lines)]
 }
 
-// Await returns the first line from a mark on that matches. It fails when none
-// came in time or when the command has ended.
+// Await returns the first matching line since a mark. It fails after the timeout, or if the command has ended.
 func (s *Stream) Await(from int, timeout time.Duration, match func(Line) bool) (Line, error) {
 	deadline := time.After(timeout)
 	for {
@@ -132,7 +130,7 @@ func (s *Stream) Await(from int, timeout time.Duration, match func(Line) bool) (
 	}
 }
 
-// Text is all that a command wrote after a mark, for a failure's message.
+// Text returns the output since a mark, for an error message.
 func (s *Stream) Text(from int) string {
 	var b strings.Builder
 	for _, l := range s.Lines(from) {

@@ -32,8 +32,8 @@ timeout = "2m"
 
 var drives = []vm.Drive{{Serial: "RESET1"}, {Serial: "RESET2"}}
 
-// TestTurnover is the time between two pods, on real drives of an emulated machine. The daemon starts the helpers itself,
-// as when an administrator runs it.
+// TestTurnover tests the time between two pods, with drives of an emulated machine. The daemon starts the helpers
+// itself, as if an administrator had started it manually.
 func TestTurnover(t *testing.T) {
 	playTurnover(t, []act{
 		{"a container starts with a drive that was reset", resetAtStart},
@@ -56,7 +56,7 @@ type act struct {
 	run  func(*story, *testing.T)
 }
 
-// playTurnover runs acts on a machine with drives and a daemon that runs as by hand.
+// playTurnover runs acts on a machine with drives and a manually started daemon.
 func playTurnover(t *testing.T, acts []act) {
 	s := begin(t, turnoverConfig, vm.Options{Drives: drives})
 	if !s.m.Step(t, "start", func(t *testing.T) { startTurnover(s, t) }) {
@@ -72,7 +72,7 @@ func startTurnover(s *story, t *testing.T) {
 	s.await(t, nvme, int64(len(drives)))
 }
 
-// one is a pod with one drive.
+// one returns a pod with one drive.
 func one(uid string) vm.Pod { return vm.Pod{UID: uid, Limits: map[string]int64{nvme: 1}} }
 
 // serialOf returns the serial number of the drive with a node.
@@ -87,7 +87,7 @@ func (s *story) serialOf(t *testing.T, node string) string {
 	return ""
 }
 
-// journal returns what metalplugd has logged since a cursor, and the next one.
+// journal returns metalplugd's log since a cursor, and the next cursor.
 func (s *story) journal(cursor string) (text, next string) {
 	args := []string{"journalctl", "--unit", "metalplugd", "--no-pager", "--output", "cat", "--show-cursor"}
 	if cursor != "" {
@@ -97,20 +97,20 @@ func (s *story) journal(cursor string) (text, next string) {
 	return text, strings.TrimSpace(next)
 }
 
-// resets counts how often the kernel has brought controllers up.
+// resets returns how often the kernel has initialised controllers.
 func (s *story) resets() int {
 	return strings.Count(s.m.Try("dmesg").Stdout, "default/read/poll queues")
 }
 
-// forgotten waits until metalplugd knows that no pod holds anything. A pod whose container was never started needs no
-// cleanup, so that nothing else shows it.
+// forgotten waits until metalplugd knows that no pod holds a device. If a pod's container was never started, no
+// clean-up shows that it has ended.
 func (s *story) forgotten() {
 	s.m.Eventually("no device to be held", 2*patience, func() bool {
 		return s.m.Try("grep", "--quiet", `"held":true`, "/var/lib/metalplug/state.json").Code == 1
 	})
 }
 
-// free ends a pod and waits until its drive was withheld, cleared and is back.
+// free ends a pod and waits until its drive was withheld, cleared and offered again.
 func (s *story) free(t *testing.T, pod vm.Pod) {
 	t.Helper()
 	from := s.kubelet.Mark()
@@ -138,7 +138,7 @@ func resetAtStart(s *story, t *testing.T) {
 	if n := s.resets() - before; n != 1 {
 		t.Errorf("%d controllers came up, not the one", n)
 	}
-	// The container crashes and is started again. It must find its data.
+	// The container crashes and starts again. It must find its data.
 	s.m.Sh("echo precious | dd of=" + node + " bs=4096 conv=sync,fsync status=none")
 	if _, _, err := s.kubelet.TryPod(pod); err != nil {
 		t.Error(err)
@@ -153,7 +153,7 @@ func resetAtStart(s *story, t *testing.T) {
 func erasedAtRelease(s *story, t *testing.T) {
 	pod := one("writes")
 	node := s.run(pod)[0]
-	// Without a lock, so that udevd may miss it.
+	// Without a lock, udevd may miss it.
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
 	_, cursor := s.journal("")
 	from, began := s.kubelet.Mark(), s.now(t)
@@ -171,8 +171,7 @@ func erasedAtRelease(s *story, t *testing.T) {
 	}
 }
 
-// releasedBy changes how drives are erased, and back, while the daemon runs. text
-// is what the audit says of it.
+// releasedBy changes the erase method while the daemon runs, and restores it. text is the expected text in the audit.
 func releasedBy(scrub, text string) func(*story, *testing.T) {
 	return func(s *story, t *testing.T) {
 		s.reload(t, strings.Replace(turnoverConfig, `"zero"`, strconv.Quote(scrub), 1))
@@ -185,7 +184,7 @@ func releasedBy(scrub, text string) func(*story, *testing.T) {
 	}
 }
 
-// reload gives the daemon another configuration and returns when it holds.
+// reload changes the configuration and returns when it applies.
 func (s *story) reload(t *testing.T, config string) {
 	t.Helper()
 	_, cursor := s.journal("")
@@ -211,7 +210,7 @@ func (s *story) removeCgroup(pod vm.Pod) {
 	s.m.Sh("find /sys/fs/cgroup/kubepods/pod" + pod.UID + " -depth -type d -exec rmdir {} +")
 }
 
-// lingering deletes a pod by force, and its container runs on.
+// lingering deletes a pod by force while its container continues to run.
 func lingering(s *story, t *testing.T) {
 	pod := one("11111111-2222-3333-4444-555555555555")
 	node := s.run(pod)[0]
@@ -237,8 +236,8 @@ func lingering(s *story, t *testing.T) {
 	s.removeCgroup(pod)
 }
 
-// heldByHost checks a drive that a process on the host has opened without a claim. A container must not get it all the
-// same.
+// heldByHost tests a drive that a process on the host has opened without an exclusive claim. A container must not get
+// it.
 func heldByHost(s *story, t *testing.T) {
 	pod := one("meets-the-host")
 	s.kubelet.AdmitPod(pod)
@@ -287,7 +286,7 @@ func mountedBetween(s *story, t *testing.T) {
 	s.await(t, nvme, int64(len(drives)))
 }
 
-// foreignData makes a file system that udevd does not know of, because it was made without an event.
+// foreignData creates a file system that udevd does not know, because there was no event.
 func foreignData(s *story, t *testing.T) {
 	node := s.m.Namespaces()[drives[0].Serial]
 	s.m.StopDaemon()
@@ -310,7 +309,7 @@ func foreignData(s *story, t *testing.T) {
 	s.free(t, pod)
 }
 
-// smart changes a drive's health, for which the kernel sends no event. The next look sees it.
+// smart changes a drive's health, for which the kernel sends no event. The next inspection notices it.
 func smart(s *story, t *testing.T) {
 	d := drives[0]
 	s.m.Warn(d, 1<<2) // reliability degraded

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Udev is a second witness of udevd's events. It is udevadm's own view of them.
+// Udev is a second listener for udevd's events. It uses udevadm.
 type Udev struct{ *Stream }
 
-// WatchUdev starts to listen to udevd and returns when it does. It comes before other processes, so that it dates an
-// event before any of them reacts to it.
+// WatchUdev starts to listen to udevd and returns when it is listening. It starts before other processes, so that it
+// records the time of an event before any of them reacts.
 func (m *Machine) WatchUdev() *Udev {
 	m.t.Helper()
 	return m.watchUdev("chrt", "--fifo", "10")
 }
 
-// WatchUdevBeside listens as any other process does, for comparison.
+// WatchUdevBeside is a normal listener, for comparison.
 func (m *Machine) WatchUdevBeside() *Udev {
 	m.t.Helper()
 	return m.watchUdev()
@@ -30,16 +30,16 @@ func (m *Machine) WatchUdevBeside() *Udev {
 func (m *Machine) watchUdev(prefix ...string) *Udev {
 	m.t.Helper()
 	s := m.Start(append(prefix, "udevadm", "monitor", "--udev")...)
-	// The greeting is written once the socket is bound.
+	// The first line is written when the socket is bound.
 	if _, err := s.Await(0, commandTimeout, func(l Line) bool { return strings.HasPrefix(l.Text, "UDEV - ") }); err != nil {
 		m.t.Fatal(err)
 	}
 	return &Udev{s}
 }
 
-// Event waits for an event after a mark that has the action ("add") and whose sysfs path ends in the name ("nvme1n1",
-// "0000:02:00.0"). If several had arrived from udevd by then it returns the last one, and of later ones the first. Its
-// time is that of the arrival.
+// Event waits for an event since a mark with the given action ("add") and a sysfs path that ends in the given name
+// ("nvme1n1", "0000:02:00.0"). If several had arrived from udevd by the given time, it returns the last one. Otherwise
+// it returns the first one after that. The time of the line is that of the arrival.
 func (u *Udev) Event(from int, action, name string, by time.Time) Line {
 	u.m.t.Helper()
 	matches := isEvent(action, name)
@@ -52,7 +52,7 @@ func (u *Udev) Event(from int, action, name string, by time.Time) Line {
 	return first
 }
 
-// Count is how many such events had arrived when the given one had.
+// Count returns how many such events had arrived up to the given one.
 func (u *Udev) Count(action, name string, last Line) int {
 	u.m.t.Helper()
 	n := 0
@@ -64,8 +64,7 @@ func (u *Udev) Count(action, name string, last Line) int {
 	return n
 }
 
-// Nth waits for the nth such event of all, which two listeners that started
-// together agree on.
+// Nth waits for the nth such event, which is the same for two listeners that started together.
 func (u *Udev) Nth(action, name string, n int) Line {
 	u.m.t.Helper()
 	seen := 0
@@ -83,7 +82,7 @@ func isEvent(action, name string) func(Line) bool {
 	}
 }
 
-// Block waits for the first event after a mark with the action on any block device.
+// Block waits for the first event since a mark with the action for any block device.
 func (u *Udev) Block(from int, action string) Line {
 	u.m.t.Helper()
 	return u.await(from, action+" of a block device", func(l Line) bool {
@@ -100,7 +99,7 @@ func (u *Udev) await(from int, what string, match func(Line) bool) Line {
 	return u.arrived(l)
 }
 
-// arrived is the line with the time at which udevadm had the event.
+// arrived returns the line with the time at which udevadm received the event.
 func (u *Udev) arrived(l Line) Line {
 	u.m.t.Helper()
 	uptime, err := arrival(l.Text)
@@ -111,11 +110,11 @@ func (u *Udev) arrived(l Line) Line {
 	return l
 }
 
-// arrival is the time in a line such as
+// arrival returns the time in a line such as
 //
 //	UDEV  [61.483104] add      /devices/pci0000:00/.../nvme1n1 (block)
 //
-// which is udevadm's own stamp, by CLOCK_MONOTONIC.
+// which is udevadm's timestamp in CLOCK_MONOTONIC.
 func arrival(line string) (time.Duration, error) {
 	_, rest, _ := strings.Cut(line, "[")
 	stamp, _, _ := strings.Cut(rest, "]")

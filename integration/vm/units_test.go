@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// unitsConfig has three steps of a vendor's own.
+// unitsConfig has three vendor units.
 const unitsConfig = `
 [reset]
 socket = "direct"
@@ -28,8 +28,8 @@ start = "mark-start@.service"
 release = "mark-release@.service"
 `
 
-// vendorStep is a unit that writes down for which device it was run, by the instance
-// as systemd unescapes it, and fails where a file says so.
+// vendorStep is a unit that records for which device it was run, by its unescaped instance, and fails if a file
+// requests that.
 const vendorStep = `[Unit]
 Description=step of a vendor for %I
 [Service]
@@ -37,7 +37,7 @@ Type=oneshot
 ExecStart=/bin/sh -c 'echo "%p %I" >>/run/steps; test ! -e /run/fail-%p || { echo "no bitstream" >&2; exit 3; }'
 `
 
-// sandboxConfig asks for a step of which no helper has to do anything before.
+// sandboxConfig has a vendor unit without any preceding work of a helper.
 const sandboxConfig = `
 [[resource]]
 name = "example.org/zero"
@@ -47,8 +47,8 @@ match = { DEVNAME = "/dev/zero" }
 init = "mark-start@.service"
 `
 
-// sandbox is the part of the package's unit that keeps the daemon from systemd. The daemon makes the socket for uevents itself
-// here.
+// sandbox is the part of the package's unit that prevents the daemon from accessing systemd. Here the daemon creates
+// the socket for uevents itself.
 const sandbox = `[Unit]
 Wants=metalplug-unit.socket
 After=metalplug-unit.socket
@@ -66,7 +66,7 @@ SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 `
 
-// TestUnits has systemd run a vendor's own steps, of which some fail.
+// TestUnits makes systemd run vendor units, some of which fail.
 func TestUnits(t *testing.T) {
 	s := begin(t, unitsConfig, vm.Options{Drives: drives[:1], Unhurried: true})
 	for _, name := range []string{"mark-init", "mark-start", "mark-release"} {
@@ -90,8 +90,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// steps returns which steps were carried out since it was last called, without
-// the device, which is that of an nvme or a node.
+// steps returns the vendor units that were run since its last call, without the device, which is of class nvme or node.
 func (s *story) steps(t *testing.T) string {
 	t.Helper()
 	var names []string
@@ -121,7 +120,7 @@ func heldBack(s *story, t *testing.T) {
 
 func initialised(s *story, t *testing.T) {
 	s.m.Sh("rm /run/fail-mark-init")
-	s.await(t, nvme, 1) // it is tried again by itself
+	s.await(t, nvme, 1) // it is retried automatically
 	s.steps(t)
 	s.m.StopDaemon()
 	s.m.StartDaemon()
@@ -162,7 +161,7 @@ func startFails(s *story, t *testing.T) {
 	s.steps(t)
 }
 
-// sandboxed checks that the unit of the package starts the helper, which reads the name of the step in /etc/metalplug
+// sandboxed checks that the unit of the package starts the helper, which reads the unit's name from /etc/metalplug
 // itself.
 func sandboxed(s *story, t *testing.T) {
 	for _, unit := range []string{"metalplug-unit.socket", "metalplug-unit@.service"} {

@@ -2,11 +2,11 @@
 
 // SPDX-License-Identifier: Apache-2.0
 
-// Command agent runs in the test machine. It carries out the requests of the test over a virtio serial port and answers.
-// It is linked statically and comes with the initrd, so the disk image does not change when it does.
+// Command agent runs in the test machine. It executes the test's requests from a virtio serial port and answers them.
+// It is statically linked and part of the initrd, so a change of it does not change the disk image.
 //
-// "agent hold NODE" opens a node exclusively, as a program that claims a disk does, prints "open" and stays. No shell can
-// do that.
+// "agent hold NODE" opens a node exclusively, like a program that claims a disk, prints "open" and stays. A shell
+// cannot do that.
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	log.Fatal(a.serve(bufio.NewReaderSize(waitingReader{port}, 1<<20)))
 }
 
-// hold keeps a node open exclusively until a signal ends it. It opens for reading only, because udevd looks at a disk
+// hold keeps a node open exclusively until it gets a signal. It opens the node read-only, because udevd inspects a disk
 // again when a writer closes it.
 func hold(node string) error {
 	f, err := os.OpenFile(node, os.O_RDONLY|syscall.O_EXCL, 0)
@@ -58,7 +58,7 @@ func hold(node string) error {
 	}
 }
 
-// openPort waits until udev has made the port's link.
+// openPort waits until udev has created the link to the port.
 func openPort(path string) (*os.File, error) {
 	for {
 		port, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -91,14 +91,14 @@ type agent struct {
 	running map[uint64]*running // under mu
 }
 
-// running is a command that has not ended.
+// running is a running command.
 type running struct {
 	cancel context.CancelFunc
 	stdin  *os.File // the target of Input, or nil for Run
 }
 
-// serve answers requests until the port fails. Each has a goroutine of its
-// own, but Input and Kill, which are to keep their order.
+// serve answers requests until the port fails. Each request has its own goroutine, except Input and Kill, whose order
+// matters.
 func (a *agent) serve(r io.Reader) error {
 	for {
 		f, body, err := wire.Read(r)
@@ -112,7 +112,7 @@ func (a *agent) serve(r io.Reader) error {
 			a.start(f)
 		case wire.Input:
 			if c := a.find(f.ID); c != nil && c.stdin != nil {
-				// A command that has ended says so by itself.
+				// An ended command is reported separately.
 				_, _ = c.stdin.Write(body)
 			}
 		case wire.Kill:
@@ -150,8 +150,7 @@ func (a *agent) forget(id uint64) {
 	delete(a.running, id)
 }
 
-// command is in a process group of its own, so that its end takes its children
-// too.
+// command returns a command in its own process group, so that its children are killed with it.
 func command(ctx context.Context, argv []string) *exec.Cmd {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -160,7 +159,7 @@ func command(ctx context.Context, argv []string) *exec.Cmd {
 	return c
 }
 
-// run runs a command to its end or its timeout.
+// run executes a command until it ends or times out.
 func (a *agent) run(f wire.Frame, stdin []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(f.TimeoutMS)*time.Millisecond)
 	defer cancel()
@@ -174,7 +173,7 @@ func (a *agent) run(f wire.Frame, stdin []byte) {
 	a.done(f.ID, stdout.Bytes(), stderr.Bytes(), err)
 }
 
-// start begins a command whose output goes back line by line.
+// start starts a command whose output is sent back line by line.
 func (a *agent) start(f wire.Frame) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := command(ctx, f.Argv)
@@ -195,8 +194,7 @@ func (a *agent) start(f wire.Frame) {
 	}()
 }
 
-// startWithPipes starts a command and returns the other ends of its standard
-// input and of its output, both kinds in one.
+// startWithPipes starts a command and returns the other ends of its standard input and of its combined output.
 func startWithPipes(c *exec.Cmd) (in, out *os.File, err error) {
 	theirIn, in, err := os.Pipe()
 	if err != nil {
@@ -218,7 +216,7 @@ func startWithPipes(c *exec.Cmd) (in, out *os.File, err error) {
 	return in, out, nil
 }
 
-// lines sends each line with the time at which the agent had it.
+// lines sends each line with the time at which the agent read it.
 func (a *agent) lines(id uint64, r io.Reader) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
@@ -228,9 +226,8 @@ func (a *agent) lines(id uint64, r io.Reader) {
 	}
 }
 
-// monotonicEpoch is the time at which CLOCK_MONOTONIC was 0. Nothing sets the
-// clock of a test machine, so it stays. The best of many readings is one that
-// nothing came between.
+// monotonicEpoch returns the time at which CLOCK_MONOTONIC was 0. It is constant, because nothing sets the clock of a
+// test machine. It uses the reading with the shortest delay.
 func monotonicEpoch() int64 {
 	epoch, best := int64(0), time.Hour
 	for range 1000 {
@@ -243,7 +240,7 @@ func monotonicEpoch() int64 {
 	return epoch
 }
 
-// monotonic is CLOCK_MONOTONIC, which Go's time keeps to itself.
+// monotonic returns CLOCK_MONOTONIC, which Go does not export.
 func monotonic() int64 {
 	const clockMonotonic = 1
 	var t syscall.Timespec
@@ -272,8 +269,7 @@ func (a *agent) reply(f wire.Frame, body []byte) {
 	}
 }
 
-// push writes beside the target and renames, so that a program that runs can
-// be replaced.
+// push writes a temporary file and renames it, so that a running program can be replaced.
 func push(f wire.Frame, body []byte) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
 		return err

@@ -2,7 +2,8 @@
 
 // SPDX-License-Identifier: Apache-2.0
 
-// Command ask starts metalplug-reset, which lies beside it, hands it standard input as its request and prints its answer.
+// Command ask starts metalplug-reset from its own directory, passes standard input as the request, and prints the
+// answer.
 package main
 
 import (

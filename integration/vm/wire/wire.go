@@ -2,8 +2,8 @@
 
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is the language between a test and the agent in its machine. A frame has a JSON header and raw bytes, so
-// that a file of 100 MB passes an emulated CPU without base64.
+// Package wire is the protocol between a test and the agent in its machine. A frame has a JSON header and raw bytes, so
+// that 100 MB pass through an emulated CPU without base64.
 package wire
 
 import (
@@ -19,10 +19,9 @@ const (
 	Run = "run"
 	// Start runs Argv, sends a Line for each line of its output, then Done.
 	Start = "start"
-	// Input writes the body to the standard input of the command that Start began
-	// under the same ID.
+	// Input writes the body to the standard input of the command that was started with the same ID.
 	Input = "input"
-	// Kill ends the command that Start or Run began under the same ID.
+	// Kill ends the command that was started with the same ID.
 	Kill = "kill"
 	// Push writes the body to Path with Mode and answers Done.
 	Push = "push"
@@ -30,11 +29,11 @@ const (
 	Pull = "pull"
 	// Line carries one line of output, with the time when it was read.
 	Line = "line"
-	// Done ends a request. It has the exit code or error, and the output.
+	// Done ends a request. It contains the exit code or error, and the output.
 	Done = "done"
 )
 
-// maxHeader bounds a header. The connection refuses a longer one.
+// maxHeader is the maximum size of a header in bytes. The connection rejects a longer one.
 const maxHeader = 1 << 20
 
 // Frame is the header of one message.
@@ -44,16 +43,16 @@ type Frame struct {
 	Argv []string `json:"argv,omitempty"`
 	Path string   `json:"path,omitempty"`
 	Mode uint32   `json:"mode,omitempty"`
-	// TimeoutMS bounds a Run. 0 is no bound.
+	// TimeoutMS is the time limit of a Run in milliseconds. 0 means no limit.
 	TimeoutMS int64 `json:"timeoutMS,omitempty"`
 	// Code is the exit code in Done, or -1 when a signal ended the command.
 	Code int `json:"code,omitempty"`
-	// Err says in Done why there was no exit code.
+	// Err in Done is the reason why there is no exit code.
 	Err string `json:"err,omitempty"`
-	// UnixNano and MonotonicNano are the machine's two clocks at a Line.
+	// UnixNano and MonotonicNano are the times of a Line on the machine's two clocks.
 	UnixNano      int64 `json:"unixNano,omitempty"`
 	MonotonicNano int64 `json:"monotonicNano,omitempty"`
-	// Stdout is how many bytes of the body in Done are standard output. The rest is standard error.
+	// Stdout in Done is the number of bytes of the body that are standard output. The rest is standard error.
 	Stdout int `json:"stdout,omitempty"`
 	// Size is the length of the body. Write sets it.
 	Size int `json:"size"`
