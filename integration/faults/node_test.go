@@ -25,11 +25,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// patience is the maximum time that a test waits for a state.
+// patience is how long a test waits for what must happen.
 const patience = time.Minute
 
-// parts are the parts of the daemon that decide which pod gets which device. They are combined as in package daemon,
-// except that the test decides when the kubelet is queried.
+// parts are the parts of the daemon that decide which pod gets which device. They are put together as package daemon
+// does, but for the pace at which the daemon asks the kubelet. The test asks here.
 type parts struct {
 	inventory *inventory.Inventory
 	turnover  *turnover.Turnover
@@ -37,12 +37,12 @@ type parts struct {
 	stop      func() error
 }
 
-// setup configures the parts.
+// setup is what they are made of.
 type setup struct {
 	source udev.Source
-	root   string // parent of sys, dev and proc
+	root   string // of sys, dev and proc
 	touch  device.Touch
-	dir    string // the kubelet's directory
+	dir    string // the kubelet's
 	state  string
 	care   turnover.Care // of disks
 	shares int           // of a widget
@@ -53,7 +53,7 @@ type setup struct {
 	log    *slog.Logger
 }
 
-// widgetKinds maps the subsystem of each kind of widget to its resource.
+// widgetKinds are the resources of widgets, by the subsystem that is in each.
 func (s setup) widgetKinds() map[string]string {
 	if s.kinds == 0 {
 		return map[string]string{"widget": widgetResource}
@@ -65,7 +65,7 @@ func (s setup) widgetKinds() map[string]string {
 	return kinds
 }
 
-// rules returns the rules of all resources.
+// rules are what is offered.
 func (s setup) rules() []device.Rule {
 	scrubs := s.care.Scrub != turnover.None
 	rules := []device.Rule{{
@@ -83,7 +83,7 @@ func (s setup) rules() []device.Rule {
 	return rules
 }
 
-// resources returns the endpoints' resources.
+// resources are the endpoints.
 func (s setup) resources() []plugin.Resource {
 	all := []plugin.Resource{{Name: diskResource, Permissions: "rw", Variable: "METALPLUG_NVME"}}
 	for _, resource := range s.widgetKinds() {
@@ -95,7 +95,7 @@ func (s setup) resources() []plugin.Resource {
 	return all
 }
 
-// run starts all parts and returns when they serve.
+// run starts them all and returns once they serve.
 func (s setup) run() (*parts, error) {
 	host := &device.Host{
 		Tree: sysfs.At(s.root), Touch: s.touch,
@@ -107,7 +107,7 @@ func (s setup) run() (*parts, error) {
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
 		Owners: func() (map[string][]string, error) { return real.Owners(s.dir) },
-		Care: func(resource string) (turnover.Care, bool) { // the other resources have none
+		Care: func(resource string) (turnover.Care, bool) { // the others have none
 			c, ok := map[string]turnover.Care{
 				widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
 			}[resource]
@@ -118,7 +118,7 @@ func (s setup) run() (*parts, error) {
 	return p, p.start(s, host)
 }
 
-// remembered returns the content of the checkpoint, if it is readable.
+// remembered is what the checkpoint says, if it can be read.
 func (s setup) remembered() map[string]map[string]real.Known {
 	devices, err := real.Remembered(s.dir)
 	if err != nil {
@@ -168,7 +168,7 @@ func (p *parts) start(s setup, host *device.Host) error {
 		r.Start = func(ctx context.Context, devices []*inventory.Status) error {
 			return p.turnover.Start(ctx, r.Name, devices)
 		}
-		if all[r.Name] = r; r.Name == bundleResource { // this resource comes last
+		if all[r.Name] = r; r.Name == bundleResource { // the last
 			r.Member = func(name string) (plugin.Resource, error) { return all[name], nil }
 		}
 		endpoint := &plugin.Endpoint{Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log}
@@ -183,7 +183,7 @@ func (p *parts) start(s setup, host *device.Host) error {
 	return failed
 }
 
-// ask queries the kubelet for holders once, as the daemon does at intervals.
+// ask asks the kubelet who holds what, once, as the daemon does now and then.
 func (p *parts) ask(ctx context.Context) error {
 	snapshot, _ := p.inventory.Snapshot()
 	var doubtful []string
@@ -202,7 +202,7 @@ func (p *parts) ask(ctx context.Context) error {
 	return p.inventory.Alive(ctx)
 }
 
-// journal keeps the log for debugging. Safe for concurrent use.
+// journal keeps what was logged, for the one who has to find out. Safe for concurrent use.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -215,7 +215,7 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// String returns the whole log.
+// String is all of it.
 func (j *journal) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -233,7 +233,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// newMachine makes a machine that reports the hardware like udev.
+// newMachine is hardware as udev reports it.
 func newMachine(t *testing.T, h *hardware) *udevtest.Machine {
 	t.Helper()
 	return udevtest.New(t, h.text())
@@ -257,10 +257,10 @@ func eventually(holds func() error) error {
 	}
 }
 
-// errNever means that a forbidden state was reached, which waiting cannot repair.
+// errNever is an error that does not go away by waiting.
 var errNever = errors.New("must never happen")
 
-// remove returns a list without a value.
+// remove takes a value out of a list.
 func remove[T comparable](list []T, value T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return v == value })
 }
