@@ -2,7 +2,7 @@
 
 // Package cluster runs a real Kubernetes cluster on one machine: etcd, kube-apiserver, kube-scheduler,
 // kube-controller-manager, and nodes with a real kubelet, metalplugd on recorded hardware, and a container runtime
-// without containers. It needs root.
+// without containers. Only root can run it.
 package cluster
 
 import (
@@ -24,23 +24,23 @@ import (
 )
 
 const (
-	// startLimit is the maximum time until a program is ready. On two idle cores the slowest takes two seconds.
+	// startLimit bounds the wait for a program to be ready. On two idle cores the slowest takes two seconds.
 	startLimit = time.Minute
-	// pollInterval is the time between two checks whether a program is ready.
+	// pollInterval is the time between two questions whether a program is ready.
 	pollInterval = 20 * time.Millisecond
 )
 
-// Options are the programs of a cluster and its directory.
+// Options are the programs of a cluster and the place for its files.
 type Options struct {
-	Dir    string // a new directory with a short path, because the path of a socket has at most 107 bytes; Stop removes it
-	Kube   string // program in the folder kube
-	CRI    string // program in the folder cmd/cri
+	Dir    string // a new directory with a short path, which Stop removes; the path of a socket has 107 bytes
+	Kube   string // the program of folder kube
+	CRI    string // the program of folder cmd/cri
 	Daemon string // metalplugd
 }
 
-// Cluster is a control plane and its nodes. Its methods must not be called concurrently.
+// Cluster is a control plane and its nodes. Its methods are for one goroutine at a time.
 type Cluster struct {
-	Client kubernetes.Interface // client with administrator rights
+	Client kubernetes.Interface // as an administrator
 
 	options   Options
 	authority *authority
@@ -48,7 +48,7 @@ type Cluster struct {
 	nodes     []*Node
 }
 
-// Start starts the control plane and returns when all of its parts are ready. On error no process is left running.
+// Start starts the control plane and returns when all of its parts are ready. On an error nothing is left running.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	for _, file := range []*string{&o.Dir, &o.Kube, &o.CRI, &o.Daemon} {
 		var err error
@@ -151,7 +151,7 @@ func (c *Cluster) connect() error {
 	return err
 }
 
-// run starts a Kubernetes program as part of the control plane.
+// run starts a program of Kubernetes as a part of the control plane.
 func (c *Cluster) run(name string, flags ...string) error {
 	p, err := spawn(c.options.Dir, name, append([]string{c.options.Kube, name}, flags...)...)
 	if err == nil {
@@ -160,7 +160,7 @@ func (c *Cluster) run(name string, flags ...string) error {
 	return err
 }
 
-// await waits until a part answers a request for a path with success.
+// await waits until a part answers a path with success.
 func (c *Cluster) await(ctx context.Context, name string, client rest.Interface, path string) error {
 	p := c.parts[slices.IndexFunc(c.parts, func(p *process) bool { return p.name == name })]
 	return poll(ctx, name+" is not ready", func(ctx context.Context) error {
@@ -171,10 +171,10 @@ func (c *Cluster) await(ctx context.Context, name string, client rest.Interface,
 	})
 }
 
-// fatal is an error that makes further waiting useless.
+// fatal is an error after which waiting is of no use.
 type fatal struct{ error }
 
-// poll calls try until it returns nil or a fatal error, or until startLimit has passed.
+// poll calls try until it returns nil, a fatal error, or startLimit is over.
 func poll(ctx context.Context, what string, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -192,7 +192,7 @@ func poll(ctx context.Context, what string, try func(context.Context) error) err
 	}
 }
 
-// loopback returns a client for a part with a self-signed certificate.
+// loopback is a client of a part with a certificate that it signed itself.
 func loopback(port int) (rest.Interface, error) {
 	return rest.UnversionedRESTClientFor(&rest.Config{
 		Host:            net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
@@ -201,7 +201,7 @@ func loopback(port int) (rest.Interface, error) {
 	})
 }
 
-// freePorts returns loopback ports on which no process listens.
+// freePorts returns ports of loopback that no process listens on.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -209,14 +209,14 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // after the last one, so that the ports differ
+		defer l.Close() // after the last one, so that each port differs
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil
 }
 
-// ownAddress returns an address of this machine other than loopback, which the kubelet rejects (validateNodeIP in
-// pkg/kubelet/kubelet_node_status.go). The API server requests logs at that address.
+// ownAddress returns an address of this machine that is not of loopback, which a kubelet refuses (validateNodeIP in
+// pkg/kubelet/kubelet_node_status.go). The API server asks there for logs.
 func ownAddress() (string, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultResources configures the disks, in addition to the built-in resources. Disks of a recording cannot be erased.
+// defaultResources are the disks beside the built-in resources. Nothing can be erased in a recording.
 const defaultResources = `
 [[resource]]
 name = "metalplug.io/nvme"
@@ -31,8 +31,8 @@ paths.cgroup = "/run/cgroup"
 %s`, builtin, resources))
 }
 
-// Plug replaces the hardware of the node by a recording. metalplugd sees the differences as added and removed devices.
-// The node also gets the device nodes in the recording, because the container runtime needs their device numbers.
+// Plug makes a recording the hardware of the node. metalplugd sees the difference as devices that come and go. The node
+// gets the device nodes that the recording names, for the container runtime, which asks the kernel what they are.
 func (n *Node) Plug(recording string) error {
 	for _, old := range devices(n.options.Recording) {
 		if err := removeMissing(n.path(old.file)); err != nil {
@@ -53,12 +53,12 @@ func (n *Node) Plug(recording string) error {
 
 // deviceNode is a device node of a recording.
 type deviceNode struct {
-	file         string // path below the node's root
+	file         string // below the node's root
 	mode         uint32 // S_IFBLK or S_IFCHR
 	major, minor uint32
 }
 
-// devices returns the device nodes of a recording, from the line "N: NAME" and the properties of each block.
+// devices returns the device nodes of a recording: of each block of lines, "N: NAME" and its properties.
 func devices(recording string) []deviceNode {
 	var all []deviceNode
 	for block := range strings.SplitSeq(recording, "\n\n") {
@@ -66,7 +66,7 @@ func devices(recording string) []deviceNode {
 		for line := range strings.Lines(block) {
 			line = strings.TrimSpace(line)
 			if name, ok := strings.CutPrefix(line, "N: "); ok {
-				name, _, _ = strings.Cut(name, "=") // the content follows
+				name, _, _ = strings.Cut(name, "=") // after it is the content
 				d.file = filepath.Join("dev", name)
 			}
 			if line == "E: SUBSYSTEM=block" {

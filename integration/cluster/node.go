@@ -27,15 +27,15 @@ import (
 //go:embed node.sh
 var nodeScript string
 
-// stopLimit is the time in which metalplugd must stop, as in its unit.
+// stopLimit is the time that metalplugd has to stop, as in its unit.
 const stopLimit = 20 * time.Second
 
 // NodeOptions describe a node.
 type NodeOptions struct {
 	Name      string        // a DNS label
 	Recording string        // text of the recorded hardware
-	Resources string        // [[resource]] tables of metalplugd's configuration, or empty for the built-in ones and the disks
-	Status    time.Duration // interval of the kubelet's status reports, or 0 for one second
+	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the built-in ones and the disks
+	Status    time.Duration // between two looks of the kubelet at its own status; 0: one second
 }
 
 // Node is a node with its own /var, /run and /dev. Its programs share a mount namespace.
@@ -45,16 +45,16 @@ type Node struct {
 	cluster *Cluster
 	dir     string
 	options NodeOptions
-	ip      string // address of the kubelet's server
+	ip      string // of the kubelet's server
 	port    int
 	runtime *process
 	kubelet *process
 	daemon  *process
-	notify  *net.UnixConn // systemd's end of the notification socket of metalplugd
-	ready   chan struct{} // metalplugd sent READY=1
+	notify  *net.UnixConn // systemd's end of metalplugd's socket
+	ready   chan struct{} // metalplugd said READY=1
 }
 
-// StartNode starts a node and returns when the API server shows it as Ready. metalplugd registers during this time.
+// StartNode starts a node and returns when the API server shows it as Ready. metalplugd registers in between.
 func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	n := &Node{Name: o.Name, cluster: c, dir: c.File(o.Name), options: o}
 	c.nodes = append(c.nodes, n)
@@ -87,10 +87,10 @@ func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	return n, n.AwaitReady(ctx)
 }
 
-// path returns the path of a node's file on the machine.
+// path returns where a file of the node is on the machine.
 func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
 
-// boot starts the container runtime, metalplugd and the kubelet with empty /run and /dev.
+// boot starts the container runtime, metalplugd and the kubelet with nothing in /run and /dev.
 func (n *Node) boot(ctx context.Context) error {
 	for _, dir := range []string{"dev", "run"} {
 		if err := os.RemoveAll(n.path(dir)); err != nil {
@@ -102,7 +102,7 @@ func (n *Node) boot(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.WriteFile(n.path("run/cgroup/cgroup.controllers"), nil, 0o600); err != nil { // a cgroup of version 2
+	if err := os.WriteFile(n.path("run/cgroup/cgroup.controllers"), nil, 0o600); err != nil { // of version 2
 		return err
 	}
 	if err := errors.Join(n.Plug(n.options.Recording), n.listen()); err != nil {
@@ -129,7 +129,7 @@ func (n *Node) boot(ctx context.Context) error {
 	return n.StartKubelet()
 }
 
-// Reboot kills all processes of the node and boots it. It returns after the kubelet was started.
+// Reboot kills all processes of the node and boots it. It returns when the kubelet was started.
 func (n *Node) Reboot(ctx context.Context) error {
 	n.crash()
 	return n.boot(ctx)
@@ -144,13 +144,13 @@ func (n *Node) crash() {
 	}
 }
 
-// enter starts a program in the node's mount namespace. Environment variables may precede its path.
+// enter starts a program in the node's mount namespace. Before its path there may be variables of its environment.
 func (n *Node) enter(name string, command ...string) (*process, error) {
 	space := fmt.Sprintf("--mount=/proc/%d/ns/mnt", n.runtime.cmd.Process.Pid)
 	return spawn(n.dir, name, append([]string{"nsenter", space, "--", "env", "TMPDIR=/run/tmp"}, command...)...)
 }
 
-// StartKubelet starts the kubelet without waiting for it.
+// StartKubelet starts the kubelet and does not wait for it.
 func (n *Node) StartKubelet() error {
 	var err error
 	n.kubelet, err = n.enter("kubelet", "/run/bin/kube", "kubelet", "--config=/var/lib/kubelet/config.yaml",
@@ -158,13 +158,13 @@ func (n *Node) StartKubelet() error {
 	return err
 }
 
-// KillKubelet ends the kubelet like a crash.
+// KillKubelet ends the kubelet as a crash does.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
-// StartDaemon starts metalplugd and waits until it is ready, like systemd before it starts the kubelet.
+// StartDaemon starts metalplugd and waits until it is ready, as systemd does before it starts the kubelet.
 func (n *Node) StartDaemon(ctx context.Context) error {
 	for len(n.ready) > 0 {
-		<-n.ready // from an earlier start
+		<-n.ready // of an earlier start
 	}
 	var err error
 	if n.daemon, err = n.enter("metalplugd", "NOTIFY_SOCKET=/run/notify",
@@ -183,7 +183,7 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	}
 }
 
-// listen receives metalplugd's notifications instead of systemd until the socket is closed.
+// listen stands in for systemd, which metalplugd tells when it is ready, until the socket is closed.
 func (n *Node) listen() error {
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.path("run/notify"), Net: "unixgram"})
 	if err != nil {
@@ -207,7 +207,7 @@ func (n *Node) listen() error {
 	return nil
 }
 
-// StopDaemon stops metalplugd like systemd. The error means that it did not stop correctly.
+// StopDaemon stops metalplugd as systemd does. The error says that it did not stop in order.
 func (n *Node) StopDaemon() error {
 	if n.daemon == nil {
 		return nil
@@ -215,7 +215,7 @@ func (n *Node) StopDaemon() error {
 	if !n.daemon.alive() {
 		return fmt.Errorf("metalplugd on %s ended too early: %v", n.Name, n.daemon.cmd.ProcessState)
 	}
-	_ = n.daemon.cmd.Process.Signal(syscall.SIGTERM) // it may have ended in the meantime
+	_ = n.daemon.cmd.Process.Signal(syscall.SIGTERM) // it may end in between
 	select {
 	case <-n.daemon.done:
 	case <-time.After(stopLimit):
@@ -263,7 +263,7 @@ func (n *Node) AwaitReady(ctx context.Context) error {
 	})
 }
 
-// Static writes the manifest of a static pod, or removes it if the manifest is empty.
+// Static writes the manifest of a static pod, or removes it if there is no text.
 func (n *Node) Static(name string, manifest []byte) error {
 	file := n.path("var/lib/kubelet/manifests/" + name + ".yaml")
 	if manifest == nil {
@@ -272,7 +272,7 @@ func (n *Node) Static(name string, manifest []byte) error {
 	return replace(file, manifest)
 }
 
-// Ctl runs metalplugctl on the node and returns its output. The error contains its exit code.
+// Ctl runs metalplugctl on the node and returns what it printed. The error has its exit code.
 func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 	program := filepath.Join(filepath.Dir(n.cluster.options.Daemon), "metalplugctl")
 	c := exec.CommandContext(ctx, program, args...)
@@ -281,9 +281,8 @@ func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// kubeletConfig returns the configuration of the kubelet. The kubelet creates no cgroups, because containers have no
-// processes, and does not change the machine's iptables. It reports its status every second instead of every ten, so
-// that no test waits for that.
+// kubeletConfig is the configuration of the kubelet. It makes no cgroups, since containers have no processes, and leaves
+// the machine's iptables alone. It reports its status each second and not each ten, so that no story waits for that.
 func (n *Node) kubeletConfig() string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -309,7 +308,7 @@ evictionHard: {memory.available: 1Mi}
 `
 }
 
-// replace replaces a file atomically, as an editor saves it.
+// replace writes a file in one step, as an editor saves it.
 func replace(file string, text []byte) error {
 	next := filepath.Join(filepath.Dir(file), ".next")
 	if err := os.WriteFile(next, text, 0o600); err != nil {

@@ -19,10 +19,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// certificateLife is the validity of certificates.
+// certificateLife is how long certificates are valid.
 const certificateLife = 365 * 24 * time.Hour
 
-// authority issues certificates as files in a directory.
+// authority issues certificates into the files of a directory.
 type authority struct {
 	dir    string
 	server string // URL of the API server
@@ -30,7 +30,7 @@ type authority struct {
 	key    *ecdsa.PrivateKey
 }
 
-// newAuthority writes ca.crt, ca.key, and the key pair for service account tokens, sa.key and sa.pub.
+// newAuthority writes ca.crt, ca.key, and the pair that signs service account tokens, sa.key and sa.pub.
 func newAuthority(dir, server string) (*authority, error) {
 	a := &authority{dir: dir, server: server}
 	var err error
@@ -72,7 +72,7 @@ func (a *authority) serve(name string) error {
 	return a.issue(name, cert)
 }
 
-// client issues a certificate for a user with groups, and writes NAME.kubeconfig.
+// client issues a certificate for a user in groups, and writes NAME.kubeconfig.
 func (a *authority) client(name, user string, groups ...string) error {
 	cert := template(pkix.Name{CommonName: user, Organization: groups})
 	cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -87,7 +87,7 @@ func (a *authority) client(name, user string, groups ...string) error {
 	return clientcmd.WriteToFile(*config, a.file(name+".kubeconfig"))
 }
 
-// issue creates a key and its certificate.
+// issue makes a key and a certificate for it.
 func (a *authority) issue(name string, cert *x509.Certificate) error {
 	key, err := a.newKey(name)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// recorded returns widgets with the given numbers in the format of umockdev-record.
+// recorded returns widgets with these numbers in the format of umockdev-record.
 func recorded(numbers ...int) string {
 	blocks := []string{"# written by a test\n"}
 	for _, n := range numbers {
@@ -39,13 +39,13 @@ func widgets(n int) string {
 	return recorded(numbers...)
 }
 
-// widgetID returns the device ID of a widget.
+// widgetID is the device ID of a widget.
 func widgetID(n int) string { return fmt.Sprintf("node-widget-W%d-widget", n) }
 
-// grace is the time in seconds in which containers must stop. With zero the API server would not wait for the kubelet.
+// grace is how long containers have to stop, in seconds. With zero the API server would not wait for the kubelet.
 var grace int64 = 1
 
-// pod returns a pod with one container on a node that requests widgets and runs until it is deleted.
+// pod is one container on a node that asks for widgets and runs until it is deleted.
 func pod(node *Node, name string, count int) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space},
@@ -58,7 +58,7 @@ func pod(node *Node, name string, count int) *corev1.Pod {
 	}
 }
 
-// asking returns a container that requests widgets. With the command "exit CODE" it ends immediately.
+// asking is a container that asks for widgets. With a command "exit CODE" it ends at once.
 func asking(name string, count int, command ...string) corev1.Container {
 	c := corev1.Container{Name: name, Image: "none", ImagePullPolicy: corev1.PullIfNotPresent, Command: command}
 	if count > 0 {

@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// process is a child that the kernel kills when this process ends for any reason.
+// process is a child that the kernel kills when this process ends, however it ends.
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	done chan struct{} // closed after it has ended
+	done chan struct{} // closed when it has ended
 }
 
 // spawn starts a program. Its output is appended to NAME.log in dir.
@@ -27,7 +27,7 @@ func spawn(dir, name string, command ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setpgid:   true, // Ctrl-C at the terminal reaches only this process, which ends the others in order
+		Setpgid:   true, // Ctrl-C at the terminal reaches this process alone, which ends the others in order
 		Pdeathsig: syscall.SIGKILL,
 	}
 	if err := p.cmd.Start(); err != nil {
@@ -35,12 +35,12 @@ func spawn(dir, name string, command ...string) (*process, error) {
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // ProcessState has the result
+		_ = p.cmd.Wait() // ProcessState has the outcome
 	}()
 	return p, nil
 }
 
-// kill ends the process like a crash. It does nothing if the process has ended or was not started.
+// kill ends the process as a crash does. A process that has ended or was not started is fine.
 func (p *process) kill() {
 	if p == nil {
 		return
@@ -49,7 +49,7 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// alive reports whether the process is running.
+// alive reports whether the process runs.
 func (p *process) alive() bool {
 	if p == nil {
 		return false

@@ -22,11 +22,11 @@ import (
 const (
 	widget = corev1.ResourceName("example.org/widget")
 	space  = "default"
-	// environment is the variable with the IDs of a container's widgets.
+	// environment is the variable by which a container knows its widgets.
 	environment = "METALPLUG_EXAMPLE_ORG_WIDGET"
 )
 
-// resources configures a node with widgets.
+// resources are those of a node with widgets.
 const resources = `
 [[resource]]
 name  = "example.org/widget"
@@ -34,10 +34,10 @@ class = "node"
 match = { SUBSYSTEM = "widget" }
 `
 
-// shared is the control plane of all tests. Each test starts its own nodes.
+// shared is the control plane of all stories. Each story starts its own nodes.
 var shared *Cluster
 
-// told are the finished tests with their durations.
+// told are the stories that were played, each with its time.
 var told []string
 
 func TestMain(m *testing.M) {
@@ -72,7 +72,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// programs returns the programs that "make cluster" builds. The directory is new for each run.
+// programs are those that "make cluster" builds. The directory is new with each run.
 func programs() Options {
 	bin := filepath.Join("..", "..", "bin")
 	return Options{
@@ -83,7 +83,7 @@ func programs() Options {
 	}
 }
 
-// release returns the Kubernetes release from the environment of "make cluster".
+// release is that of Kubernetes, from the environment of "make cluster".
 func release() string {
 	if r := os.Getenv("RELEASE"); r != "" {
 		return r
@@ -99,7 +99,7 @@ type story struct {
 	last  time.Time
 }
 
-// tell starts a story. Its end is noted for the table that TestMain prints.
+// tell begins a story. Its end is noted for the table that TestMain prints.
 func tell(t *testing.T, title string) *story {
 	t.Helper()
 	s := &story{T: t, title: title, began: time.Now(), last: time.Now()}
@@ -113,7 +113,7 @@ func tell(t *testing.T, title string) *story {
 	return s
 }
 
-// step logs a step, with the time since the last one.
+// step logs what has happened, with the time since the last step.
 func (s *story) step(format string, args ...any) {
 	s.Helper()
 	s.Logf("%6.2f s  %s", time.Since(s.last).Seconds(), fmt.Sprintf(format, args...))
@@ -127,13 +127,13 @@ func (s *story) must(err error) {
 	}
 }
 
-// node starts a node with widgets 0 to n-1 and waits until the API server shows them. At the end of the story, its pods
-// and the node are removed.
+// node starts a node with widgets 0 to n-1 and waits until the API server shows them. The pods of the story and the node
+// are removed at its end.
 func (s *story) node(n int) *Node {
 	return s.nodeOf(NodeOptions{Name: s.label(""), Recording: widgets(n)}, n)
 }
 
-// nodeOf is like node, with other options.
+// nodeOf is node with other options.
 func (s *story) nodeOf(o NodeOptions, n int) *Node {
 	s.Helper()
 	if o.Resources == "" {
@@ -156,7 +156,7 @@ func (s *story) nodeOf(o NodeOptions, n int) *Node {
 	return node
 }
 
-// label returns a name that no other story uses.
+// label is a name that no other story has.
 func (s *story) label(more string) string {
 	return strings.ToLower(strings.TrimPrefix(s.Name(), "Test")) + more
 }
@@ -175,13 +175,13 @@ func (n *Node) tails(names ...string) string {
 	return b.String()
 }
 
-// await waits until a condition is true. A failure includes the error of the last attempt.
+// await waits until a condition holds. The error of the last try is in the failure.
 func (s *story) await(what string, try func(context.Context) error) {
 	s.Helper()
 	s.must(poll(s.Context(), what, try))
 }
 
-// allocatable waits until the API server shows the given number of allocatable widgets.
+// allocatable waits until the API server shows this number of widgets that can be given to pods.
 func (s *story) allocatable(n *Node, want int) {
 	s.Helper()
 	s.await(fmt.Sprintf("%s has no %d widgets", n.Name, want), func(ctx context.Context) error {
@@ -197,20 +197,20 @@ func (s *story) allocatable(n *Node, want int) {
 	})
 }
 
-// create creates a pod. At the end of the story the pod is deleted, and the story waits until it is gone.
+// create makes a pod. It is deleted at the end of the story, and the story waits until it has gone.
 func (s *story) create(pod *corev1.Pod) {
 	s.Helper()
-	s.await("create pod "+pod.Name, func(ctx context.Context) error { // until the service account exists
+	s.await("create pod "+pod.Name, func(ctx context.Context) error { // until the service account is there
 		_, err := shared.Client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})
 	s.Cleanup(func() { s.remove(pod.Name) })
 }
 
-// remove deletes a pod and waits until it is gone.
+// remove deletes a pod and waits until it has gone.
 func (s *story) remove(name string) {
 	s.Helper()
-	ctx := context.WithoutCancel(s.Context()) // cleanup functions may call it
+	ctx := context.WithoutCancel(s.Context()) // a cleanup may call it
 	if err := poll(ctx, "pod "+name+" stays", func(ctx context.Context) error {
 		err := shared.Client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
 		if isGone(err) {
@@ -230,7 +230,7 @@ func (s *story) get(name string) *corev1.Pod {
 	return pod
 }
 
-// phase waits until a pod is in a phase. For Running, it also waits until all containers are ready.
+// phase waits until a pod is in a phase and, if that is Running, until all its containers are ready.
 func (s *story) phase(name string, want corev1.PodPhase) *corev1.Pod {
 	s.Helper()
 	var pod *corev1.Pod
@@ -251,13 +251,13 @@ func (s *story) phase(name string, want corev1.PodPhase) *corev1.Pod {
 	return pod
 }
 
-// exists returns an error if the pod does not exist.
+// exists returns an error if there is no such pod.
 func (s *story) exists(name string) error {
 	_, err := shared.Client.CoreV1().Pods(space).Get(s.Context(), name, metav1.GetOptions{})
 	return err
 }
 
-// running waits until one of these pods runs, and checks that no other one runs.
+// running waits until one of these pods runs, and holds that no other does.
 func (s *story) running(names map[string]bool) string {
 	s.Helper()
 	var found []string
@@ -298,7 +298,7 @@ func (s *story) restarted(before *corev1.Pod) {
 	})
 }
 
-// unschedulable waits until the scheduler reports that no node has room for a pod.
+// unschedulable waits until the scheduler says that no node has room for a pod.
 func (s *story) unschedulable(name string) {
 	s.Helper()
 	s.await(fmt.Sprintf("pod %s is not Unschedulable", name), func(ctx context.Context) error {
@@ -316,7 +316,7 @@ func (s *story) unschedulable(name string) {
 	})
 }
 
-// container has the things that a container got, from its log.
+// container is what a container got, as its log says.
 type container struct {
 	Env     map[string]string
 	Devices []struct{ Host, Container, Permissions string }
@@ -346,7 +346,7 @@ func (s *story) log(pod, name string) container {
 	return c
 }
 
-// widgetsOf returns the sorted IDs of the widgets that a container got, and checks its device nodes.
+// widgetsOf returns the IDs of the widgets that a container got, sorted, and holds its nodes against them.
 func (s *story) widgetsOf(pod, name string) []string {
 	s.Helper()
 	c := s.log(pod, name)

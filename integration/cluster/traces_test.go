@@ -13,11 +13,12 @@ import (
 	"strings"
 )
 
-// traces has everything that a cluster's programs could change outside its directory, by path.
+// traces is everything on the machine that the programs of a cluster could change outside of its directory: what is at a
+// path, by its path.
 type traces map[string]string
 
-// takeTraces reads the kernel settings that a kubelet changes, the directories that it and the container runtime
-// create, and the cgroups of pods.
+// takeTraces reads the settings of the kernel that a kubelet sets, the directories that it and the container runtime make,
+// and which cgroups of pods there are.
 func takeTraces() (traces, error) {
 	t := make(traces)
 	for _, name := range []string{
@@ -43,7 +44,7 @@ func takeTraces() (traces, error) {
 	return t, nil
 }
 
-// compare returns an error for each change, and for each remaining process or mount of a cluster that was in dir.
+// compare returns an error for each trace that has changed, and for each process and mount of a cluster that was in dir.
 func (t traces) compare(dir string) error {
 	now, err := takeTraces()
 	errs := []error{err}
@@ -60,7 +61,7 @@ func (t traces) compare(dir string) error {
 		errs = append(errs, err)
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err == nil && strings.Contains(string(text), dir+"/") { // a process may end in the meantime
+			if err == nil && strings.Contains(string(text), dir+"/") { // a process may end in between
 				errs = append(errs, fmt.Errorf("%s names %s", file, dir))
 			}
 		}

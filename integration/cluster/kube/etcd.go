@@ -15,11 +15,11 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// etcdReady is the maximum time until the first election.
+// etcdReady limits the wait for the first election.
 const etcdReady = 30 * time.Second
 
-// etcdCommand returns etcd with one member that does not wait for the disk. A crash of the machine may lose its data,
-// which is not needed afterwards.
+// etcdCommand returns etcd with one member that does not wait for the disk. A
+// crash of the machine may lose its data, which nothing needs afterwards.
 func etcdCommand() *cobra.Command {
 	var dir, client, peer string
 	command := &cobra.Command{

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Kube has all programs of a Kubernetes release and its etcd in one file. So they need one link step and share the page
-// cache. The first argument selects the program. The others are its arguments:
+// Kube is all programs of one release of Kubernetes and its etcd in one file. One link makes them and one page cache
+// holds them. The first argument names the program, the others are its own:
 //
 //	kube etcd|apiserver|scheduler|controllers|kubelet|kubectl [flags]
 //
-// If it is named kubectl, it acts as kubectl.
+// Under the name kubectl it is kubectl.
 package main
 
 import (
@@ -52,7 +52,7 @@ func kubectlExit(command *cobra.Command) int {
 	return 0
 }
 
-// program returns the command of a program, or nil if there is none.
+// program returns the command of a program, or nil if there is no such program.
 func program(name string) *cobra.Command {
 	switch name {
 	case "etcd":

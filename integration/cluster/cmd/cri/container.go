@@ -19,7 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// codeKilled is the exit code of a process that was killed by SIGKILL, 128 plus the signal number as in shells.
+// codeKilled is the exit code of a process that SIGKILL ended, as shells count it: 128 and the signal.
 const codeKilled = 128 + 9
 
 type container struct {
@@ -32,13 +32,13 @@ type container struct {
 	code                       int32
 }
 
-// got has everything that a container would get.
+// got is what a container would have.
 type got struct {
 	Env     map[string]string `json:"env"`
 	Mounts  []mount           `json:"mounts,omitempty"`
-	Devices []node            `json:"devices,omitempty"` // from the device plugin
+	Devices []node            `json:"devices,omitempty"` // of the device plugin
 	CDI     []string          `json:"cdi,omitempty"`     // names
-	Spec    *oci.Spec         `json:"spec,omitempty"`    // derived from the CDI specs
+	Spec    *oci.Spec         `json:"spec,omitempty"`    // made of the CDI specs
 }
 
 type mount struct {
@@ -53,7 +53,7 @@ type node struct {
 	Permissions string `json:"permissions"`
 }
 
-// gotOf returns an error if a CDI device is not in the specs, like containerd.
+// gotOf fails, as containerd does, if a CDI device is not in the specs.
 func gotOf(c *api.ContainerConfig) (got, error) {
 	g := got{Env: make(map[string]string)}
 	for _, e := range c.GetEnvs() {
@@ -118,7 +118,7 @@ func (r *runtime) StartContainer(_ context.Context, req *api.StartContainerReque
 	return &api.StartContainerResponse{}, nil
 }
 
-// writeLog writes what the container got to its log, in the CRI log format (cri-api, ContainerConfig.log_path).
+// writeLog writes what the container got, in the format of a CRI log (cri-api, ContainerConfig.log_path).
 func (c *container) writeLog() error {
 	text, err := json.Marshal(c.got)
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *container) writeLog() error {
 	return os.WriteFile(c.log, []byte(line), 0o600)
 }
 
-// end changes a running container to an ended one.
+// end makes a running container one that has ended.
 func (c *container) end(code int32) {
 	if c.state == api.ContainerState_CONTAINER_EXITED {
 		return

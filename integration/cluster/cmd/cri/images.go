@@ -9,7 +9,7 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// images is the ImageService of a node that already has every image.
+// images is the ImageService of a node that has each image already.
 type images struct {
 	api.UnimplementedImageServiceServer
 }

@@ -18,13 +18,13 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// runtime implements the RuntimeService. Calls that it does not support return Unimplemented.
+// runtime is the RuntimeService. A call that it does not have is answered with Unimplemented.
 type runtime struct {
 	api.UnimplementedRuntimeServiceServer
-	cgroup string // contains a directory for each pod
+	cgroup string // has a directory for each pod
 
 	mu         sync.Mutex
-	count      int // number of sandboxes so far
+	count      int // of all sandboxes there were
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
 }
@@ -152,7 +152,7 @@ func (r *runtime) ListPodSandbox(_ context.Context, req *api.ListPodSandboxReque
 	return list, nil
 }
 
-// match reports whether labels contain all labels of a selector.
+// match reports whether labels have all that a selector asks for.
 func match(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if labels[k] != v {
