@@ -16,10 +16,12 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 	f := &verdict.Facts{
 		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.aside,
 		Disk: verdict.DiskFacts{
-			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Unknown: !d.evidence.Knows(e.Disk),
-			Presence: d.evidence.Presence(e.Disk), Recheck: e.work().recheck, Same: e.left == e.seen,
+			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work().recheck,
 		},
-		Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.uninit, Delay: e.work().delay, Work: e.work().why,
+		Same: e.left == e.seen, Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.uninit, Delay: e.work().delay, Work: e.work().why,
+	}
+	if d.evidence.Knows(e.Disk) {
+		f.Disk.Presence = d.evidence.Presence(e.Disk)
 	}
 	if c := d.cordon(e.device.ID); c != nil {
 		f.Cordon = c.Reason
@@ -87,7 +89,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
 	s.Fingerprint, s.LeftBlank, s.Moved = e.left.Fingerprint, e.left.Blank, e.lease.Held() && e.moved()
-	if sectors := e.Wrote.Sectors; e.Wrote.In == f.Disk.Presence {
+	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
 		s.Written = &sectors
 	}
 	if f.Disk.Evidence != nil {

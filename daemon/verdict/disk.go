@@ -15,10 +15,8 @@ type DiskFacts struct {
 	Surveyed bool               // whether the node can read disks, so that they are offered on evidence
 	Watched  bool               // whether the node can tell which processes have a disk open
 	Evidence *evidence.Evidence // or nil
-	Unknown  bool               // whether another disk could be taken for it
-	Presence string             // in which it was seen last, see [evidence.Book.Presence]
+	Presence string             // in which it was seen last, see [evidence.Book.Presence], or empty if another disk could be taken for it
 	Recheck  bool               // it was just read in full, and is probed once more before it is offered
-	Same     bool               // whether its content is the same as when its tenant had gone
 }
 
 // Evident reports whether a device is offered only on evidence.
@@ -44,7 +42,7 @@ func (f *Facts) proven() bool { return f.Complete() && f.asked() }
 // Readable reports whether a disk is to be read for evidence.
 func (f *Facts) Readable() bool {
 	v := f.Disk.Evidence
-	return !f.Lease.Held() && !f.Lease.Used && f.Evident() && f.Seen.Offer == nil && !f.Disk.Unknown && !f.Spared() &&
+	return !f.Lease.Held() && !f.Lease.Used && f.Evident() && f.Seen.Offer == nil && f.Disk.Presence != "" && !f.Spared() &&
 		(v == nil || v.Kind == "") && f.Lease.Failure == ""
 }
 
@@ -73,7 +71,7 @@ func (f *Facts) doubt() error {
 		v = &evidence.Evidence{}
 	}
 	switch {
-	case f.Disk.Unknown:
+	case f.Disk.Presence == "":
 		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to know it by; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
 	case v.Scrub != "" && f.Delay != "":
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, f.Delay)

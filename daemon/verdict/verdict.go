@@ -27,6 +27,7 @@ type Facts struct {
 	Aside    string       // why it is offered neither on its own nor in a bundle, or empty
 	Cordon   string       // why the operator cordoned it, or empty
 	Disk     DiskFacts
+	Same     bool     // whether the content of a disk is the same as when its tenant had gone
 	Opened   error    // an error if the pod of another device can open it
 	Delay    string   // why pending work is delayed, or empty
 	Firmware string   // the [device.Rule].Init that has run
@@ -103,7 +104,7 @@ func (f *Facts) Unusable() error {
 // unproven returns why a disk without a tenant must not be offered because evidence is missing, or nil.
 func (f *Facts) unproven() error {
 	switch {
-	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Disk.Same:
+	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Same:
 		return nil
 	case f.Lease.Used && f.Offered: // see waiting
 		return nil
@@ -122,7 +123,7 @@ func (f *Facts) Spared() bool {
 // erasable reports whether a tenant's data is the only reason against the device, and is erased before another tenant
 // sees it.
 func (f *Facts) erasable() bool {
-	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Disk.Same)
+	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Same)
 }
 
 // Uncleared reports whether the device is cleared before another tenant gets it.

@@ -42,7 +42,7 @@ func TestVerdict(t *testing.T) {
 		{"with data of a pod that is erased", func(f *verdict.Facts) { f.Seen.Offer, f.Lease = ext4, used }, "healthy", ""},
 		{"with data of a pod that nothing erases", func(f *verdict.Facts) { f.Seen.Offer, f.Lease, f.Rule = ext4, used, &device.Rule{} }, "in use: it holds data: ext4 is on it", ""},
 		{"with other data than its pod has left", func(f *verdict.Facts) {
-			f.Seen.Offer, f.Lease, f.Disk.Same = ext4, lease.Lease{State: lease.Free, Residue: true}, false
+			f.Seen.Offer, f.Lease, f.Same = ext4, lease.Lease{State: lease.Free, Residue: true}, false
 		}, "in use: it holds data: ext4 is on it", ""},
 		{"not proven", func(f *verdict.Facts) { disk(f, unread) }, "unproven: being read, 3 %", ""},
 		{"not proven, and a pod has it", func(f *verdict.Facts) { disk(f, unread); f.Lease = held }, "healthy", ""},
@@ -52,7 +52,7 @@ func TestVerdict(t *testing.T) {
 		}, "unproven: its last pod has just left it", ""},
 		{"nothing to know it by", func(f *verdict.Facts) {
 			disk(f, unread)
-			f.Disk.Unknown = true
+			f.Disk.Presence = ""
 		}, "unproven: it has no wwid, serial number or diskseq to know it by; give a virtual disk a serial number, or run Linux 5.15 or later", ""},
 		{"with data that was found", func(f *verdict.Facts) {
 			disk(f, evidence.Evidence{Found: "ext4"})
@@ -83,7 +83,7 @@ func TestVerdict(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := verdict.Facts{
 				Seen: &device.Sighting{Resource: "a/b"}, Known: true, Resource: "a/b", Offered: true, Rule: &rule,
-				Lease: lease.Lease{State: lease.Free}, Disk: verdict.DiskFacts{Same: true},
+				Lease: lease.Lease{State: lease.Free}, Same: true,
 			}
 			test.change(&f)
 			v := f.Verdict()
