@@ -53,7 +53,7 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	if other {
 		e.proof = proof{}
 		same := e.Medium != "" && medium == e.Medium
-		if w := e.window; !same || w == nil || w.busy == 0 && (appearance == "" || appearance != w.vouched) {
+		if w := e.window; !same || w == nil || !e.busy() && (appearance == "" || appearance != w.vouched) {
 			l.replaced(e)
 		}
 	}

@@ -188,7 +188,7 @@ func (e *entry) arrives(s *device.Sighting) (another bool) {
 // daemon or new firmware may make it drop off the bus, which does not count.
 func (e *entry) departs() {
 	now := time.Now()
-	if w := e.window; now.Before(e.settling) || w != nil && (w.busy > 0 || w.own && (e.outdated() || now.Before(w.until))) {
+	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {
 		return
 	}
 	e.Initialised, e.uninit = "", ""

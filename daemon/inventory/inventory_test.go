@@ -344,7 +344,7 @@ func TestWorkWithoutItsCaller(t *testing.T) {
 				t.Fatalf("the error is %v, and the device is %v (%v)", err, s.Lease, askErr)
 			}
 			if err == nil {
-				r.Worked(id, inventory.Outcome{})
+				r.End([]string{id}, inventory.Outcome{})
 			}
 		}
 	})

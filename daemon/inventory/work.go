@@ -3,9 +3,9 @@
 package inventory
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -18,11 +18,19 @@ import (
 // yet to report it.
 const returnLimit = 10 * time.Second
 
+// phase is how far the daemon's own work on a device is.
+type phase uint8
+
+const (
+	noWork    phase = iota
+	working         // also on another device, if that hits this one
+	afterWork       // it has ended, and may still cause changes of the hardware
+)
+
 // window is the daemon's own work on a device. While it is open, the work causes the changes of the hardware.
 type window struct {
-	busy    int              // pieces of work under way, also on other devices that hit this one
+	phase   phase
 	why     string           // the device is Unhealthy in the meantime, with this reason
-	own     bool             // the work may still cause changes of the hardware
 	until   time.Time        // until then it may be missing after a reset by the daemon
 	relook  *inspect.Subject // of which a new look is wanted
 	after   int              // how many looks have come back by then
@@ -59,7 +67,7 @@ func (e *entry) work() window {
 }
 
 // busy reports whether the daemon works on a device, or on another that hits it.
-func (e *entry) busy() bool { return e.window != nil && e.window.busy > 0 }
+func (e *entry) busy() bool { return e.window != nil && e.window.phase == working }
 
 // delayed notes why the work that a device waits for is not done, or empty.
 func (e *entry) delayed(why string) {
@@ -90,16 +98,16 @@ func (e *entry) frozen(now time.Time) bool {
 	switch {
 	case w == nil, e.lease.Failure != "", e.stuck:
 		return false
-	case w.busy > 0:
+	case w.phase == working:
 		return true
 	}
-	return w.own && (e.outdated() || e.sighting == nil && now.Before(w.until))
+	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.until))
 }
 
 // closeWindow ends the window once a look has come back that began after the work.
 func (e *entry) closeWindow() {
-	if w := e.window; w != nil && w.busy == 0 && !e.outdated() {
-		w.own = false
+	if w := e.window; w != nil && w.phase == afterWork && !e.outdated() {
+		w.phase = noWork
 	}
 }
 
@@ -123,8 +131,46 @@ type Outcome struct {
 	Tenants []string // of a start, the UIDs of the pods that it is for
 }
 
+// Take waits until no other worker has any of these devices, and gives them all to the caller until [Inventory.End]. It
+// returns the first as it stands. The error is [ErrUnknownDevice] or that of ctx.
+func (i *Inventory) Take(ctx context.Context, ids []string) (s *Status, err error) {
+	for {
+		var givenBack <-chan struct{}
+		if err = i.ask(ctx, func(l *loop) {
+			if s = l.current(ids[0]); s != nil {
+				givenBack = l.assign(ids)
+			}
+		}); err != nil {
+			return nil, err
+		}
+		switch {
+		case s == nil:
+			return nil, fmt.Errorf("%s: %w", ids[0], ErrUnknownDevice)
+		case givenBack == nil:
+			return s, nil
+		}
+		select {
+		case <-givenBack:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for a worker: %w", ctx.Err())
+		}
+	}
+}
+
+// assign gives devices to a worker, and returns nil. If another has any of them, it returns a channel that is closed when a
+// worker has given some back.
+func (d *devices) assign(ids []string) (givenBack <-chan struct{}) {
+	if slices.ContainsFunc(ids, func(id string) bool { return d.taken[id] }) {
+		return d.givenBack
+	}
+	for _, id := range ids {
+		d.taken[id] = true
+	}
+	return nil
+}
+
 // Begin notes that work on a device begins, which is [lease.Prepare], [lease.Clear], or without a name work on another device
-// that hits this one. Until the call of [Inventory.Worked] and a look after that, the kubelet sees no change of the hardware.
+// that hits this one. Until the call of [Inventory.End] and a look after that, the kubelet sees no change of the hardware.
 // With a reason, which people are shown, the device is Unhealthy until then. Looks do not open it in the meantime. Begin
 // returns the device as it stands. It waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], a
 // [*lease.ErrEvent] if the state does not allow the work, or that of ctx.
@@ -150,11 +196,7 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 
 func (l *loop) beginWork(e *entry, reason string) {
 	w := e.atWork()
-	if w.busy == 0 {
-		w.from, w.vouched, w.given = e.Disk, "", false
-	}
-	w.busy++
-	w.why = cmp.Or(reason, w.why)
+	w.phase, w.why, w.from, w.vouched, w.given = working, reason, e.Disk, "", false
 	// If we end before we have noted what has come of it, it has gone for good.
 	if v := l.evidence.Get(e.Disk); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.keepSoon(e)
@@ -173,22 +215,28 @@ func (i *Inventory) Prepared(id string, p device.Prepared) {
 	})
 }
 
-// Worked notes the outcome of work that [Inventory.Begin] has announced. It does not wait.
-func (i *Inventory) Worked(id string, o Outcome) {
-	i.about(id, func(l *loop, e *entry) {
-		if e.busy() {
-			l.worked(e, o)
+// End gives devices of [Inventory.Take] back, and notes the outcome of the work on the first that [Inventory.Begin] has
+// announced. It does not wait.
+func (i *Inventory) End(ids []string, o Outcome) {
+	i.post(func(l *loop) {
+		for n, id := range ids {
+			if e := l.entries[id]; e != nil && e.busy() {
+				if n > 0 {
+					o = Outcome{}
+				}
+				l.worked(e, o)
+			}
+			delete(l.taken, id)
 		}
+		close(l.givenBack)
+		l.givenBack = make(chan struct{})
 	})
 }
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := e.atWork()
 	other := w.other(e.Disk) // then the work was on another disk
-	if w.busy--; w.busy == 0 {
-		w.why = ""
-	}
-	w.own = true
+	w.phase, w.why = afterWork, ""
 	v := l.evidence.Get(e.Disk)
 	did := o.Event != "" && o.Event != lease.Refused
 	if did || o.Foreign { // the work wrote to the disk

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -19,45 +18,29 @@ type job struct {
 	*Turnover
 	*inventory.Status // of the device when the job, or its work, began
 	care              Care
-	filled            []chan struct{} // the slots of the devices that it has locked
-
-	begun   []string          // IDs of the devices on which work was announced, its own first
-	outcome inventory.Outcome // of the work on its own
+	taken             []string          // IDs of these devices, its own first
+	outcome           inventory.Outcome // of the work on its own
 }
 
-// take waits until no other job works on a device, nor on those that its reset hits. It locks them in the order of their IDs, so
-// that two jobs cannot wait for each other. The error is [ErrBusy] when ctx ends before, or [inventory.ErrUnknownDevice].
+// take waits until no other job works on a device, nor on those that its reset hits. The error is [ErrBusy] when ctx ends
+// before, or [inventory.ErrUnknownDevice].
 func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	j := &job{Turnover: t, Status: s, care: t.careFor(cmp.Or(s.Resource, s.Taker))}
-	ids := []string{id}
+	j := &job{Turnover: t, Status: s, care: t.careFor(cmp.Or(s.Resource, s.Taker)), taken: []string{id}}
 	if s.Target != nil && j.method(false) != "" {
 		for _, path := range s.Target.Siblings {
 			if other := t.at(path); other != nil {
-				ids = append(ids, other.Device.ID)
+				j.taken = append(j.taken, other.Device.ID)
 			}
 		}
 	}
-	slices.Sort(ids)
-	for _, locked := range slices.Compact(ids) {
-		value, _ := t.slots.LoadOrStore(locked, make(chan struct{}, 1))
-		slot := value.(chan struct{})
-		select {
-		case slot <- struct{}{}:
-			j.filled = append(j.filled, slot)
-		case <-ctx.Done():
-			j.end()
-			return nil, fmt.Errorf("%s: %w: something else is being done to %s: %w", id, ErrBusy, locked, ctx.Err())
-		}
+	if j.Status, err = t.Inventory.Take(ctx, j.taken); err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("%s: %w: something else is being done to it: %w", id, ErrBusy, err)
 	}
-	if j.Status, err = t.Inventory.Current(ctx, id); err != nil {
-		j.end()
-		return nil, err
-	}
-	return j, nil
+	return j, err
 }
 
 // at returns the device at a sysfs path that is offered, or would be if it were proven, or nil.
@@ -97,7 +80,7 @@ func (j *job) begin(ctx context.Context, event lease.Name, reason string) error 
 	if err != nil {
 		return err
 	}
-	j.Status, j.begun = s, append(j.begun, s.Device.ID)
+	j.Status = s
 	return nil
 }
 
@@ -117,15 +100,4 @@ func (j *job) fail(err error, order lease.Order) {
 }
 
 // end posts the outcome of the work, and lets the next job work on the devices.
-func (j *job) end() {
-	for i, id := range j.begun {
-		outcome := inventory.Outcome{}
-		if i == 0 {
-			outcome = j.outcome
-		}
-		j.Inventory.Worked(id, outcome)
-	}
-	for _, slot := range j.filled {
-		<-slot
-	}
-}
+func (j *job) end() { j.Inventory.End(j.taken, j.outcome) }

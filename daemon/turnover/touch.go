@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,11 +108,13 @@ func (j *job) together(ctx context.Context, erases bool) error {
 			return fmt.Errorf("%w: it would hit %s, which is not in an offer", ErrUnfit, path)
 		}
 		id := other.Device.ID
+		if !slices.Contains(j.taken, id) {
+			return fmt.Errorf("%w: it would hit %s, which has just appeared", ErrBusy, id)
+		}
 		now, err := j.Inventory.Begin(ctx, id, "", "")
 		if err != nil {
 			return err
 		}
-		j.begun = append(j.begun, id)
 		switch {
 		case now.Held():
 			return fmt.Errorf("%w: it would hit %s, which a pod holds", ErrBusy, id)

@@ -92,8 +92,6 @@ type Turnover struct {
 	Audit *audit.Log
 	// Done counts each reset and erasure, or is nil.
 	Done func(resource, method string, took time.Duration, err error)
-
-	slots sync.Map // a chan struct{} by the ID of a device, with one slot that is full during a job
 }
 
 // careFor returns the configuration of a resource. A resource that is not configured asks for nothing.
