@@ -71,19 +71,28 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// patiently looks again for a while. udev and the daemon open a disk after every change, and the sandbox of a pod ends after
-// its containers.
-func patiently(ctx context.Context, look func() (users, error)) (who users, err error) {
+// patiently repeats a question each glancePause until it is answered or fails, or until patience or ctx ends.
+func patiently(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(patience); ; {
-		if who, err = look(); err != nil || !who.soon || time.Now().After(end) {
-			return who, err
+		if answered, err := question(); answered || err != nil || time.Now().After(end) {
+			return err
 		}
 		select {
 		case <-time.After(glancePause):
 		case <-ctx.Done():
-			return who, nil
+			return nil
 		}
 	}
+}
+
+// settled returns the answer of a look once it cannot change in a moment. udev and the daemon open a disk after every change,
+// and the sandbox of a pod ends after its containers.
+func settled(ctx context.Context, look func() (users, error)) (who users, err error) {
+	err = patiently(ctx, func() (bool, error) {
+		who, err = look()
+		return !who.soon, err
+	})
+	return who, err
 }
 
 // running returns, for people, a pod of before that still has a process, or empty. The process may open the device at any time,
@@ -111,7 +120,7 @@ func (j *job) running() (who string, err error) {
 
 // left makes sure that no process has a released device open, and that its pods have ended.
 func (j *job) left(ctx context.Context) error {
-	who, err := patiently(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
+	who, err := settled(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
 	lingers := who.others
 	switch {
 	case ctx.Err() != nil:

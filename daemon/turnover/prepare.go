@@ -61,32 +61,27 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 // checkpoint before it starts a container, but a write for a list that a plugin sent may put an older state in its place
 // (writeCheckpoint in kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go, collects under its lock and writes
 // after it). The next list makes the kubelet write again. ownersOf has the list sent, and waits for that a while.
-func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (map[string][]string, error) {
-	for end := time.Now().Add(patience); ; {
-		owners, err := t.Owners()
-		if err != nil {
-			return nil, fmt.Errorf("whose devices are cannot be told: %w", err)
+func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (owners map[string][]string, err error) {
+	err = patiently(ctx, func() (bool, error) {
+		if owners, err = t.Owners(); err != nil {
+			return false, fmt.Errorf("whose devices are cannot be told: %w", err)
 		}
 		behind := make(map[string]kubelet.Holding)
 		for _, s := range devices {
 			now, err := t.Inventory.Current(ctx, s.Device.ID)
 			if err != nil {
-				return nil, err
+				return false, err
 			}
 			if !care.Open && now.Behind(owners[now.Name()]) {
 				behind[s.Device.ID] = kubelet.Noted
 			}
 		}
-		if len(behind) == 0 || time.Now().After(end) {
-			return owners, nil
+		if len(behind) > 0 {
+			t.Inventory.Confirm(kubelet.Answer{Holdings: behind})
 		}
-		t.Inventory.Confirm(kubelet.Answer{Holdings: behind})
-		select {
-		case <-time.After(glancePause):
-		case <-ctx.Done():
-			return owners, nil
-		}
-	}
+		return len(behind) == 0, nil
+	})
+	return owners, err
 }
 
 // startOne prepares one device for its pods, whose UIDs are given.
@@ -125,7 +120,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name its pod; delete the pod if this stays", id, ErrBusy)
 	}
 	first := j.First(owners)
-	who, err := patiently(ctx, func() (users, error) {
+	who, err := settled(ctx, func() (users, error) {
 		if first { // so that no process of its pod may have it open
 			return j.lookForNext(ctx, owners)
 		}

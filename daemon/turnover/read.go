@@ -79,7 +79,7 @@ func (j *job) askHolders(ctx context.Context) error {
 	id := j.Device.ID
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	who, err := patiently(limited, func() (users, error) { return j.look(limited, nil, false) })
+	who, err := settled(limited, func() (users, error) { return j.look(limited, nil, false) })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
