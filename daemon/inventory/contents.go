@@ -43,8 +43,8 @@ type contents struct {
 	// Disks has the evidence of disks, also absent ones, by medium. A disk without it is read in full before it is offered.
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
 	// Cordons keep devices from new pods, by ID.
-	Cordons map[string]api.Cordon `json:"cordons,omitempty"`
-	Devices []record              `json:"devices"` // the last
+	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
+	Devices []record               `json:"devices"` // the last
 }
 
 // decode returns the contents of a state file. They must be of this version and of the node with that ID, unless it is empty.

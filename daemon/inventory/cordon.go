@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	"github.com/metalplug/metalplug/daemon/api"
 )
@@ -26,28 +25,26 @@ const mayHaveBeen = "it may have been before the state was lost: uncordon it if 
 // With an error nothing has changed. A cordon that is [api.Unexplained] does not replace another. The error may also be
 // [ErrUnknownDevice] or that of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
-	return i.changeCordon(ctx, id, func(cordons map[string]api.Cordon) bool {
-		if _, is := cordons[id]; is && c.Reason == api.Unexplained {
-			return false
+	return i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
+		if now != nil && c.Reason == api.Unexplained {
+			return now
 		}
-		cordons[id] = c
-		return true
+		return &c
 	})
 }
 
 // Uncordon ends a cordon, also that of an absent device, and reports whether there was one. The errors are those of
 // [Inventory.Cordon].
 func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err error) {
-	err = i.changeCordon(ctx, id, func(cordons map[string]api.Cordon) bool {
-		_, was = cordons[id]
-		delete(cordons, id)
-		return was
+	err = i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
+		was = now != nil
+		return nil
 	})
 	return was, err
 }
 
-// changeCordon carries out a change of the cordons, if the function makes one, and waits for the snapshot that shows it.
-func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]api.Cordon) bool) error {
+// changeCordon replaces the cordon of a device, or nil, and waits for the snapshot that shows it.
+func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	select {
 	case <-i.ready: // else a lost state would cordon the device again
 	case <-i.done:
@@ -57,54 +54,39 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	}
 	i.cordoning.Lock() // one change at a time
 	defer i.cordoning.Unlock()
-	var before map[string]api.Cordon
+	var before, after *api.Cordon
 	saveErr := i.lasting(ctx, func(l *loop) error {
-		before = l.cordons
-		next := make(map[string]api.Cordon)
-		maps.Copy(next, before)
-		if _, is := next[id]; !is && l.entries[id] == nil {
+		if before = l.cordons[id]; before == nil && l.entries[id] == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
 		}
-		if change(next) {
-			l.setCordons(id, next)
-		}
+		after = change(before)
+		l.setCordon(id, after)
 		return nil
-	}, func(l *loop) { l.setCordons(id, before) })
-	var stands *api.Cordon
-	err := i.ask(context.WithoutCancel(ctx), func(l *loop) { stands = l.cordon(id) })
-	if err == nil {
-		err = i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon.Same(stands) })
-	}
+	}, func(l *loop) {
+		after = before
+		l.setCordon(id, after)
+	})
+	err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon == after })
 	return cmp.Or(saveErr, err)
 }
 
-// setCordons replaces the cordons, of which that of a device has changed.
-func (d *devices) setCordons(id string, next map[string]api.Cordon) {
-	d.cordons = next
+// setCordon replaces the cordon of a device, or with nil ends it.
+func (d *devices) setCordon(id string, c *api.Cordon) {
+	if d.cordons[id] = c; c == nil {
+		delete(d.cordons, id)
+	}
 	d.saveLater()
 	if e := d.entries[id]; e != nil {
 		d.changed(e)
 	}
 }
 
-// cordon returns the cordon of a device, or nil.
-func (d *devices) cordon(id string) *api.Cordon {
-	if c, is := d.cordons[id]; is {
-		return &c
-	}
-	return nil
-}
-
 // cordonKnown cordons each device that a resource takes, since it may have been cordoned before.
 func (d *devices) cordonKnown() {
-	cordons := make(map[string]api.Cordon)
-	maps.Copy(cordons, d.cordons)
 	for id, e := range d.entries {
-		if _, is := cordons[id]; !is && e.resource != "" {
-			cordons[id] = api.Cordon{Reason: mayHaveBeen}
-			d.changed(e)
+		if d.cordons[id] == nil && e.resource != "" {
+			d.setCordon(id, &api.Cordon{Reason: mayHaveBeen})
 		}
 	}
-	d.cordons = cordons
 	d.saveLater()
 }

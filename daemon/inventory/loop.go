@@ -32,22 +32,22 @@ type devices struct {
 	rules     []device.Rule
 	entries   map[string]*entry // by device ID
 	faults    fault.Record
-	cordons   map[string]api.Cordon // by the ID of the device. It is replaced and never written
-	granted   map[string][]*entry   // the devices whose pods may open a node, by its number
-	dirty     map[*entry]bool       // changed since the last publication
-	untold    map[*entry]bool       // changed since the last look began
-	taken     map[string]bool       // IDs of those that a worker has
-	givenBack chan struct{}         // closed when a worker gives any back
-	resend    map[string]bool       // resources whose list is sent again though nothing changed
-	stale     bool                  // a device that is not offered changed since the last publication
-	unsaved   bool                  // changed since the last save
-	saveTimed bool                  // a save is to come
+	cordons   map[string]*api.Cordon // by the ID of the device. A cordon is never written
+	granted   map[string][]*entry    // the devices whose pods may open a node, by its number
+	dirty     map[*entry]bool        // changed since the last publication
+	untold    map[*entry]bool        // changed since the last look began
+	taken     map[string]bool        // IDs of those that a worker has
+	givenBack chan struct{}          // closed when a worker gives any back
+	resend    map[string]bool        // resources whose list is sent again though nothing changed
+	stale     bool                   // a device that is not offered changed since the last publication
+	unsaved   bool                   // changed since the last save
+	saveTimed bool                   // a save is to come
 }
 
 func newLoop(i *Inventory) *loop {
 	now := time.Now()
 	all := &devices{
-		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), granted: make(map[string][]*entry),
+		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), granted: make(map[string][]*entry),
 		dirty: make(map[*entry]bool), untold: make(map[*entry]bool), resend: make(map[string]bool),
 		taken: make(map[string]bool), givenBack: make(chan struct{}),
 	}

@@ -150,7 +150,7 @@ func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, re
 
 // same reports whether a and b are equal for a reader.
 func same(a, b *Status) bool {
-	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon.Same(b.Cordon) && a.LeftBlank == b.LeftBlank &&
+	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.LeftBlank == b.LeftBlank &&
 		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo &&
 		slices.Equal(a.As, b.As) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)

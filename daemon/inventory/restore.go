@@ -4,6 +4,7 @@ package inventory
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/evidence"
@@ -27,7 +28,7 @@ func (l *loop) restore() {
 		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
 	}
-	l.cordons = kept.Cordons
+	maps.Copy(l.cordons, kept.Cordons)
 	if kept.Version == 0 { // from now on a file that is missing is one that was removed
 		defer func() { l.unsaved = true; l.save() }()
 	}

@@ -23,7 +23,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 	if d.evidence.Knows(e.Disk) {
 		f.Disk.Presence = d.evidence.Presence(e.Disk)
 	}
-	if c := d.cordon(e.device.ID); c != nil {
+	if c := d.cordons[e.device.ID]; c != nil {
 		f.Cordon = c.Reason
 	}
 	if e.stuck {
@@ -53,14 +53,11 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	}
 	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), As: e.as, Bundle: e.bundle}
 	if s.Observation = e.observation(); f.Frozen != nil {
-		s.Present, s.Allocation = e.settled.Present, e.settled.Allocation
+		s.Present, s.Allocation, s.Nodes = e.settled.Present, e.settled.Allocation, e.settled.Nodes
 	} else {
 		e.settled = &settled{s.Verdict, s.Observation}
 	}
-	if s.Nodes = s.Allocation.Nodes; len(s.Nodes) == 0 && e.sighting != nil {
-		s.Nodes = e.sighting.Nodes
-	}
-	s.Verdict, s.Cordon = f.Restrained(s.Verdict), l.cordon(e.device.ID)
+	s.Verdict, s.Cordon = f.Restrained(s.Verdict), l.cordons[e.device.ID]
 	if e.offered {
 		s.Resource = e.resource
 	}
@@ -77,7 +74,11 @@ func (e *entry) observation() Observation {
 	if e.sighting == nil {
 		return Observation{}
 	}
-	return Observation{Present: true, Allocation: e.sighting.Allocation, Target: e.sighting.Target}
+	o := Observation{Present: true, Allocation: e.sighting.Allocation, Nodes: e.sighting.Allocation.Nodes, Target: e.sighting.Target}
+	if len(o.Nodes) == 0 {
+		o.Nodes = e.sighting.Nodes
+	}
+	return o
 }
 
 // fillIn fills in the work that a device waits for, and the facts about its disk.
