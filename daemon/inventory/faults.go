@@ -46,20 +46,14 @@ func (e *entry) functions() []string {
 	return e.sighting.Functions
 }
 
-// recovered clears the faults of devices without an event.
-func (l *loop) recovered(ids []string) {
-	for _, id := range ids {
-		e := l.entries[id]
-		if e == nil {
-			continue
+// recovered clears the faults of a device without an event.
+func (l *loop) recovered(e *entry) {
+	for _, path := range append([]string{e.device.SysPath}, e.functions()...) {
+		if l.faults.Take(device.Mark{SysPath: path}) {
+			l.judgeIn(path)
 		}
-		for _, path := range append([]string{e.device.SysPath}, e.functions()...) {
-			if l.faults.Take(device.Mark{SysPath: path}) {
-				l.judgeIn(path)
-			}
-		}
-		l.lookAgain([]string{id})
 	}
+	l.look(e)
 }
 
 // distrust returns why a device without a fault is not trusted yet, or empty. reason is its fault.

@@ -116,15 +116,6 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// released notes that no pod holds these devices any more.
-func (a *allocations) released(ids []string) {
-	for _, id := range ids {
-		if e := a.entries[id]; e != nil && e.lease.Held() {
-			a.vacate(e)
-		}
-	}
-}
-
 // vacate notes that no pod holds a device any more. The next look shows the state in which the pod left it.
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {

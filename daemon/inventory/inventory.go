@@ -143,7 +143,9 @@ func (i *Inventory) Starting(as map[string][]string) {
 // Released notes that the pods which held these devices are gone, since the kubelet was about to give the devices to
 // another. It does not wait.
 func (i *Inventory) Released(ids []string) {
-	i.post(func(l *loop) { l.released(ids) })
+	for _, id := range ids {
+		i.about(id, func(l *loop, e *entry) { l.vacate(e) })
+	}
 }
 
 // Confirm notes the kubelet's answer. A free device that must not be offered leaves the device list. A noted one makes the
@@ -151,15 +153,15 @@ func (i *Inventory) Released(ids []string) {
 // newer than the Allocate does not name a pod of before, and the kubelet is done with the Allocate. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
-// Recovered notes that these devices were reset or repaired. It clears the faults that events and error counters have
-// reported. It does not wait.
-func (i *Inventory) Recovered(ids ...string) {
-	i.post(func(l *loop) { l.recovered(ids) })
-}
+// Recovered notes that a device was reset or repaired. It clears the faults that events and error counters have reported. It
+// does not wait.
+func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
 
 // LookAgain queues a look at these devices, which differ from the snapshot. It does not wait.
 func (i *Inventory) LookAgain(ids ...string) {
-	i.post(func(l *loop) { l.lookAgain(ids) })
+	for _, id := range ids {
+		i.about(id, func(l *loop, e *entry) { l.look(e) })
+	}
 }
 
 // SetRules replaces the rules and queues a look at everything. remembered is as in [Options]. The channel is closed with the

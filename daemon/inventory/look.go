@@ -10,8 +10,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
-// look queues a look at a device that was found since the start.
-func (d *devices) look(e *entry) { d.inspector.Look(e.owner) }
+// look queues a look at a device, if it was found since the start.
+func (d *devices) look(e *entry) {
+	if e.owner != nil {
+		d.inspector.Look(e.owner)
+	}
+}
 
 // seen takes in the sightings of a look, and reports whether the subject is worth another look without an event.
 func (l *loop) seen(s *inspect.Subject) (unfinished bool) {
@@ -29,14 +33,6 @@ func (l *loop) stuck(s *inspect.Subject) {
 	for _, e := range l.found[s].entries {
 		e.stuck = true
 		l.changed(e)
-	}
-}
-
-func (l *loop) lookAgain(ids []string) {
-	for _, id := range ids {
-		if e := l.entries[id]; e != nil && e.owner != nil {
-			l.look(e)
-		}
 	}
 }
 
