@@ -24,10 +24,10 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// childEnv names the directory of the node of which this process is to be the daemon.
+// childEnv contains the directory of the node for which this process acts as the daemon.
 const childEnv = "METALPLUG_FAULTS_DIR"
 
-// handOver is a request to the hands of a daemon that is a process, and their answer.
+// handOver is a request to the helpers of a daemon that runs as a process, and their answer.
 type handOver struct {
 	Op     string
 	Target device.Target
@@ -43,7 +43,7 @@ type handOver struct {
 	Error    string
 }
 
-// beDaemon is a daemon whose hands are in the process of the test.
+// beDaemon runs a daemon whose helpers are in the test process.
 func beDaemon(dir string) error {
 	c, err := config.Load(filepath.Join(dir, "metalplug.toml"))
 	if err != nil {
@@ -55,7 +55,7 @@ func beDaemon(dir string) error {
 			return h, err
 		}
 		defer conn.Close()
-		var answer handOver // a new one, because the slices of h are the daemon's
+		var answer handOver // a new value, because the daemon owns the slices of h
 		err = errors.Join(json.NewEncoder(conn).Encode(h), json.NewDecoder(conn).Decode(&answer))
 		if err == nil && answer.Error != "" {
 			err = errors.New(answer.Error)
@@ -90,11 +90,11 @@ func beDaemon(dir string) error {
 	})
 }
 
-// step is a request to the helpers. It means the next one of that kind for that disk. A look at the content for a pod
-// does not count.
+// step is a request to the helpers at which the daemon is killed. It is the next request of that kind for that disk.
+// Inspecting the content for a pod does not count.
 type step struct {
 	op    string
-	after bool // after it is carried out and before the answer, or else when it comes
+	after bool // after the request was carried out and before the answer, otherwise when it arrives
 }
 
 // String names it.
@@ -105,16 +105,16 @@ func (s step) String() string {
 	return s.op
 }
 
-// mortal is a daemon that is a process, and is killed at a step of what its hands are asked.
+// mortal is a daemon that runs as a process, and is killed at a certain request to its helpers.
 type mortal struct {
 	*whole
 	config string // with room for its directory
 	cmd    *exec.Cmd
-	log    func(*exec.Cmd) // sets the log of the next one, or nil for the journal of the test
+	log    func(*exec.Cmd) // sets the log of the next process, or nil for the journal of the test
 
 	stepMu sync.Mutex
 	next   *step // the step at which it is to be killed, or nil
-	disk   *disk // of which
+	disk   *disk // of this disk
 	deaths int
 }
 
@@ -134,7 +134,7 @@ func newMortal(t *testing.T, config string) *mortal {
 		m.kill()
 		l.Close()
 		serving.Wait()
-		if strings.Contains(m.journal.String(), "WARNING: DATA RACE") { // of any life. The way in which it ended does not show it
+		if strings.Contains(m.journal.String(), "WARNING: DATA RACE") { // in any process; the exit status does not show it
 			t.Errorf("a race in the daemon:\n%s", m.journal.String())
 		}
 	})
@@ -153,7 +153,7 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 			defer conn.Close()
 			var h handOver
 			if json.NewDecoder(conn).Decode(&h) != nil {
-				return // it is dead
+				return // the daemon is dead
 			}
 			last := m.reaches(h)
 			if last != nil && !last.after {
@@ -165,12 +165,12 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 				m.die()
 				return
 			}
-			_ = json.NewEncoder(conn).Encode(h) // it may be dead
+			_ = json.NewEncoder(conn).Encode(h) // the daemon may be dead
 		})
 	}
 }
 
-// reaches returns the step at which the daemon dies if a request is that, else nil.
+// reaches returns the step at which the daemon dies if the request matches it, else nil.
 func (m *mortal) reaches(h handOver) *step {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
@@ -186,29 +186,29 @@ func (m *mortal) reaches(h handOver) *step {
 	return last
 }
 
-// arm has it die at a step for a disk, from now on.
+// arm makes the daemon die at a step for a disk, from now on.
 func (m *mortal) arm(s step, d *disk) {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
 	m.next, m.disk = &s, d
 }
 
-// die kills it.
+// die kills the daemon.
 func (m *mortal) die() {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
 	m.deaths++
-	_ = m.cmd.Process.Kill() // gone already is fine
+	_ = m.cmd.Process.Kill() // it may have ended already
 }
 
-// died counts how often it was killed at a step.
+// died returns how often the daemon was killed at a step.
 func (m *mortal) died() int {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
 	return m.deaths
 }
 
-// carryOut does what is asked.
+// carryOut executes a request.
 func (m *mortal) carryOut(h handOver) handOver {
 	var err error
 	switch touch := m.touch(); h.Op {
@@ -227,7 +227,7 @@ func (m *mortal) carryOut(h handOver) handOver {
 	return h
 }
 
-// boot starts it and waits until its devices are offered.
+// boot starts the daemon and waits until its devices are offered.
 func (m *mortal) boot() {
 	m.t.Helper()
 	self, err := os.Executable()
@@ -245,13 +245,13 @@ func (m *mortal) boot() {
 	m.shows(widgetResource, "node-W0-widget", "Healthy")
 }
 
-// kill ends it, if it has not been killed already.
+// kill kills the daemon, unless it is dead already.
 func (m *mortal) kill() {
-	_ = m.cmd.Process.Kill() // gone already is fine
-	_ = m.cmd.Wait()         // how it ended is known
+	_ = m.cmd.Process.Kill() // it may have ended already
+	_ = m.cmd.Wait()         // its exit status is known
 }
 
-// changes has a disk and a widget go and come, and waits until the offer shows that.
+// changes removes and adds a disk and a widget, and waits until the device list shows it.
 func (m *mortal) changes() {
 	m.t.Helper()
 	last := m.disks[len(m.disks)-1]
@@ -268,14 +268,14 @@ func (m *mortal) changes() {
 	m.shows(widgetResource, "node-W0-widget", "Healthy")
 }
 
-// record makes the hardware known.
+// record publishes the hardware.
 func (m *mortal) record() {
 	m.t.Helper()
 	file := filepath.Join(m.dir, "recording")
 	m.must(errors.Join(os.WriteFile(file+".new", []byte(m.text()), 0o600), os.Rename(file+".new", file)))
 }
 
-// gone waits until no pod is given a device.
+// gone waits until the kubelet gives the device to no pod.
 func (m *mortal) gone(resource, id string) {
 	m.t.Helper()
 	m.must(eventually(func() error {

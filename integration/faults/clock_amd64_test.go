@@ -22,11 +22,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// wallClock is clock_gettime as a process has it after [mortal.jump]. It adds the seconds that follow the code to the
-// kernel's answer for the wall clock (clock 0). Registers are as in the System V ABI for amd64.
+// wallClock is clock_gettime as a process sees it after [mortal.jump]. It adds the seconds after the code to the
+// kernel's answer for the wall clock (clock 0). It uses the registers of the System V ABI for amd64.
 //
-// For arm64 it would take its instructions, the name __kernel_clock_gettime and another jump. No such machine was at
-// hand, and code that has never run would show nothing. The code under test has nothing for one architecture.
+// arm64 would need other instructions, the name __kernel_clock_gettime and another jump. No such machine was available,
+// and untested code would prove nothing. The tested code does not depend on the architecture.
 var wallClock = []byte{
 	0xb8, 0xe4, 0, 0, 0, //       mov  eax, 228 (clock_gettime)
 	0x0f, 0x05, //                syscall
@@ -37,10 +37,10 @@ var wallClock = []byte{
 	0xc3, //                      ret
 }
 
-// jump lets only the wall clock of the daemon jump. A Go program asks no library for the time and no kernel, but the code
-// that the kernel maps into each process (vdso(7)), and that of one process can be replaced. The new code goes into free
-// space behind the old, which begins with a jump to it from then on. A thread that is in the old code at that time gets
-// through, unless it is just in the five bytes of that jump.
+// jump changes the wall clock of the daemon only. To read the time, a Go program calls code that the kernel maps into
+// each process (vdso(7)), and the code of one process can be replaced. The new code is placed in free space after the
+// old code, which then begins with a jump to it. A thread that runs the old code at that time is not affected, unless
+// it is inside the five bytes of that jump.
 func (m *mortal) jump(by time.Duration) {
 	m.t.Helper()
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", m.cmd.Process.Pid), os.O_RDWR, 0)
@@ -64,12 +64,12 @@ func (m *mortal) jump(by time.Duration) {
 	_, err = memory.WriteAt(code, base+int64(free))
 	m.must(err)
 	entry := int64(symbols[at].Value)
-	jump := binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(int64(free)-entry-5)) // jmp, relative to what follows it
+	jump := binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(int64(free)-entry-5)) // jmp, relative to the next instruction
 	_, err = memory.WriteAt(jump, base+entry)
 	m.must(err)
 }
 
-// vdso returns where a process has it, and what it is.
+// vdso returns the address and the content of a process's vdso.
 func (m *mortal) vdso(memory io.ReaderAt) (base int64, image []byte) {
 	m.t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.cmd.Process.Pid))
@@ -89,15 +89,15 @@ func (m *mortal) vdso(memory io.ReaderAt) (base int64, image []byte) {
 	return 0, nil
 }
 
-// jumps are events of a wall clock. A battery is empty, a time server is wrong, or it is right at last.
+// jumps are possible changes of a wall clock. A battery may be empty, a time server wrong, or the clock corrected.
 var jumps = map[string]time.Duration{
 	"to next year": 366 * 24 * time.Hour,
 	"to 1970":      -time.Until(time.Unix(86400, 0)).Abs(),
 }
 
-// TestWallClockJumps lets the wall clock jump while the daemon runs, and back when it is started again. The holders, the
-// device list and the pending erasures do not depend on it. The test takes half a minute, which the daemon needs to be
-// sure that a pod has gone.
+// TestWallClockJumps changes the wall clock while the daemon runs, and changes it back when the daemon starts again.
+// Holders, the device list and pending erasures must not be affected. The test takes half a minute, because the daemon
+// needs that time to be sure that a pod has ended.
 func TestWallClockJumps(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -111,14 +111,14 @@ func TestWallClockJumps(t *testing.T) {
 			m.goesOnWith("p1", first)
 			m.audited(before.Add(by))
 			m.changes()
-			m.since(first[0], before) // it has not changed since, and the day on which it did stays
+			m.since(first[0], before) // the time of the last change must not move
 			second := m.working("p2")
 			m.kubeletStop()
 			m.kubeletStart()
 			m.shows(diskResource, second[0], "Healthy")
 			m.goesOnWith("p2", second)
 			m.kill()
-			m.boot() // with the machine's clock
+			m.boot() // with the clock of the machine
 			m.goesOnWith("p1", first)
 			m.working("p3")
 			m.changes()
@@ -132,7 +132,7 @@ func TestWallClockJumps(t *testing.T) {
 	}
 }
 
-// since makes sure that a device has been what it is since a moment, as people are told.
+// since checks that the daemon reports a certain time for the last change of a device.
 func (m *mortal) since(id string, moment time.Time) {
 	m.t.Helper()
 	var d struct{ Since time.Time }
@@ -142,10 +142,10 @@ func (m *mortal) since(id string, moment time.Time) {
 	}
 }
 
-// entry is what of a line of the audit is of interest.
+// entry has the relevant part of an audit line.
 type entry struct{ Time time.Time }
 
-// lastAudited waits for an audit and returns the last line of it.
+// lastAudited waits for an audit line and returns the last one.
 func (m *mortal) lastAudited() (e entry) {
 	m.t.Helper()
 	m.must(eventually(func() error {
@@ -156,7 +156,7 @@ func (m *mortal) lastAudited() (e entry) {
 	return e
 }
 
-// audited waits until the last line of the audit is of about a time, by the day in the line.
+// audited waits until the last audit line has about the given time.
 func (m *mortal) audited(about time.Time) {
 	m.t.Helper()
 	m.must(eventually(func() error {

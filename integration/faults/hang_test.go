@@ -19,14 +19,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// TestHangingAttribute has a disk that does not answer. Nothing is known of it, and nothing waits for it. The daemon gets ready,
-// the other devices work, and the daemon stops when systemd stops it. TestStuckLook of package inventory covers the time
-// after a minute.
+// TestHangingAttribute simulates a disk that does not answer. Nothing is known about the disk, and nothing may wait for
+// it. The daemon becomes ready, the other devices work, and the daemon stops on request. TestStuckLook of package
+// inventory covers the time after one minute.
 func TestHangingAttribute(t *testing.T) {
 	noLeaks(t)
 	for _, attribute := range []string{"wwid", "diskseq", "size", "../state"} { // below its sysfs path
 		t.Run(filepath.Base(attribute)+" from the start", func(t *testing.T) {
-			t.Parallel() // each waits until the hardware has had its time to appear
+			t.Parallel() // each waits for the time in which hardware may appear
 			s := newNode(t, func(s *setup) { hang(t, s.root, attribute) })
 			s.goesOn("")
 			s.shows(diskResource, s.disks[0].id(), "")
@@ -41,14 +41,14 @@ func TestHangingAttribute(t *testing.T) {
 			hang(t, s.setup.root, attribute)
 			s.changed(s.disks[0])
 			s.goesOn("")
-			_ = s.startInTime(ids) // the helper alone asks the disk then
+			_ = s.startInTime(ids) // only the helper reads the disk then
 			s.goesOn("")
 			s.stops()
 		})
 	}
 }
 
-// TestHangingAfterAReset lets a disk not answer after a reset. Only the disk waits.
+// TestHangingAfterAReset simulates a disk that does not answer after a reset. Only that disk may wait.
 func TestHangingAfterAReset(t *testing.T) {
 	noLeaks(t)
 	wedged := make(chan struct{})
@@ -83,7 +83,7 @@ func TestHangingAfterAReset(t *testing.T) {
 	s.stops()
 }
 
-// TestHangingAttributeAndEvents sends many events of a disk that does not answer. One look waits for it.
+// TestHangingAttributeAndEvents sends many events of a disk that does not answer. Only one inspection may wait for it.
 func TestHangingAttributeAndEvents(t *testing.T) {
 	noLeaks(t)
 	s := newNode(t, nil)
@@ -93,7 +93,7 @@ func TestHangingAttributeAndEvents(t *testing.T) {
 		s.changed(s.disks[0])
 		s.must(s.parts.inventory.Alive(t.Context()))
 	}
-	s.goesOn("") // with looks of its own
+	s.goesOn("") // with inspections of its own
 	s.must(eventually(func() error {
 		if n := looks(); n != 1 {
 			return fmt.Errorf("%d looks at one disk are waiting", n)
@@ -103,7 +103,7 @@ func TestHangingAttributeAndEvents(t *testing.T) {
 	s.stops()
 }
 
-// looks counts the looks that are under way.
+// looks returns the number of running inspections.
 func looks() (n int) {
 	for _, stack := range stacks() {
 		if strings.Contains(stack, "/device.Look(") {
@@ -113,23 +113,23 @@ func looks() (n int) {
 	return n
 }
 
-// hang puts a FIFO in the place of an attribute of the disk. A read of it blocks without end, as one of a register of a
-// wedged PCIe device does. In the end every reader gets its value.
+// hang replaces an attribute of the disk by a FIFO. A read of it blocks indefinitely, like a register read of a hung
+// PCIe device. At the end every reader gets the value.
 func hang(t *testing.T, root, attribute string) {
 	t.Helper()
 	file := filepath.Join(root, "sys", (&disk{slot: 1}).sysPath(), attribute)
 	value, err := os.ReadFile(file)
 	fifo := file + ".fifo"
-	err = errors.Join(err, unix.Mkfifo(fifo, 0o600), os.Rename(fifo, file)) // there is no moment without it
+	err = errors.Join(err, unix.Mkfifo(fifo, 0o600), os.Rename(fifo, file)) // the attribute exists at every moment
 	if err != nil {
-		t.Error(err) // not the test's goroutine
+		t.Error(err) // this is not the test's goroutine
 		return
 	}
 	t.Cleanup(func() {
 		fifo, err := os.OpenFile(file, os.O_RDWR, 0)
 		if err == nil {
 			defer fifo.Close()
-			err = errors.Join(os.Remove(file), os.WriteFile(file, value, 0o600)) // for every reader from now on
+			err = errors.Join(os.Remove(file), os.WriteFile(file, value, 0o600)) // for all later readers
 			_, writeErr := fifo.Write(value)
 			err = errors.Join(err, writeErr)
 		}
@@ -139,14 +139,14 @@ func hang(t *testing.T, root, attribute string) {
 	})
 }
 
-// startInTime announces the start of a container as the kubelet does, which waits for half a minute.
+// startInTime announces a container start like the kubelet, which waits for half a minute.
 func (s *sequence) startInTime(ids []string) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
 	defer cancel()
 	return s.kubelet.start(ctx, diskResource, ids)
 }
 
-// unknown makes sure that no container gets a device that was never identified.
+// unknown checks that no container gets a device that was never identified.
 func (s *sequence) unknown(id string) {
 	s.t.Helper()
 	s.kubelet.mu.Lock()
@@ -162,7 +162,7 @@ func (s *sequence) unknown(id string) {
 	}
 }
 
-// stops makes sure that the daemon stops.
+// stops checks that the daemon stops.
 func (s *sequence) stops() {
 	s.t.Helper()
 	stopped := make(chan error, 1)

@@ -29,17 +29,17 @@ const (
 // disk is an NVMe namespace, plugged in or not.
 type disk struct {
 	serial   string
-	slot     int    // of the controller, or 0 while it is not plugged in
-	pulled   int    // the slot that it is being pulled out of, or 0. A process that has looked before still sees it there
+	slot     int    // of the controller, or 0 while the disk is unplugged
+	pulled   int    // the slot from which it is being unplugged, or 0; a process that has inspected the slot before still sees the disk there
 	sequence int    // diskseq of this appearance
 	sick     bool   // its controller is dead
-	falls    int    // how often it became sick
-	content  string // the pod that has written to it since it was erased, or empty
-	moved    bool   // it was plugged in again since it was written to, so its data may be of any origin
-	unknown  bool   // a pod was given it that the daemon did not note, so the data before that is unknown
+	falls    int    // how often it became unhealthy
+	content  string // the pod that has written to it since its last erasure, or empty
+	moved    bool   // it was plugged in again after a write, so its data may be from anywhere
+	unknown  bool   // a pod got it without a record in the daemon, so the origin of older data is unknown
 	user     string // the pod that has it open
-	failing  bool   // it cannot be erased
-	failed   bool   // which was tried
+	failing  bool   // erasing it fails
+	failed   bool   // and this was tried
 }
 
 func (d *disk) id() string { return "nvme-eui." + d.serial }
@@ -92,19 +92,18 @@ E: MINOR=%[3]s
 
 `
 
-// hardware is what is plugged in, and the helpers that touch it. It notes when something is done to a disk that must not
-// be.
+// hardware is the simulated hardware with its helpers. It records forbidden operations on disks.
 type hardware struct {
 	mu       sync.Mutex
 	disks    []*disk
 	widgets  map[string]string          // serials by node name
-	were     map[string]map[string]bool // the IDs of the devices that each node has led to
+	were     map[string]map[string]bool // the IDs of the devices to which each node has led
 	sequence int
 	has      func(pod, id string) bool // reports whether a pod has a disk, or nil if unknown
-	crime    error                     // the first
+	crime    error                     // the first forbidden operation
 }
 
-// text is the recording of what is plugged in.
+// text returns the recording of the hardware.
 func (h *hardware) text() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,7 +124,7 @@ func (h *hardware) text() string {
 	return b.String()
 }
 
-// plug puts a disk into a slot.
+// plug plugs a disk into a slot.
 func (h *hardware) plug(d *disk, slot int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,7 +133,7 @@ func (h *hardware) plug(d *disk, slot int) {
 	h.note(d.node(), d.id())
 }
 
-// note notes that a node leads to a device.
+// note records that a node leads to a device.
 func (h *hardware) note(node, id string) {
 	if h.were == nil {
 		h.were = make(map[string]map[string]bool)
@@ -145,21 +144,21 @@ func (h *hardware) note(node, id string) {
 	h.were[node][id] = true
 }
 
-// unplug takes a disk out.
+// unplug removes a disk.
 func (h *hardware) unplug(d *disk) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d.slot, d.pulled, d.user = 0, 0, "" // what has it open, has nothing any more
+	d.slot, d.pulled, d.user = 0, 0, "" // a process that has it open loses access
 }
 
-// pull begins to take a disk out. Until it is unplugged, the test does not know whether it is there.
+// pull begins to unplug a disk. Until it is unplugged, the test does not know whether others see it.
 func (h *hardware) pull(d *disk) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d.slot, d.pulled, d.user = 0, d.slot, ""
 }
 
-// behind returns the ID of the device that a node leads to at this moment, or "". The caller holds mu.
+// behind returns the ID of the device to which a node leads now, or "". The caller holds mu.
 func (h *hardware) behind(node string) string {
 	name := strings.TrimPrefix(node, "/dev/")
 	if serial := h.widgets[name]; serial != "" {
@@ -173,8 +172,8 @@ func (h *hardware) behind(node string) string {
 	return ""
 }
 
-// handed notes the nodes that a pod was given for these IDs, and returns them with the IDs of the devices that they lead to.
-// Shares of one device are one node. A node of another device is an error, even if devices move or go in between.
+// handed records the nodes that a pod got for these IDs, and returns them with the IDs of the devices behind them.
+// Shares of one device have one node. A node of another device is an error, even if devices move or vanish in between.
 func (h *hardware) handed(pod string, ids []string, nodes []*pluginapi.DeviceSpec) (things map[string]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -204,7 +203,7 @@ func (h *hardware) in(slot int) *disk {
 	return nil
 }
 
-// find returns the disk of an ID, or nil.
+// find returns the disk with an ID, or nil.
 func (h *hardware) find(id string) *disk {
 	for _, d := range h.disks {
 		if d.id() == id {
@@ -214,7 +213,7 @@ func (h *hardware) find(id string) *disk {
 	return nil
 }
 
-// aimed returns the disk that is meant by a target, as the helper makes sure of it. The caller holds mu.
+// aimed returns the disk of a target, after the same checks as in the helper. The caller holds mu.
 func (h *hardware) aimed(t device.Target) (*disk, error) {
 	slot, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(path.Base(t.SysPath), "nvme"), "n1"))
 	if err != nil {
@@ -229,7 +228,7 @@ func (h *hardware) aimed(t device.Target) (*disk, error) {
 	return d, nil
 }
 
-// touch is the hardware as the helpers have it.
+// touch returns helpers that work on this hardware.
 func (h *hardware) touch() *device.Touch {
 	return &device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holders}
 }
@@ -282,7 +281,7 @@ func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (d
 	}
 	p := device.Prepared{Done: "done", Appearance: strconv.Itoa(d.sequence), Size: diskSize}
 	switch {
-	case w.Scrub == "": // a reset changes nothing of what is on it
+	case w.Scrub == "": // a reset does not change the content
 		return p, nil
 	case d.content != "" && d.moved:
 		h.crime = errors.Join(h.crime, fmt.Errorf("what is on %s is to be erased, which may be anybody's", d.serial))
@@ -295,8 +294,8 @@ func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (d
 	return p, nil
 }
 
-// allowed makes sure, as the helper does, that no process uses a disk and that its data may go. A request against that
-// counts as a defect, though the helper refuses it.
+// allowed checks, like the helper, that no process uses a disk and that its data may be erased. A forbidden request is
+// an error of the daemon, although the helper refuses it.
 func (h *hardware) allowed(t device.Target, leftover bool) (*disk, error) {
 	d, err := h.aimed(t)
 	switch {
@@ -325,14 +324,14 @@ func (h *hardware) holders(_ context.Context, nodes []string) ([]device.Holder, 
 	return all, nil
 }
 
-// work lets a container of a pod use its disks from now on. It reads their content, and writes.
+// work makes a container of a pod use its disks from now on. It checks their content and writes to them.
 func (h *hardware) work(pod string, ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, id := range ids {
 		d := h.find(id)
 		if d == nil {
-			continue // a widget
+			continue // it is a widget
 		}
 		if d.content != "" && d.content != pod {
 			h.crime = errors.Join(h.crime, fmt.Errorf("%s reads on %s what %s has left there", pod, d.serial, d.content))
@@ -343,7 +342,7 @@ func (h *hardware) work(pod string, ids []string) {
 	}
 }
 
-// given notes that a pod was given disks that are cleared as soon as the last pod has left them.
+// given records that a pod got disks that are cleared as soon as their last pod has ended.
 func (h *hardware) given(pod string, ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -365,7 +364,7 @@ func (h *hardware) end(pod string) {
 	}
 }
 
-// failure returns the first crime.
+// failure returns the first forbidden operation.
 func (h *hardware) failure() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

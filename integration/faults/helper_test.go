@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// newNode is a node with a disk and a widget, of which the helpers are as changed.
+// newNode returns a node with a disk and a widget, and with modified helpers.
 func newNode(t *testing.T, change func(*setup)) *sequence {
 	t.Helper()
 	s := &sequence{t: t, slow: map[string]bool{}, hardware: &hardware{widgets: map[string]string{"widget0": "W0"}}}
@@ -50,7 +50,7 @@ func newNode(t *testing.T, change func(*setup)) *sequence {
 	return s
 }
 
-// shows waits until the kubelet shows a device that way, or not at all for "".
+// shows waits until the kubelet shows a device with that health, or not at all for "".
 func (s *sequence) shows(resource, id, health string) {
 	s.t.Helper()
 	if err := eventually(func() error {
@@ -64,7 +64,7 @@ func (s *sequence) shows(resource, id, health string) {
 	}
 }
 
-// changed sends udev's event of a disk in which something has changed.
+// changed sends a udev event that reports a change of a disk.
 func (s *sequence) changed(d *disk) {
 	s.t.Helper()
 	devices, err := s.machine.Enumerate()
@@ -91,7 +91,7 @@ func (s *sequence) admitted(uid, resource string) []string {
 	return ids
 }
 
-// broken are the ways in which a helper may fail. It does not start, it does not answer, or its answer is invalid.
+// broken lists the ways in which a helper may fail. It may not start, not answer, or give an invalid answer.
 var broken = map[string]func(ctx context.Context) error{
 	"missing": func(context.Context) error { return errors.New("connect to /run/x: no such file or directory") },
 	"hanging": func(ctx context.Context) error {
@@ -101,8 +101,8 @@ var broken = map[string]func(ctx context.Context) error{
 	"nonsense": func(context.Context) error { return errors.New("parse the answer: it is not one") },
 }
 
-// TestBrokenHelper breaks each helper in each way. No container starts with a disk that was not cleared, or whose users
-// are unknown. Everything else goes on. Once the helper works again, all recovers.
+// TestBrokenHelper breaks each helper in each way. No container may start with a disk that was not cleared, or whose
+// users are unknown. Everything else must continue. When the helper works again, everything must recover.
 func TestBrokenHelper(t *testing.T) {
 	noLeaks(t)
 	for how, fail := range broken {
@@ -118,7 +118,7 @@ func TestBrokenHelper(t *testing.T) {
 	}
 }
 
-// breaking returns hands of which one function fails until it is mended.
+// breaking returns helpers of which one function fails until it is repaired.
 func breaking(h device.Touch, which string, mended context.Context, fail func(context.Context) error) device.Touch {
 	broken := func(ctx context.Context, name string) error {
 		if name != which || mended.Err() != nil {
@@ -128,7 +128,7 @@ func breaking(h device.Touch, which string, mended context.Context, fail func(co
 	}
 	return device.Touch{
 		Probe: func(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
-			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // the disk is looked at again and again
+			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // the disk is inspected repeatedly
 			defer cancel()
 			if err := broken(limited, "probe"); err != nil {
 				return device.Reading{}, err
@@ -136,7 +136,7 @@ func breaking(h device.Touch, which string, mended context.Context, fail func(co
 			return h.Probe(ctx, t, held)
 		},
 		Survey: func(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
-			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // it is read again and again
+			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // the disk is read repeatedly
 			defer cancel()
 			if err := broken(limited, "survey"); err != nil {
 				return device.Surveyed{}, err
@@ -158,12 +158,12 @@ func breaking(h device.Touch, which string, mended context.Context, fail func(co
 	}
 }
 
-// checkBroken plays what a broken helper must prevent, and what it must not.
+// checkBroken checks the effects that a broken helper must have, and those that it must not have.
 func (s *sequence) checkBroken(which string, mend func()) {
 	s.t.Helper()
 	id := s.disks[0].id()
 	var ids []string
-	if which != "prepare" { // the content of the disk, or its users, are unknown, so no pod gets it
+	if which != "prepare" { // the content or the users of the disk are unknown, so no pod gets it
 		s.shows(diskResource, id, "")
 	} else {
 		s.shows(diskResource, id, pluginapi.Healthy)
@@ -177,7 +177,7 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	}
 	s.goesOn(which)
 	mend()
-	s.changed(s.disks[0]) // or it is looked at later
+	s.changed(s.disks[0]) // otherwise it is inspected later
 	if ids == nil {
 		s.shows(diskResource, id, pluginapi.Healthy)
 		ids = s.admitted("p1", diskResource)
@@ -191,8 +191,8 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	}
 }
 
-// goesOn makes sure that widgets come, go, and are given to pods. Their containers start too. If the users of a widget
-// are unknown, none does.
+// goesOn checks that widgets can be added, removed and given to pods. Their containers must start too. If the users of
+// a widget are unknown, no container starts.
 func (s *sequence) goesOn(broken string) {
 	s.t.Helper()
 	s.count++

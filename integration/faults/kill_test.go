@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TestKilledAtEachStepOfAStart kills the daemon at each request to its helpers while it prepares a disk for a container,
-// before and after the request is carried out. The container does not start. With the next daemon it does, with its own
-// disk.
+// TestKilledAtEachStepOfAStart kills the daemon at each request to its helpers while it prepares a disk for a
+// container, before and after the request is carried out. The container must not start. With the next daemon it must
+// start with its own disk.
 func TestKilledAtEachStepOfAStart(t *testing.T) {
 	noLeaks(t)
 	for _, c := range []struct {
@@ -39,10 +39,10 @@ func TestKilledAtEachStepOfAStart(t *testing.T) {
 func (m *mortal) diesDuringStart(last step) {
 	m.t.Helper()
 	uid, before := "p: "+last.String(), m.died()
-	m.shows(diskResource, m.disks[len(m.disks)-1].id(), "Healthy") // the kubelet may know the resource and have no list yet
+	m.shows(diskResource, m.disks[len(m.disks)-1].id(), "Healthy") // the kubelet may know the resource without a list yet
 	ids := m.admitted(uid, diskResource)
 	m.arm(last, m.find(ids[0]))
-	ctx, cancel := context.WithTimeout(m.t.Context(), 30*time.Second) // as the kubelet does
+	ctx, cancel := context.WithTimeout(m.t.Context(), 30*time.Second) // the kubelet's timeout
 	err := m.kubelet.start(ctx, diskResource, ids)
 	cancel()
 	if m.died() == before {

@@ -22,20 +22,20 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// checkpointName is where the device manager keeps what it has allocated (pkg/kubelet/cm/devicemanager).
+// checkpointName is the file in which the device manager saves allocations (pkg/kubelet/cm/devicemanager).
 const checkpointName = "kubelet_internal_checkpoint"
 
-// assignment is one entry of the kubelet's checkpoint, the devices of a resource that a pod was given.
+// assignment is an entry of the kubelet's checkpoint, the devices of a resource that a pod got.
 type assignment struct {
 	PodUID, ContainerName, ResourceName string
 	DeviceIDs                           map[string][]string // by NUMA node
 	AllocResp                           []byte
 }
 
-// ids lists what it is of.
+// ids returns the device IDs of the entry.
 func (a assignment) ids() []string { return slices.Concat(slices.Collect(maps.Values(a.DeviceIDs))...) }
 
-// registered is a device plugin that has registered.
+// registered is a registered device plugin.
 type registered struct {
 	conn      *grpc.ClientConn
 	client    pluginapi.DevicePluginClient
@@ -43,9 +43,10 @@ type registered struct {
 	connected bool
 }
 
-// kubelet is a device manager that lives in a directory. It keeps a checkpoint and answers PodResources. It cuts off the
-// newest plugin of a resource when the stream of an older one ends, as those before 1.37 do. It notes as a crash an event
-// that crashes the real one, which is an ID that leaves its list while a pod holds it or is being given it.
+// kubelet is a device manager in a directory. It writes a checkpoint and serves PodResources. When the stream of an
+// older plugin of a resource ends, it disconnects the newest one, like kubelets before 1.37. It records as a crash
+// every event that would crash a real kubelet. This is an ID that leaves its list while a pod holds it or is getting
+// it.
 type kubelet struct {
 	pluginapi.UnimplementedRegistrationServer
 	podresources.UnimplementedPodResourcesListerServer
@@ -60,15 +61,15 @@ type kubelet struct {
 	plugins  map[string]*registered
 	assigned []assignment
 	asked    map[string]bool // IDs that are being allocated
-	crash    error           // the first
+	crash    error           // the first crash
 	changed  chan struct{}   // closed and replaced at every change
 	lists    int             // messages received
 }
 
-// socketOf is where the kubelet of a directory serves PodResources.
+// socketOf returns the path at which the kubelet of a directory serves PodResources.
 func socketOf(dir string) string { return dir + ".pods" }
 
-// startKubelet empties the directory of sockets, reads the checkpoint and serves.
+// startKubelet removes all sockets from the directory, reads the checkpoint and serves.
 func startKubelet(dir string, active func() []string) (*kubelet, error) {
 	k := &kubelet{
 		dir: dir, active: active, server: grpc.NewServer(),
@@ -88,13 +89,13 @@ func startKubelet(dir string, active func() []string) (*kubelet, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.SetUnlinkOnClose(false) // a kubelet that dies leaves its sockets behind
+		l.SetUnlinkOnClose(false) // a kubelet that dies leaves its sockets
 		k.over.Go(func() { _ = k.server.Serve(l) })
 	}
 	return k, nil
 }
 
-// restore does what the device manager does before it listens.
+// restore restores the state from the checkpoint, like the device manager before it listens.
 func (k *kubelet) restore() error {
 	entries, err := os.ReadDir(k.dir)
 	if err != nil {
@@ -136,7 +137,7 @@ func (k *kubelet) save() error {
 	return os.Rename(next, filepath.Join(k.dir, checkpointName))
 }
 
-// stop ends it as its death would.
+// stop ends the kubelet as if it had died.
 func (k *kubelet) stop() {
 	k.server.Stop()
 	k.cancel()
@@ -174,7 +175,8 @@ func (k *kubelet) Register(ctx context.Context, req *pluginapi.RegisterRequest) 
 	return &pluginapi.Empty{}, nil
 }
 
-// watch takes in the lists of a plugin until its stream ends, which ends the newest one of the resource too.
+// watch processes the lists of a plugin until its stream ends, which also disconnects the newest plugin of the
+// resource.
 func (k *kubelet) watch(name string, p *registered) {
 	defer k.update(func() {
 		p.connected = false
@@ -192,7 +194,7 @@ func (k *kubelet) watch(name string, p *registered) {
 	}
 }
 
-// take takes in a list. The caller holds mu.
+// take processes a list. The caller holds mu.
 func (k *kubelet) take(name string, p *registered, list *pluginapi.ListAndWatchResponse) {
 	p.devices, p.connected = make(map[string]string), true
 	k.lists++
@@ -214,7 +216,7 @@ func (k *kubelet) take(name string, p *registered, list *pluginapi.ListAndWatchR
 	}
 }
 
-// crashed notes the first thing that a kubelet would not have survived. The caller holds mu.
+// crashed records the first event that would have crashed a kubelet. The caller holds mu.
 func (k *kubelet) crashed(err error) {
 	if k.crash == nil {
 		k.crash = err
@@ -229,22 +231,22 @@ func (k *kubelet) update(change func()) {
 	k.changed = make(chan struct{})
 }
 
-// clean forgets what pods have that have ended. The caller holds mu.
+// clean removes the allocations of pods that have ended. The caller holds mu.
 func (k *kubelet) clean() {
 	active := k.active()
 	k.assigned = slices.DeleteFunc(k.assigned, func(a assignment) bool { return !slices.Contains(active, a.PodUID) })
 }
 
-// initOnly ends the UID of a pod of which only an init container has devices.
+// initOnly is the suffix of the UID of a pod in which only an init container has devices.
 const initOnly = "-init"
 
-// GetAllocatableResources counts nothing, because no other plugin has registered before the daemon.
+// GetAllocatableResources returns nothing, because no other plugin registers before the daemon.
 func (k *kubelet) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
 ) (*podresources.AllocatableResourcesResponse, error) {
 	return &podresources.AllocatableResourcesResponse{}, nil
 }
 
-// List is PodResources. It cleans, but does not write the checkpoint, and leaves out init containers.
+// List implements PodResources. It removes ended pods without writing the checkpoint, and omits init containers.
 func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -264,11 +266,11 @@ func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (
 	return answer, nil
 }
 
-// errNone is the error when too few devices are healthy and free, or when there is no plugin.
+// errNone means that too few devices are healthy and free, or that there is no plugin.
 var errNone = errors.New("none to be had")
 
-// choose returns n devices that are healthy and free, in the order of the kubelet's map, which is random. It asks the
-// plugin for its preference.
+// choose returns n healthy and free devices, in the random order of the kubelet's map. It asks the plugin for its
+// preference.
 func (k *kubelet) choose(ctx context.Context, resource string, n int, shuffle func([]string)) (*registered, []string, error) {
 	k.mu.Lock()
 	p := k.plugins[resource]
@@ -290,10 +292,10 @@ func (k *kubelet) choose(ctx context.Context, resource string, n int, shuffle fu
 	_, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: int32(n)}},
 	})
-	return p, free[:n], err // any choice must do, because the kubelet asks only where it can
+	return p, free[:n], err // any choice is valid, because the kubelet asks only if it can
 }
 
-// held reports whether a pod has a device. The caller holds mu.
+// held reports whether a pod holds a device. The caller holds mu.
 func (k *kubelet) held(id string) bool {
 	return slices.ContainsFunc(k.assigned, func(a assignment) bool { return slices.Contains(a.ids(), id) })
 }
@@ -332,8 +334,8 @@ func (k *kubelet) allocate(ctx context.Context, pod, resource string, n int, shu
 	return ids, reply.GetContainerResponses()[0], k.save()
 }
 
-// askInVain asks for a device that no plugin has. A pod may have been given a device and have gone before a checkpoint
-// named it. The kubelet's next Allocate proves then that the kubelet is done with the one before.
+// askInVain requests a device that no plugin has. A pod may have got a device and ended before a checkpoint was
+// written. The kubelet's next Allocate then proves that it has finished the previous one.
 func (k *kubelet) askInVain(ctx context.Context) {
 	k.mu.Lock()
 	plugins := slices.Collect(maps.Values(k.plugins))
@@ -357,17 +359,17 @@ func (k *kubelet) start(ctx context.Context, resource string, ids []string) erro
 	return err
 }
 
-// view returns the health of the devices of a resource, nil while its plugin is not connected.
+// view returns the health of a resource's devices, or nil while its plugin is not connected.
 func (k *kubelet) view(resource string) map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if p := k.plugins[resource]; p != nil && p.connected {
-		return p.devices // never written again
+		return p.devices // never modified
 	}
 	return nil
 }
 
-// failure returns the cause of a crash, or nil while it is alive.
+// failure returns the cause of the crash, or nil.
 func (k *kubelet) failure() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

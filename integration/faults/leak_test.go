@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// resources are what a process must not have ever more of.
+// resources are counts that must not grow in a process.
 type resources struct{ goroutines, descriptors int }
 
-// inUse counts what this process has. Goroutines of a test that is being run do not count, nor do those of the runtime.
+// inUse returns the counts of this process. It ignores the goroutines of running tests and of the runtime.
 func inUse(t *testing.T) resources {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -23,7 +23,7 @@ func inUse(t *testing.T) resources {
 	return resources{len(stacks()), len(entries)}
 }
 
-// stacks returns the stacks of the goroutines that run without end.
+// stacks returns the stacks of the goroutines that run indefinitely.
 func stacks() []string {
 	buffer := make([]byte, 64<<20)
 	buffer = buffer[:runtime.Stack(buffer, true)]
@@ -36,8 +36,7 @@ func stacks() []string {
 	return all
 }
 
-// noLeaks makes sure that at the end of a test there is no more in use than now. Tests that run beside others must not
-// call it.
+// noLeaks checks that at the end of a test no more resources are in use than now. Parallel tests must not call it.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	before := inUse(t)
@@ -51,7 +50,7 @@ func noLeaks(t *testing.T) {
 	})
 }
 
-// noMoreThan waits until no more is in use than before.
+// noMoreThan waits until no more resources are in use than before.
 func noMoreThan(t *testing.T, before resources) error {
 	t.Helper()
 	return eventually(func() error {

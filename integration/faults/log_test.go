@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journalEnv names the socket that is journald's for a daemon that is a process.
+// journalEnv contains the socket that replaces journald's for a daemon that runs as a process.
 const journalEnv = "METALPLUG_FAULTS_JOURNAL"
 
-// reachJournal puts the socket of the test in the place of journald's, in a mount namespace of this process.
+// reachJournal replaces journald's socket by that of the test, in a mount namespace of this process.
 func reachJournal() error {
 	socket := os.Getenv(journalEnv)
 	if socket == "" {
@@ -33,13 +33,13 @@ func reachJournal() error {
 	return errors.Join(os.MkdirAll("/run/systemd/journal", 0o755), os.Symlink(socket, "/run/systemd/journal/socket"))
 }
 
-// unread is a reader of a daemon's log that has stopped, and how it goes on.
+// unread is a stopped reader of a daemon's log, with a function to resume it.
 type unread struct {
 	connect func(*exec.Cmd)
-	read    func() string // what comes next
+	read    func() string // reads the next text
 }
 
-// fullPipe is a pipe without a reader, as of a supervisor that has stopped.
+// fullPipe is a pipe without a reader, like that of a stopped supervisor.
 func fullPipe(t *testing.T) unread {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -64,7 +64,7 @@ func fullPipe(t *testing.T) unread {
 	}
 }
 
-// stoppedJournal is a journald that reads nothing, with the lines of others in its queue.
+// stoppedJournal is a journald that reads nothing, with lines of others in its queue.
 func stoppedJournal(t *testing.T) unread {
 	t.Helper()
 	needRoot(t)
@@ -110,8 +110,8 @@ func stoppedJournal(t *testing.T) unread {
 	}
 }
 
-// TestLogThatIsNotRead stops the reader of the log before the start. Hotplug, allocation, start and the next kubelet go
-// on all the same. Once the reader goes on, the log has the first events.
+// TestLogThatIsNotRead stops the reader of the log before the daemon starts. Hotplug, allocation, container start and a
+// kubelet restart must still work. When the reader continues, the log contains the first events.
 func TestLogThatIsNotRead(t *testing.T) {
 	noLeaks(t)
 	for name, make := range map[string]func(*testing.T) unread{"pipe": fullPipe, "journal": stoppedJournal} {
@@ -145,7 +145,7 @@ func TestLogThatIsNotRead(t *testing.T) {
 	}
 }
 
-// auditHas waits until the audit has a text.
+// auditHas waits until the audit contains a text.
 func (m *mortal) auditHas(want string) {
 	m.t.Helper()
 	m.must(eventually(func() error {

@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain runs the daemon where the environment asks for it. Otherwise it keeps the recorded hardware in memory where
-// the machine allows that, because it is thousands of small files.
+// TestMain runs the daemon where the environment asks for it. Otherwise it keeps the recorded hardware in memory if
+// possible, because it consists of thousands of small files.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		if err := beDaemon(dir); err != nil {

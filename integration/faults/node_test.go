@@ -25,11 +25,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is the maximum time that a test waits for a state.
 const patience = time.Minute
 
-// parts are the parts of the daemon that decide which pod gets which device. They are put together as package daemon
-// does, but for the pace at which the daemon asks the kubelet. The test asks here.
+// parts are the parts of the daemon that decide which pod gets which device. They are combined as in package daemon,
+// except that the test decides when the kubelet is queried.
 type parts struct {
 	inventory *inventory.Inventory
 	turnover  *turnover.Turnover
@@ -37,23 +37,23 @@ type parts struct {
 	stop      func() error
 }
 
-// setup is what they are made of.
+// setup configures the parts.
 type setup struct {
 	source udev.Source
-	root   string // of sys, dev and proc
+	root   string // parent of sys, dev and proc
 	touch  device.Touch
-	dir    string // the kubelet's
+	dir    string // the kubelet's directory
 	state  string
-	care   turnover.Care // of disks
-	shares int           // of a widget
-	kinds  int           // of widgets, each with a resource of its own, or 0 for one without a number
+	care   turnover.Care // for disks
+	shares int           // of each widget
+	kinds  int           // number of kinds of widgets, each with its own resource, or 0 for one kind without a number
 	bundle int           // so many disks and a widget make up one device, if not 0
 	apart  bool          // they do not, since the configuration was reloaded
-	hold   bool          // those that are left over are not offered
+	hold   bool          // unused members are not offered
 	log    *slog.Logger
 }
 
-// widgetKinds are the resources of widgets, by the subsystem that is in each.
+// widgetKinds maps the subsystem of each kind of widget to its resource.
 func (s setup) widgetKinds() map[string]string {
 	if s.kinds == 0 {
 		return map[string]string{"widget": widgetResource}
@@ -65,7 +65,7 @@ func (s setup) widgetKinds() map[string]string {
 	return kinds
 }
 
-// rules are what is offered.
+// rules returns the rules of all resources.
 func (s setup) rules() []device.Rule {
 	scrubs := s.care.Scrub != turnover.None
 	rules := []device.Rule{{
@@ -83,7 +83,7 @@ func (s setup) rules() []device.Rule {
 	return rules
 }
 
-// resources are the endpoints.
+// resources returns the endpoints' resources.
 func (s setup) resources() []plugin.Resource {
 	all := []plugin.Resource{{Name: diskResource, Permissions: "rw", Variable: "METALPLUG_NVME"}}
 	for _, resource := range s.widgetKinds() {
@@ -95,7 +95,7 @@ func (s setup) resources() []plugin.Resource {
 	return all
 }
 
-// run starts them all and returns once they serve.
+// run starts all parts and returns when they serve.
 func (s setup) run() (*parts, error) {
 	host := &device.Host{
 		Tree: sysfs.At(s.root), Touch: s.touch,
@@ -107,7 +107,7 @@ func (s setup) run() (*parts, error) {
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
 		Owners: func() (map[string][]string, error) { return real.Owners(s.dir) },
-		Care: func(resource string) (turnover.Care, bool) { // the others have none
+		Care: func(resource string) (turnover.Care, bool) { // the other resources have none
 			c, ok := map[string]turnover.Care{
 				widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
 			}[resource]
@@ -118,7 +118,7 @@ func (s setup) run() (*parts, error) {
 	return p, p.start(s, host)
 }
 
-// remembered is what the checkpoint says, if it can be read.
+// remembered returns the content of the checkpoint, if it is readable.
 func (s setup) remembered() map[string]map[string]real.Known {
 	devices, err := real.Remembered(s.dir)
 	if err != nil {
@@ -168,7 +168,7 @@ func (p *parts) start(s setup, host *device.Host) error {
 		r.Start = func(ctx context.Context, devices []*inventory.Status) error {
 			return p.turnover.Start(ctx, r.Name, devices)
 		}
-		if all[r.Name] = r; r.Name == bundleResource { // the last
+		if all[r.Name] = r; r.Name == bundleResource { // this resource comes last
 			r.Member = func(name string) (plugin.Resource, error) { return all[name], nil }
 		}
 		endpoint := &plugin.Endpoint{Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log}
@@ -183,7 +183,7 @@ func (p *parts) start(s setup, host *device.Host) error {
 	return failed
 }
 
-// ask asks the kubelet who holds what, once, as the daemon does now and then.
+// ask queries the kubelet for holders once, as the daemon does at intervals.
 func (p *parts) ask(ctx context.Context) error {
 	snapshot, _ := p.inventory.Snapshot()
 	var doubtful []string
@@ -202,7 +202,7 @@ func (p *parts) ask(ctx context.Context) error {
 	return p.inventory.Alive(ctx)
 }
 
-// journal keeps what was logged, for the one who has to find out. Safe for concurrent use.
+// journal keeps the log for debugging. Safe for concurrent use.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -215,7 +215,7 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// String is all of it.
+// String returns the whole log.
 func (j *journal) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -233,7 +233,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// newMachine is hardware as udev reports it.
+// newMachine makes a machine that reports the hardware like udev.
 func newMachine(t *testing.T, h *hardware) *udevtest.Machine {
 	t.Helper()
 	return udevtest.New(t, h.text())
@@ -257,10 +257,10 @@ func eventually(holds func() error) error {
 	}
 }
 
-// errNever is an error that does not go away by waiting.
+// errNever means that a forbidden state was reached, which waiting cannot repair.
 var errNever = errors.New("must never happen")
 
-// remove takes a value out of a list.
+// remove returns a list without a value.
 func remove[T comparable](list []T, value T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return v == value })
 }

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWatchThatOverflows makes more events in the kubelet's directory than the queue of its watch holds while the daemon
-// is stopped. The daemon's sockets are removed after that. No event reports it and no stream ends. The overflow of the
-// queue is the only reason for the daemon to look.
+// TestWatchThatOverflows causes more events in the kubelet's directory than the queue of a stopped daemon's watch can
+// hold. Then it removes the daemon's sockets. No event reports this and no stream ends. So only the overflow makes the
+// daemon check its sockets.
 func TestWatchThatOverflows(t *testing.T) {
 	noLeaks(t)
 	m := newMortal(t, wholeText)
@@ -38,12 +38,12 @@ func TestWatchThatOverflows(t *testing.T) {
 	if err := eventually(m.overflowed); err != nil {
 		t.Error(err)
 	}
-	m.kubeletStop() // which it only hears of by its watch
+	m.kubeletStop() // which only its watch can report
 	m.kubeletStart()
 	m.shows(diskResource, m.disks[0].id(), "Healthy")
 }
 
-// halt stops the daemon, as a debugger does, and returns once it has stopped.
+// halt stops the daemon like a debugger, and returns when it has stopped.
 func (m *mortal) halt() {
 	m.t.Helper()
 	m.must(m.cmd.Process.Signal(unix.SIGSTOP))
@@ -55,8 +55,8 @@ func (m *mortal) halt() {
 	}
 }
 
-// flood makes at least n events in the kubelet's directory that do not concern the daemon. A rename is two events. No two
-// of them are alike, because the kernel would merge those (inotify(7)).
+// flood causes at least n events in the kubelet's directory that do not concern the daemon. A rename is two events. All
+// events differ, because the kernel would merge equal ones (inotify(7)).
 func (m *mortal) flood(n int) {
 	m.t.Helper()
 	from, to := filepath.Join(m.setup.dir, ".flood-0"), filepath.Join(m.setup.dir, ".flood-1")
@@ -67,7 +67,7 @@ func (m *mortal) flood(n int) {
 	}
 }
 
-// overflowed returns an error if no queue has overflowed. The test proves nothing then.
+// overflowed returns an error if no queue has overflowed. In that case the test proves nothing.
 func (m *mortal) overflowed() error {
 	if strings.Contains(m.journal.String(), `msg="kubelet directory watch" err="fsnotify: queue or buffer overflow"`) {
 		return nil
@@ -75,7 +75,7 @@ func (m *mortal) overflowed() error {
 	return errors.New("nothing has overflowed")
 }
 
-// queueSize is how many events the queue of an inotify instance holds (inotify(7)).
+// queueSize returns the maximum number of events in an inotify queue (inotify(7)).
 func queueSize(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
@@ -89,7 +89,7 @@ func queueSize(t *testing.T) int {
 	return n
 }
 
-// connect returns an error that names the sockets without a server.
+// connect returns an error that lists the sockets without a server.
 func connect(sockets []string) error {
 	for _, name := range sockets {
 		conn, err := net.Dial("unix", name)

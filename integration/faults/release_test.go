@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestKilledAtEachStepOfARelease kills the daemon at each request to its helpers after a pod has gone. The next daemon
-// ends what was begun, and no pod gets the disk before. The test takes half a minute, which the daemon needs to be sure
-// that the pod has gone.
+// TestKilledAtEachStepOfARelease kills the daemon at each request to its helpers after a pod has ended. The next daemon
+// must finish the work, and no pod may get the disk before. The test takes half a minute, because the daemon needs that
+// time to be sure that the pod has ended.
 func TestKilledAtEachStepOfARelease(t *testing.T) {
 	noLeaks(t)
 	for _, op := range []string{"holders", "prepare", "probe"} {
@@ -29,7 +29,7 @@ func TestKilledAtEachStepOfARelease(t *testing.T) {
 	}
 }
 
-// dirty has a pod work with a disk and end.
+// dirty starts and ends a pod that works with a disk.
 func (m *mortal) dirty(uid string) *disk {
 	m.t.Helper()
 	m.shows(diskResource, m.disks[0].id(), "Healthy")
@@ -44,8 +44,7 @@ func (m *mortal) dirty(uid string) *disk {
 	return m.find(ids[0])
 }
 
-// awaitCleared waits until the daemon has died, starts it again, and waits until no disk has anything on it and all are
-// offered.
+// awaitCleared waits until the daemon has died, restarts it, and waits until all disks are blank and offered.
 func (m *mortal) awaitCleared() {
 	m.t.Helper()
 	m.await(func() error {
@@ -59,7 +58,7 @@ func (m *mortal) awaitCleared() {
 	m.await(m.cleared)
 }
 
-// await is eventually for what may take the daemon a while.
+// await is like eventually, for conditions that take the daemon longer.
 func (m *mortal) await(holds func() error) {
 	m.t.Helper()
 	for limit := time.Now().Add(3 * time.Minute); ; {
@@ -73,7 +72,7 @@ func (m *mortal) await(holds func() error) {
 	}
 }
 
-// cleared tells what is not as it should be in the end.
+// cleared returns the difference from the expected final state.
 func (m *mortal) cleared() error {
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
 		return fmt.Errorf("%w: %w", errNever, err)

@@ -26,8 +26,8 @@ var (
 	restarts = flag.Int("restarts", 20, "how often the kubelet is restarted")
 )
 
-// crowd is a source of many devices, in a tree of which the test moves a part away and back. A move is much faster than
-// to replace it.
+// crowd is a source of many devices. The test moves parts of its tree away and back. Moving a part is much faster than
+// replacing it.
 type crowd struct {
 	root    string
 	present []udev.Device
@@ -45,7 +45,7 @@ E: MINOR=%[2]d
 
 `
 
-// newCrowd makes n widgets of so many kinds, or of the kind without a number for 0.
+// newCrowd makes n widgets of the given number of kinds, or of the kind without a number for 0.
 func newCrowd(t *testing.T, n, kinds int) *crowd {
 	t.Helper()
 	var text strings.Builder
@@ -67,10 +67,10 @@ func newCrowd(t *testing.T, n, kinds int) *crowd {
 	return c
 }
 
-// Enumerate lists all. A look shows which of them are absent.
+// Enumerate returns all devices. Inspections show which of them are absent.
 func (c *crowd) Enumerate() ([]udev.Device, error) { return slices.Clone(c.present), nil }
 
-// toggle takes a device away, or puts it back.
+// toggle removes a device or puts it back.
 func (c *crowd) toggle(t *testing.T, n int, there bool) udev.Event {
 	t.Helper()
 	d := c.present[n]
@@ -85,7 +85,7 @@ func (c *crowd) toggle(t *testing.T, n int, there bool) udev.Event {
 	return udev.Event{Action: action, Device: d, Received: time.Now()}
 }
 
-// host is a daemon over a crowd.
+// crowded is a daemon with a crowd.
 type crowded struct {
 	t *testing.T
 	*crowd
@@ -128,7 +128,7 @@ func (h *crowded) boot() {
 	h.kubelet = k
 }
 
-// healthy counts the healthy devices of all resources. It reports ok when all are registered.
+// healthy returns the number of healthy devices of all resources. ok reports whether all resources are registered.
 func (h *crowded) healthy() (n int, ok bool) {
 	for resource := range maps.Values(h.setup.widgetKinds()) {
 		list := h.kubelet.view(resource)
@@ -144,7 +144,7 @@ func (h *crowded) healthy() (n int, ok bool) {
 	return n, true
 }
 
-// until waits until so many are healthy.
+// until waits for a number of healthy devices.
 func (h *crowded) until(want int) {
 	h.t.Helper()
 	if err := eventually(func() error {
@@ -160,8 +160,8 @@ func (h *crowded) until(want int) {
 	}
 }
 
-// TestManyDevices has thousands of devices, in one resource or in ten. Every change meets a kubelet that has just been
-// restarted, and a hundred restarts leave nothing behind.
+// TestManyDevices uses thousands of devices in one resource or in ten. Every change happens right after a kubelet
+// restart, and a hundred restarts must not leak anything.
 func TestManyDevices(t *testing.T) {
 	noLeaks(t)
 	for _, kinds := range []int{0, 10} {
@@ -185,9 +185,8 @@ func TestManyDevices(t *testing.T) {
 	}
 }
 
-// alone counts the resources in use while there is no kubelet, once that does not change any more. With one, a busy
-// machine may have two streams of a resource, because the daemon registers again when a stream is not opened within a
-// second.
+// alone returns the resources in use without a kubelet, when they no longer change. With a kubelet, a busy machine may
+// have two streams of a resource, because the daemon registers again if a stream is not opened within a second.
 func (h *crowded) alone() (last resources) {
 	h.t.Helper()
 	h.kubelet.stop()
@@ -202,7 +201,7 @@ func (h *crowded) alone() (last resources) {
 	return last
 }
 
-// restart restarts the kubelet while a device goes, and has it come back once the kubelet knows.
+// restart restarts the kubelet while a device is removed, and puts the device back when the kubelet has noticed.
 func (h *crowded) restart(source *hints, n int) {
 	h.t.Helper()
 	n %= len(h.present)

@@ -34,19 +34,19 @@ var (
 	seed      = flag.Uint64("seed", 0, "the seed of the first one; play one again with -sequences 1 -seed N")
 )
 
-// players is how many sequences run at once. They wait more than they compute.
+// players is the number of sequences that run at the same time. They mostly wait.
 const players = 8
 
-// TestSequences plays random sequences of events on a node. After each step it looks for a broken guarantee. These are a
-// device with two pods, a held ID out of the list, an unhealthy device that is listed as healthy, hardware that is not
-// offered, a crash of the kubelet, and a disk with the data of another pod.
+// TestSequences plays random sequences of events on a node. After each step it checks the guarantees. Violations are a
+// device with two pods, a held ID that leaves the list, an unhealthy device that is listed as healthy, hardware that is
+// not offered, a crash of the kubelet, and a disk with the data of another pod.
 func TestSequences(t *testing.T) { playAll(t, false) }
 
 // TestSequencesOfBundles does the same on a node that offers a widget and one or two disks as one device.
 func TestSequencesOfBundles(t *testing.T) { playAll(t, true) }
 
 func playAll(t *testing.T, bundled bool) {
-	noLeaks(t) // of all of them, which are over by then
+	noLeaks(t) // for all sequences, which have ended by then
 	began, done, given, waits := time.Now(), atomic.Int64{}, atomic.Int64{}, lags{}
 	var playing sync.WaitGroup
 	next := make(chan uint64)
@@ -84,35 +84,36 @@ func playAll(t *testing.T, bundled bool) {
 }
 
 const (
-	// soon is how long after a change the offer is to be the hardware, once all is quiet.
+	// soon is the time after a change in which the device list must match the hardware when all is quiet.
 	soon = time.Second
-	// manySteps is how many steps a percentile needs. A busy machine is late now and then, and that is no defect.
+	// manySteps is the number of steps that a percentile needs. A busy machine is sometimes late, which is not an
+	// error.
 	manySteps = 10_000
 )
 
-// TestSequenceIsPlayedAgain checks that the seed alone decides the events of the hardware and of both sides. The devices
-// of each pod depend on the order of the goroutines as well.
+// TestSequenceIsPlayedAgain checks that the seed alone determines the events of the hardware and of both sides. The
+// devices of each pod also depend on the order of goroutines.
 func TestSequenceIsPlayedAgain(t *testing.T) {
 	for n := range uint64(4) {
-		n += 33 // in which widgets are unplugged while there is more than one
+		n += 33 // a seed with several widgets that are unplugged
 		var said [2][]string
 		for k := range said {
 			t.Run(fmt.Sprintf("seed=%d", n), func(t *testing.T) {
 				s := newSequence(t, n, false)
 				s.lags = &lags{}
 				s.play()
-				steps := s.said[:len(s.said)-1] // the last is the end
+				steps := s.said[:len(s.said)-1] // the last step is the end
 				said[k] = slices.DeleteFunc(steps, func(step string) bool { return strings.Contains(step, "pod") })
 			})
 		}
-		most := min(len(said[0]), len(said[1])) // a step for which there is no pod is none
+		most := min(len(said[0]), len(said[1])) // a step without a pod for it does nothing
 		if most == 0 || !slices.Equal(said[0][:most], said[1][:most]) {
 			t.Errorf("seed %d:\n%s\nand then\n%s", n, strings.Join(said[0], "\n"), strings.Join(said[1], "\n"))
 		}
 	}
 }
 
-// lags are how long it took after each step until the offer was the hardware. Safe for concurrent use.
+// lags are the times after each step until the device list matched the hardware. Safe for concurrent use.
 type lags struct {
 	mu  sync.Mutex
 	all []time.Duration
@@ -124,7 +125,7 @@ func (l *lags) add(d time.Duration) {
 	l.all = append(l.all, d)
 }
 
-// at returns a percentile, and the number of measurements, which may be 0.
+// at returns a percentile and the number of measurements, which may be 0.
 func (l *lags) at(percent int) (lag time.Duration, of int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +136,7 @@ func (l *lags) at(percent int) (lag time.Duration, of int) {
 	return all[(len(all)-1)*percent/100].Round(10 * time.Microsecond), len(all)
 }
 
-// String is their median, their 99th percentile and the longest.
+// String returns the median, the 99th percentile and the maximum.
 func (l *lags) String() string {
 	p50, _ := l.at(50)
 	p99, _ := l.at(99)
@@ -146,31 +147,31 @@ func (l *lags) String() string {
 // pod is a pod with one container.
 type pod struct {
 	uid, resource string
-	ids           []string          // by which the kubelet knows what it has
-	devices       []string          // the same, or the members of its bundles
-	things        map[string]string // the nodes that it was given and may open until it ends, with the IDs of the devices behind them
+	ids           []string          // the IDs by which the kubelet knows its devices
+	devices       []string          // the same devices, or the members of its bundles
+	things        map[string]string // the nodes that it got and may open until it ends, with the IDs of the devices behind them
 	started       bool
 }
 
-// sequence is a node to which things happen.
+// sequence is a node with its history of random steps.
 type sequence struct {
 	t       *testing.T
 	seed    uint64
-	random  *rand.Rand // of this step
+	random  *rand.Rand // for the current step
 	setup   setup
 	machine *udevtest.Machine
 	*hardware
-	kubelet *kubelet // nil while it is not running
-	parts   *parts   // nil while the daemon is not running
+	kubelet *kubelet // nil while it does not run
+	parts   *parts   // nil while the daemon does not run
 	journal journal
-	said    []string // the steps
+	said    []string // descriptions of the steps
 	lags    *lags
 
-	podsMu  sync.Mutex // the kubelet asks for them
+	podsMu  sync.Mutex // also used by the kubelet
 	pods    []*pod
 	count   int
-	bundles int // given to pods
-	// slow are devices that only the checkpoint has named. Minutes may pass until they count as free.
+	bundles int // number of bundles given to pods
+	// slow are devices that only the checkpoint has named. It may take minutes until they count as free.
 	slow map[string]bool
 }
 
@@ -181,7 +182,7 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 	for n := range 4 {
 		s.disks = append(s.disks, &disk{serial: fmt.Sprintf("%032x", n+1)})
 	}
-	if bundled { // else there is hardly ever one
+	if bundled { // otherwise there is hardly ever one
 		for n, d := range s.disks {
 			s.widgets[fmt.Sprintf("widget%d", n)] = fmt.Sprintf("W%d", n)
 			s.plug(d, n+1)
@@ -208,7 +209,7 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 	return s
 }
 
-// cares are the ways in which a resource of disks may be looked after.
+// cares are the possible settings for a resource of disks.
 var cares = []turnover.Care{
 	{Method: turnover.None, Scrub: turnover.None, AtStart: true},
 	{Method: turnover.Auto, Scrub: turnover.None, AtStart: true},
@@ -229,8 +230,8 @@ func (s *sequence) say(format string, args ...any) {
 	s.setup.log.Info("STEP " + s.said[len(s.said)-1])
 }
 
-// play plays the whole sequence. Both sides start in any order, things happen, and in the end all pods go and all that is
-// left is healthy.
+// play plays the whole sequence. Both sides start in any order and random steps follow. In the end all pods end, and
+// all remaining devices must be healthy.
 func (s *sequence) play() {
 	starts := []func(){s.daemonStart, s.kubeletStart}
 	s.random.Shuffle(len(starts), func(i, j int) { starts[i], starts[j] = starts[j], starts[i] })
@@ -238,7 +239,7 @@ func (s *sequence) play() {
 		start()
 	}
 	for n := uint64(1); len(s.said) < *steps; n++ {
-		s.random = rand.New(rand.NewPCG(s.seed, n)) // independent of the draws in the steps before
+		s.random = rand.New(rand.NewPCG(s.seed, n)) // independent of the random numbers of earlier steps
 		s.step()
 		quiet := time.Now()
 		s.must(eventually(s.check))
@@ -251,7 +252,7 @@ func (s *sequence) play() {
 	s.must(eventually(s.check))
 }
 
-// step is one of the things that happen, by their weights.
+// step makes one random step.
 func (s *sequence) step() {
 	all := []struct {
 		weight int
@@ -296,7 +297,7 @@ func (s *sequence) step() {
 	}
 }
 
-// pick returns one of the disks that are as wanted, or nil.
+// pick returns a random disk that meets a condition, or nil.
 func (s *sequence) pick(wanted func(*disk) bool) *disk {
 	var all []*disk
 	for _, d := range s.disks {
@@ -321,7 +322,7 @@ func (s *sequence) free() int {
 	}
 }
 
-// apply makes the hardware known, or only has it there.
+// apply publishes the hardware, or only changes it.
 func (s *sequence) apply() { s.machine.Apply(s.text()) }
 
 func (s *sequence) stepPlug() {
@@ -353,16 +354,16 @@ func (s *sequence) stepUnplug() {
 	s.apply()
 }
 
-// unplugWidget unplugs any widget, if there is one.
+// unplugWidget unplugs a random widget, if there is one.
 func (s *sequence) unplugWidget() {
-	if names := slices.Sorted(maps.Keys(s.widgets)); len(names) > 0 { // the order of a map is another each time
+	if names := slices.Sorted(maps.Keys(s.widgets)); len(names) > 0 { // the order of a map varies
 		name := names[s.random.IntN(len(names))]
 		s.say("unplug %s", name)
 		delete(s.widgets, name)
 	}
 }
 
-// stepSick makes a disk sick, but none so often that it is not trusted any more for minutes.
+// stepSick makes a disk unhealthy, but not so often that it is distrusted for minutes.
 func (s *sequence) stepSick() {
 	if d := s.pick(func(d *disk) bool { return plugged(d) && !d.sick && d.falls < 3 }); d != nil {
 		s.say("%s is sick", d.serial[30:])
@@ -379,7 +380,7 @@ func (s *sequence) stepWell() {
 	}
 }
 
-// podList returns the pods that are there.
+// podList returns the current pods.
 func (s *sequence) podList() []*pod {
 	s.podsMu.Lock()
 	defer s.podsMu.Unlock()
@@ -394,7 +395,7 @@ func (s *sequence) uids() []string {
 	return all
 }
 
-// admit tries to admit a pod and reports whether it has its devices.
+// admit tries to admit a pod, and reports whether it got its devices.
 func (s *sequence) admit(resource string, n int) bool {
 	s.count++
 	p := &pod{uid: fmt.Sprintf("pod%d", s.count), resource: resource}
@@ -471,14 +472,14 @@ func (s *sequence) stepReload() {
 	}
 }
 
-// stepStart starts the container of a pod, perhaps again.
+// stepStart starts the container of a pod, possibly again.
 func (s *sequence) stepStart() {
 	pods := s.podList()
 	if len(pods) == 0 {
 		return
 	}
 	p := pods[s.random.IntN(len(pods))]
-	s.end(p.uid) // the one before has ended
+	s.end(p.uid) // the previous container has ended
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	err := s.kubelet.start(ctx, p.resource, p.ids)
@@ -496,14 +497,15 @@ func (s *sequence) stepRelease() {
 	}
 }
 
-// release ends a pod. Neither side is notified.
+// release ends a pod. It notifies neither side.
 func (s *sequence) release(p *pod) {
 	s.say("%s ends", p.uid)
 	s.end(p.uid)
 	s.forget(p)
 }
 
-// settlePods has the daemon ask until it knows that what no pod has is free, and waits until it is cleared.
+// settlePods makes the daemon query the kubelet until it knows which devices are free, and waits until these are
+// cleared.
 func (s *sequence) settlePods() {
 	s.say("the kubelet is asked")
 	s.must(eventually(func() error {
@@ -515,7 +517,7 @@ func (s *sequence) settlePods() {
 	}))
 }
 
-// unsettled tells what is not known to be free yet though it is, or has not been cleared.
+// unsettled returns an error if a free device does not count as free yet, or is not cleared.
 func (s *sequence) unsettled() error {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for _, offer := range snapshot.Offers {
@@ -536,12 +538,12 @@ func (s *sequence) unsettled() error {
 	return nil
 }
 
-// holds reports whether a pod has a device.
+// holds reports whether any pod has a device.
 func (s *sequence) holds(id string) bool {
 	return slices.ContainsFunc(s.podList(), func(p *pod) bool { return p.has(id) })
 }
 
-// podHas reports whether a certain pod has a device.
+// podHas reports whether the given pod has a device.
 func (s *sequence) podHas(uid, id string) bool {
 	return slices.ContainsFunc(s.podList(), func(p *pod) bool { return p.uid == uid && p.has(id) })
 }
@@ -551,7 +553,7 @@ func (p *pod) has(id string) bool {
 	return slices.ContainsFunc(slices.Concat(p.ids, p.devices), func(held string) bool { return held == id || strings.HasPrefix(held, id+"::") })
 }
 
-// stepUnplugDuringAllocate has a disk go at some moment of an admission.
+// stepUnplugDuringAllocate removes a disk at a random moment of an admission.
 func (s *sequence) stepUnplugDuringAllocate() {
 	d := s.pick(plugged)
 	if d == nil {
@@ -570,7 +572,7 @@ func (s *sequence) stepUnplugDuringAllocate() {
 	s.unplug(d)
 }
 
-// stepMove has a disk in another slot from one moment to the next.
+// stepMove moves a disk to another slot in a moment.
 func (s *sequence) stepMove() {
 	if d := s.pick(plugged); d != nil {
 		s.unplug(d)
@@ -580,7 +582,7 @@ func (s *sequence) stepMove() {
 	}
 }
 
-// stepLostEvents changes hardware of which no event tells, but that events were lost.
+// stepLostEvents changes hardware without events, except for the report that events were lost.
 func (s *sequence) stepLostEvents() {
 	s.say("events are lost")
 	if d := s.pick(plugged); d != nil {
@@ -593,7 +595,7 @@ func (s *sequence) stepLostEvents() {
 	s.machine.Send(udev.Event{Action: udev.Overflow})
 }
 
-// stepFlood sends events of nothing that has changed.
+// stepFlood sends events without any change.
 func (s *sequence) stepFlood() {
 	s.say("a flood of events")
 	devices, err := s.machine.Enumerate()
@@ -605,7 +607,7 @@ func (s *sequence) stepFlood() {
 	}
 }
 
-// stepEraseFails has a disk that does not let itself be erased any more, or does again.
+// stepEraseFails makes the erasure of a disk fail, or succeed again.
 func (s *sequence) stepEraseFails() {
 	if d := s.pick(func(*disk) bool { return true }); d != nil {
 		s.mu.Lock()
@@ -664,8 +666,9 @@ func (s *sequence) stepDaemonRestart() {
 	s.daemonStart()
 }
 
-// stepDaemonCrash restarts the daemon, which has only the state on disk when it stopped. If a disk came and was given to
-// a pod at that moment, there may be no state. The kubelet alone knows of the disk then, and not of its content.
+// stepDaemonCrash restarts the daemon with the state that was on disk when it stopped. If a disk appeared and was given
+// to a pod at that moment, there may be no state. Then only the kubelet knows about the disk, but not about its
+// content.
 func (s *sequence) stepDaemonCrash() {
 	s.say("the daemon crashes")
 	file := filepath.Join(s.setup.state, "state.json")
@@ -703,7 +706,7 @@ func (s *sequence) stepBothRestart() {
 	s.kubeletStart()
 }
 
-// check looks for what must never be, and whether the offer is the hardware yet.
+// check checks for forbidden states, and whether the device list already matches the hardware.
 func (s *sequence) check() error {
 	if err := errors.Join(s.kubelet.failure(), s.failure(), s.shared()); err != nil {
 		return fmt.Errorf("%w: %w", errNever, err)
@@ -729,7 +732,7 @@ func (s *sequence) check() error {
 	return errors.Join(s.checkWidgets(widgets), s.checkPlaces())
 }
 
-// checkBundles compares the bundles that are offered with the devices that are there. The caller holds mu.
+// checkBundles compares the offered bundles with the existing devices. The caller holds mu.
 func (s *sequence) checkBundles() error {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	in := make(map[string]string)
@@ -767,7 +770,8 @@ func (s *sequence) checkBundles() error {
 	return nil
 }
 
-// opened reports whether a place has had another device, which a pod still holds. That pod can open the device that is there now.
+// opened reports whether another device was at this place before, and a pod still holds it. The pod can open the
+// device that is there now.
 func (s *sequence) opened(place, id string) bool {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for other := range s.were[place] {
@@ -778,7 +782,7 @@ func (s *sequence) opened(place, id string) bool {
 	return false
 }
 
-// checkWidgets compares the widgets that are offered with those that are there.
+// checkWidgets compares the offered widgets with the existing ones.
 func (s *sequence) checkWidgets(list map[string]string) error {
 	serials, opened := make(map[string]bool), 0
 	for name, serial := range s.widgets {
@@ -804,8 +808,8 @@ func (s *sequence) checkWidgets(list map[string]string) error {
 	return nil
 }
 
-// checkPlaces compares the known place of each offered device with its actual one. An ID stays when its device moves. The
-// caller holds mu.
+// checkPlaces compares the known place of each offered device with its actual place. A device keeps its ID when it
+// moves. The caller holds mu.
 func (s *sequence) checkPlaces() error {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for _, offer := range snapshot.Offers {
@@ -820,7 +824,8 @@ func (s *sequence) checkPlaces() error {
 	return nil
 }
 
-// shared tells of an ID that two pods have, and of a device whose nodes more of them were given than may share it.
+// shared returns an error for an ID that two pods have, and for a device whose nodes are given to more pods than
+// allowed.
 func (s *sequence) shared() error {
 	had, owners, opens := make(map[string]string), make(map[string][]string), make(map[string]string)
 	for _, p := range s.podList() {
@@ -846,7 +851,7 @@ func (s *sequence) shared() error {
 	return nil
 }
 
-// most is how many pods may have a device at once.
+// most returns the maximum number of pods that may have a device.
 func (s *sequence) most(id string) int {
 	if s.find(id) == nil { // a widget
 		return s.setup.shares

@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/integration/exchangetest"
 )
 
-// TestImpostor puts each impostor at each helper's socket. No container starts with a disk that was not cleared, or whose
-// users are unknown. Everything else goes on. Once the helper is there, all recovers.
+// TestImpostor replaces each helper's socket by each impostor. No container may start with a disk that was not cleared,
+// or whose users are unknown. Everything else must continue. When the helper is back, everything must recover.
 func TestImpostor(t *testing.T) {
 	noLeaks(t)
 	for _, how := range []string{"nobody", "silent", "random", "other", "closes"} {
@@ -39,8 +39,8 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// impostor is at a socket in the place of a helper until the test restores it. There is no listener, one that accepts and
-// is silent, one that answers random bytes, one that gives a valid answer to another request, or one that hangs up.
+// impostor serves a socket instead of a helper until the test restores the helper. It does not listen, accepts and
+// stays silent, answers with random bytes, gives a valid answer to another request, or hangs up.
 type impostor struct {
 	how, which string
 	mended     context.Context
@@ -48,7 +48,7 @@ type impostor struct {
 	helper     device.Touch
 }
 
-// between returns hands of which one function goes over the socket, as the daemon does it.
+// between returns helpers of which one function uses the socket, like in the daemon.
 func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 	t.Helper()
 	i.helper = h
@@ -67,8 +67,8 @@ func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 	return h
 }
 
-// holders asks which processes have disks open by their numbers. Their nodes are not on this machine, where the daemon
-// would look.
+// holders requests which processes have disks open, by device number. The nodes of the disks do not exist on this
+// machine, where the daemon would look for them.
 func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {
 	client := cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: i.file}}
 	answer, err := client.Holders(ctx, []cgroup.Number{{Block: true, Major: 259, Minor: 1}})
@@ -78,7 +78,7 @@ func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Ho
 	return all, err
 }
 
-// listen serves the socket until the test is over, each connection by itself, as the service manager has it done.
+// listen serves the socket until the test ends, and each connection separately, like the service manager.
 func (i *impostor) listen(t *testing.T) {
 	t.Helper()
 	name := i.file
@@ -88,7 +88,7 @@ func (i *impostor) listen(t *testing.T) {
 	exchangetest.Listen(t, name, i.serve)
 }
 
-// appear puts the socket where it belongs.
+// appear moves the socket to its place.
 func (i *impostor) appear(t *testing.T) {
 	if i.how != "nobody" {
 		return
@@ -107,7 +107,7 @@ func (i *impostor) serve(fd int) {
 	request := make([]byte, exchange.MessageSize)
 	n, err := unix.Read(fd, request)
 	if err != nil || n == 0 {
-		return // the daemon does not wait any more
+		return // the daemon no longer waits
 	}
 	var answer []byte
 	switch {
@@ -122,13 +122,13 @@ func (i *impostor) serve(fd int) {
 	default:
 		answer = i.other()
 	}
-	_, _ = unix.Write(fd, answer) // the daemon may not wait for it any more
+	_, _ = unix.Write(fd, answer) // the daemon may no longer wait
 }
 
-// other is what would do for another request.
+// other returns a valid answer to another request.
 func (i *impostor) other() []byte {
 	switch i.which {
-	case "holders": // of the node of a disk that a process has open
+	case "holders": // for the node of a disk that a process has open
 		return []byte(`{"holders":[{"pid":7,"comm":"dd","node":"b 8:0"}]}`)
 	case "probe":
 		return reset.Answer{Result: reset.OK, Done: "erased"}.Encode()
@@ -136,7 +136,7 @@ func (i *impostor) other() []byte {
 	return reset.Answer{Result: reset.OK}.Encode() // the disk is empty
 }
 
-// answer is what the helper answers.
+// answer returns the helper's answer.
 func (i *impostor) answer(message []byte) []byte {
 	if i.which == "holders" {
 		all, _ := i.helper.Holders(context.Background(), []string{"/dev/nvme1n1"}) // never fails

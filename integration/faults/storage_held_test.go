@@ -15,8 +15,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// TestStateLostWhileHeld makes all saves fail, while a pod works with a disk that has to be erased after it. The pod goes
-// on. The next one gets the disk only erased and once that can be saved, also if the daemon dies in between.
+// TestStateLostWhileHeld makes all saves fail while a pod works with a disk that must be erased afterwards. The pod
+// must be able to continue. The next pod may get the disk only after it was erased and this was saved, even if the
+// daemon dies in between.
 func TestStateLostWhileHeld(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -34,7 +35,7 @@ func TestStateLostWhileHeld(t *testing.T) {
 				m.boot()
 				ids := m.working("p1")
 				v.spoil(state)
-				m.goesOnWith("p1", ids) // for which nothing has to be kept that is not
+				m.goesOnWith("p1", ids) // this needs no unsaved state
 				next(m)
 				m.has("p1", ids)
 				m.release(m.podList()[0])
@@ -51,8 +52,8 @@ func TestStateLostWhileHeld(t *testing.T) {
 	}
 }
 
-// TestOfferedAgainIsNobodys checks that a disk that was erased after its pod is offered once that is saved, not before.
-// Data that its owner writes to it then does not count as the pod's, should the daemon die at that very moment.
+// TestOfferedAgainIsNobodys checks that a disk that was erased after its pod is offered only after this was saved. Data
+// that its owner writes to it then must not count as the pod's, even if the daemon dies at that moment.
 func TestOfferedAgainIsNobodys(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -82,7 +83,7 @@ func TestOfferedAgainIsNobodys(t *testing.T) {
 	}
 }
 
-// hostData is the data that the host, and no pod, has written to a disk.
+// hostData is data that the host, and not a pod, has written to a disk.
 const hostData = "what the host keeps"
 
 func (m *mortal) hostWrites(id string) {
@@ -91,7 +92,7 @@ func (m *mortal) hostWrites(id string) {
 	m.find(id).content = hostData
 }
 
-// leftAlone returns an error if the host has not written to a disk, or if the daemon offers it all the same.
+// leftAlone returns an error if the daemon has erased data of the host, or offers the disk.
 func (m *mortal) leftAlone(id string) error {
 	content, err := m.says(id, "unproven: "+hostData)
 	if content != hostData {
@@ -100,7 +101,7 @@ func (m *mortal) leftAlone(id string) error {
 	return err
 }
 
-// waitsToBeKept returns an error unless a disk is erased and waits until that is saved.
+// waitsToBeKept returns an error unless a disk was erased and waits until this is saved.
 func (m *mortal) waitsToBeKept(id string) error {
 	content, err := m.says(id, "could be forgotten")
 	if err == nil && content != "" {
@@ -109,7 +110,7 @@ func (m *mortal) waitsToBeKept(id string) error {
 	return err
 }
 
-// says returns the content of a disk, and an error if the daemon does not give that reason for not offering it.
+// says returns the content of a disk, and an error unless the daemon gives that reason for not offering it.
 func (m *mortal) says(id, reason string) (content string, err error) {
 	var d api.Device
 	socket := filepath.Join(m.dir, "run", "control.sock")
@@ -122,7 +123,7 @@ func (m *mortal) says(id, reason string) (content string, err error) {
 	return m.find(id).content, err
 }
 
-// working has a new pod work with a disk, once one is fit.
+// working makes a new pod work with a disk, when one is available.
 func (m *mortal) working(uid string) (ids []string) {
 	m.t.Helper()
 	m.shows(diskResource, m.disks[0].id(), "Healthy")
@@ -131,7 +132,7 @@ func (m *mortal) working(uid string) (ids []string) {
 	return p.ids
 }
 
-// starts gives a pod a disk and starts a container of it, which works with it. Without a disk, the pod does not count.
+// starts gives a pod a disk and starts a container that works with it. A pod without a disk does not count.
 func (m *mortal) starts(p *pod) error {
 	m.remember(p)
 	ids, _, err := m.kubelet.allocate(m.t.Context(), p.uid, p.resource, 1, func([]string) {})
@@ -149,7 +150,7 @@ func (m *mortal) starts(p *pod) error {
 }
 
 // listed waits until the daemon has seen a pod in the kubelet's list. A pod that ends before, with a disk that another
-// has just left, may count as present for a while.
+// pod has just left, may count as present for a while.
 func (m *mortal) listed(uid string) {
 	m.t.Helper()
 	m.await(func() error {
@@ -160,7 +161,7 @@ func (m *mortal) listed(uid string) {
 	})
 }
 
-// goesOnWith makes sure that a pod still has its disks, by starting its next container.
+// goesOnWith checks that a pod still has its disks, by starting its next container.
 func (m *mortal) goesOnWith(uid string, ids []string) {
 	m.t.Helper()
 	m.has(uid, ids)
@@ -171,7 +172,7 @@ func (m *mortal) goesOnWith(uid string, ids []string) {
 	m.work(uid, ids)
 }
 
-// has makes sure that a pod has what it has written.
+// has checks that a pod's disks contain the data that it has written.
 func (m *mortal) has(uid string, ids []string) {
 	m.t.Helper()
 	m.mu.Lock()
@@ -183,7 +184,7 @@ func (m *mortal) has(uid string, ids []string) {
 	}
 }
 
-// refused makes sure that no container of a new pod starts with any disk, since what it leaves could be forgotten.
+// refused checks that no container of a new pod starts with any disk, because its data could be forgotten.
 func (m *mortal) refused(uid string) {
 	m.t.Helper()
 	m.await(func() error {
@@ -194,7 +195,7 @@ func (m *mortal) refused(uid string) {
 		case strings.Contains(err.Error(), "could be forgotten"):
 			return nil
 		}
-		return err // none is fit just now
+		return err // none is available at the moment
 	})
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
 		m.t.Error(err)

@@ -20,13 +20,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// volume is a file system of a few pages.
+// volume is a file system with a few pages.
 type volume struct {
 	t   *testing.T
 	dir string
 }
 
-// mount makes it at a directory, which is made too.
+// mount creates a volume at a directory, which it also creates.
 func mount(t *testing.T, dir string) volume {
 	t.Helper()
 	err := os.MkdirAll(dir, 0o755)
@@ -40,12 +40,12 @@ func mount(t *testing.T, dir string) volume {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
-		_ = unix.Unmount(dir, unix.MNT_DETACH) // a second one is there if it was protected to the end
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // a protected volume has a second mount
 	})
 	return volume{t, dir}
 }
 
-// fill leaves no room on it, and free makes some again.
+// fill uses all free space of the volume, and free releases some.
 func (v volume) fill() {
 	v.t.Helper()
 	err := os.WriteFile(filepath.Join(v.dir, "filler"), make([]byte, 64<<10), 0o600)
@@ -61,8 +61,8 @@ func (v volume) free() {
 	}
 }
 
-// protect makes it read-only, and unprotect writable again. Both put a mount over it, since a file may be open for
-// writing.
+// protect makes the volume read-only, and unprotect makes it writable again. Both use a second mount, because a file
+// may be open for writing.
 func (v volume) protect() {
 	v.t.Helper()
 	err := unix.Mount(v.dir, v.dir, "", unix.MS_BIND, "")
@@ -81,7 +81,7 @@ func (v volume) unprotect() {
 	}
 }
 
-// whole is a whole daemon over a recording, with the paths of the configuration in a directory.
+// whole is a complete daemon with recorded hardware, whose configured paths are in one directory.
 type whole struct {
 	*sequence
 	dir string
@@ -136,7 +136,7 @@ when = "both"
 timeout = "10s"
 `
 
-// run starts the daemon. The channel done gets its result.
+// run starts the daemon. The channel receives its result.
 func (w *whole) run() (done <-chan error) {
 	w.t.Helper()
 	file := filepath.Join(w.dir, "metalplug.toml")
@@ -159,14 +159,14 @@ func (w *whole) run() (done <-chan error) {
 	return ended
 }
 
-// offered waits until both devices are.
+// offered waits until both devices are offered.
 func (w *whole) offered() {
 	w.t.Helper()
 	w.shows(diskResource, w.disks[0].id(), pluginapi.Healthy)
 	w.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
 }
 
-// trouble makes a volume useless, and useful again.
+// trouble makes a volume unusable, and usable again.
 type trouble struct{ spoil, mend func(volume) }
 
 var spoils = map[string]trouble{
@@ -174,7 +174,7 @@ var spoils = map[string]trouble{
 	"read-only": {volume.protect, volume.unprotect},
 }
 
-// TestStateThatCannotBeKept checks that the daemon keeps its promises, but starts no container with a disk whose later
+// TestStateThatCannotBeKept checks that the daemon keeps its promises, and starts no container with a disk whose later
 // erasure could be forgotten.
 func TestStateThatCannotBeKept(t *testing.T) {
 	needRoot(t)
@@ -224,8 +224,7 @@ func (w *whole) tells(file string) {
 	}
 }
 
-// TestRunThatCannotBeWritten checks that the daemon serves the devices without the control socket, and that the log says
-// so.
+// TestRunThatCannotBeWritten checks that the daemon offers the devices without the control socket, and logs that.
 func TestRunThatCannotBeWritten(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -240,15 +239,15 @@ func TestRunThatCannotBeWritten(t *testing.T) {
 				t.Error(err)
 			}
 			const said = `level=ERROR msg="control socket not served"`
-			if log := w.journal.String(); strings.Contains(log, said) != (how == "read-only") { // a socket needs no room
+			if log := w.journal.String(); strings.Contains(log, said) != (how == "read-only") { // a socket needs no space
 				t.Errorf("the log has %q, or not:\n%s", said, log)
 			}
 		})
 	}
 }
 
-// TestSpecsThatCannotBeWritten checks that devices that are injected by a CDI name are not offered, and that all others
-// are. Once there is room, the names are there.
+// TestSpecsThatCannotBeWritten checks that devices with inject = "cdi" are not offered, and that all others are. When
+// there is space again, the specs are written.
 func TestSpecsThatCannotBeWritten(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// hints is a crowd of which the test sends the events.
+// hints is a crowd whose events the test sends.
 type hints struct {
 	*crowd
 	mu    sync.Mutex
@@ -43,7 +43,7 @@ func (h *hints) send(e udev.Event) {
 	}
 }
 
-// Listen sends the events on.
+// Listen forwards the events.
 func (h *hints) Listen(ctx context.Context, events chan<- udev.Event) error {
 	for {
 		h.mu.Lock()
@@ -65,16 +65,16 @@ func (h *hints) Listen(ctx context.Context, events chan<- udev.Event) error {
 	}
 }
 
-// wired is a crowd whose events come over a real event socket, in a network namespace of its own, where the test is
+// wired is a crowd whose events arrive on a real event socket in its own network namespace, where the test acts as
 // udevd.
 type wired struct {
 	*crowd
 	*udev.Monitor
-	socket int // we send
+	socket int // for sending
 	thread chan func()
 }
 
-// needRoot ends a test that needs uid 0.
+// needRoot skips or fails a test that needs uid 0.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -82,13 +82,13 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// newWired opens the socket with a receive buffer of so many bytes.
+// newWired opens the socket with a receive buffer of the given size.
 func newWired(t *testing.T, c *crowd, buffer int) *wired {
 	t.Helper()
 	w := &wired{crowd: c, thread: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked, because it ends with the namespace
+		runtime.LockOSThread() // never unlocked, because the thread ends with the namespace
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			err = w.open(buffer)
@@ -129,15 +129,15 @@ func (w *wired) open(buffer int) error {
 	return err
 }
 
-// send sends events as udevd does, one after the other without a pause.
+// send sends events like udevd, one after the other without a pause.
 func (w *wired) send(events []udev.Event) (err error) {
 	done := make(chan struct{})
 	w.thread <- func() {
 		defer close(done)
 		to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << 1}
 		for _, e := range events {
-			// The message also goes to the kernel, which does not listen, and to a full buffer. Neither is an error of
-			// the test.
+			// The message also goes to the kernel, which does not listen, and may meet a full buffer. Neither is an
+			// error of the test.
 			if e := unix.Sendto(w.socket, message(e), 0, to); e != nil && !errors.Is(e, unix.ECONNREFUSED) && !errors.Is(e, unix.ENOBUFS) {
 				err = errors.Join(err, fmt.Errorf("send an event: %w", e))
 			}
@@ -147,8 +147,8 @@ func (w *wired) send(events []udev.Event) (err error) {
 	return err
 }
 
-// message is an event as udevd sends it. It has struct monitor_netlink_header of systemd's
-// src/libsystemd/sd-device/device-monitor.c, and then the properties.
+// message encodes an event as udevd sends it. It consists of struct monitor_netlink_header of systemd's
+// src/libsystemd/sd-device/device-monitor.c, followed by the properties.
 func message(e udev.Event) []byte {
 	const head = 40
 	body := fmt.Sprintf("ACTION=%s\x00DEVPATH=%s\x00SEQNUM=1\x00", e.Action, strings.TrimPrefix(e.Device.SysPath, "/sys"))
@@ -164,8 +164,8 @@ func message(e udev.Event) []byte {
 	return append(message, body...)
 }
 
-// TestStorm sends hundreds of times as many events as the buffers hold, of devices that come and go. They end in the
-// state of a daemon that has just been started.
+// TestStorm sends hundreds of times as many events as the buffers can hold, for devices that are added and removed. The
+// final state must be that of a newly started daemon.
 func TestStorm(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -174,7 +174,7 @@ func TestStorm(t *testing.T) {
 	h := newCrowded(t, w, c, 0)
 	h.until(*devices)
 	sent := 0
-	for round := range 3 { // away, back, and every second away again
+	for round := range 3 { // all away, all back, and every second one away again
 		var events []udev.Event
 		for n := range c.present {
 			if round < 2 || n%2 == 0 {
@@ -186,7 +186,7 @@ func TestStorm(t *testing.T) {
 		}
 		sent += len(events)
 	}
-	if err := eventually(func() error { return c.half(h.offer()) }); err != nil { // before, as many of which some are others may be healthy
+	if err := eventually(func() error { return c.half(h.offer()) }); err != nil { // before that, the same number of other devices may be healthy
 		t.Fatal(err)
 	}
 	h.until(*devices / 2)
@@ -199,7 +199,7 @@ func TestStorm(t *testing.T) {
 	if err := h.parts.stop(); err != nil {
 		t.Fatal(err)
 	}
-	h.setup.source, h.setup.state = newHints(c), h.setup.state+"2" // nothing is known from before
+	h.setup.source, h.setup.state = newHints(c), h.setup.state+"2" // without any earlier state
 	cold, err := h.setup.run()
 	if err != nil {
 		t.Fatal(err)
@@ -210,14 +210,14 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// received is how many messages have come.
+// received returns the number of received messages.
 func (k *kubelet) received() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.lists
 }
 
-// half returns an error unless every second device is offered, and healthy.
+// half returns an error unless exactly every second device is offered and healthy.
 func (c *crowd) half(offer map[string]bool) error {
 	there := make(map[string]bool)
 	for n := 1; n < len(c.present); n += 2 {
@@ -234,7 +234,7 @@ func (c *crowd) half(offer map[string]bool) error {
 	return nil
 }
 
-// offer is the health of the devices that are there, by ID.
+// offer returns the health of the present devices by ID.
 func (h *crowded) offer() map[string]bool {
 	offer := make(map[string]bool)
 	snapshot, _ := h.parts.inventory.Snapshot()

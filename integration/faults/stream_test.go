@@ -14,12 +14,12 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// TestStreamThatIsNeverRead opens a stream and reads nothing from it. The other streams do not wait. When the test reads
-// at last, it gets the newest list at once and not all that were missed.
+// TestStreamThatIsNeverRead opens a stream and reads nothing from it. The other streams must not wait. When the test
+// finally reads, it must get only the newest list.
 func TestStreamThatIsNeverRead(t *testing.T) {
 	noLeaks(t)
 	const (
-		n       = 4000 // whose list is larger than the window of the stream, 64 KiB (RFC 9113, 6.9.2)
+		n       = 4000 // whose list exceeds the window of the stream, 64 KiB (RFC 9113, 6.9.2)
 		changes = 30
 	)
 	c := newCrowd(t, n, 0)
@@ -53,7 +53,7 @@ func TestStreamThatIsNeverRead(t *testing.T) {
 	}
 }
 
-// open opens one more stream of the widgets.
+// open opens another stream of the widgets.
 func (h *crowded) open() (grpc.ServerStreamingClient[pluginapi.ListAndWatchResponse], func()) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 5*time.Minute)
