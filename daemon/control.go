@@ -22,7 +22,7 @@ const controlSocket = "control.sock"
 // counters.
 func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
-		Version: d.Version, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
+		Version: d.Version, Preview: d.Preview, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
 		Host: d.host, Log: d.Log,
 		Standing:  func() map[string]api.Standing { return d.endpoints.standing() },
 		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },

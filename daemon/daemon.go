@@ -45,6 +45,7 @@ type Options struct {
 	Log     *slog.Logger
 	Sockets map[string]*os.File // passed by the service manager, as "uevent", "kmsg", "control", "metrics", and those stored with it
 	Version string              // of the program, for people
+	Preview bool                // it runs for [Preview]
 	// Touch replaces the configured helpers if it is not nil.
 	Touch *device.Touch
 	// Unit replaces the helper that runs the configured units if it is not nil.

@@ -78,7 +78,7 @@ func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 	c.Paths.Run, c.Paths.Cgroup = p.Dir, ""
 	c.Paths.DevicePlugins, c.Paths.State = filepath.Join(p.Dir, "device-plugins"), filepath.Join(p.Dir, "state")
 	c.Paths.PodResources, c.Paths.CDI = filepath.Join(p.Dir, "pods.sock"), filepath.Join(p.Dir, "cdi")
-	o.Touch = new(device.Touch)
+	o.Preview, o.Touch = true, new(device.Touch)
 	if c.Hardware.Recording == "" { // a disk is read to know whether it would be offered
 		o.Touch.Probe = helper.Touch(c.Reset, c.Paths.Sysfs, "").Probe
 	}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/user"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -179,11 +180,18 @@ func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
 	return nil
 }
 
+// wwid is how the name begins that the kernel gives a disk (nvme_wwid_show in drivers/nvme/host/sysfs.c, and VPD page 0x83 of SCSI).
+var wwid = regexp.MustCompile(`^(eui|nvme|uuid|naa|t10)\.`)
+
 // described is a disk as the operator who erases it should recognise it.
 func described(d api.Device) string {
 	text := d.ID + ": " + cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {
-		text += ", serial number " + d.Serial
+		kind := "serial number"
+		if wwid.MatchString(d.Serial) {
+			kind = "WWID"
+		}
+		text += ", " + kind + " " + d.Serial
 	}
 	if d.Size > 0 {
 		text += fmt.Sprintf(", %.1f GB", float64(d.Size)/1e9)

@@ -136,6 +136,8 @@ func (d *doctor) do(c check) {
 	before, fine := len(d.found), ""
 	d.check = c.name
 	switch {
+	case d.status != nil && d.status.Preview && !c.daemon:
+		d.skip("run it without --socket and METALPLUG_SOCKET", "the daemon is a preview, not that of this node")
 	case c.daemon && d.status == nil:
 		d.skip("see above what is said of the daemon", "the daemon does not answer")
 	case c.hardware && recorded(d.status):
@@ -202,6 +204,6 @@ func (s *screen) findings(all []finding) {
 			}
 		}
 	}
-	fmt.Fprintf(s, "\n%d ok, %d not checked, %d to be warned of, %d failed\n",
+	fmt.Fprintf(s, "\n%d ok, %d not checked, %d warnings, %d failed\n",
 		counts[levelOK], counts[levelSkip], counts[levelWarn], counts[levelFail])
 }

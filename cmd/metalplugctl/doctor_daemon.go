@@ -46,12 +46,14 @@ func (d *doctor) checkDaemon() (fine string) {
 	} else {
 		d.warn("wait; if it stays so: journalctl -u metalplugd -e", "it has not looked at the hardware yet")
 	}
-	if file := status.Configuration.File; file != "" && file != d.file {
+	if file := status.Configuration.File; file != "" && file != d.file && !status.Preview {
 		d.check = "configuration"
 		d.warn("if that is right: metalplugctl doctor --config FILE", "the daemon reports that it reads %q, and not %s", file, d.file)
 	}
 	d.check = "reload"
-	d.checkReload(status)
+	if !status.Preview {
+		d.checkReload(status)
+	}
 	d.check = "files"
 	for _, file := range status.Unwritten {
 		d.fail("give it room, or the permission to write there: it tries again by itself", "%s", file)
@@ -191,7 +193,7 @@ func (d *doctor) ailing() {
 		if level == "" || alike[kind] == 0 {
 			continue
 		}
-		name := cmp.Or(v.ID, v.SysPath)
+		name := nameOf(v)
 		if more := alike[kind] - 1; more > 0 {
 			text += fmt.Sprintf(" (and %d more like it: metalplugctl list --all)", more)
 		}

@@ -202,6 +202,7 @@ func TestDoctor(t *testing.T) {
 		},
 		"selinux-unknown": func(f *fixture) { f.files["/sys/fs/selinux/enforce"] = "1" },
 		"recording":       func(f *fixture) { f.status.Source = "recording:/tmp/x" },
+		"preview":         func(f *fixture) { f.status.Preview, f.status.Source = true, "recording:/tmp/x" },
 		"no-runtime":      func(f *fixture) { delete(f.files, "/etc/containerd/config.toml"); f.needRuntime() },
 		"crio": func(f *fixture) {
 			delete(f.files, "/etc/containerd/config.toml")

@@ -99,7 +99,7 @@ func (s *screen) event(e api.Event) {
 	var about []string
 	switch {
 	case e.Device != nil:
-		about = append(about, cmp.Or(e.Device.ID, e.Device.SysPath))
+		about = append(about, nameOf(*e.Device))
 		if e.Device.Resource != "" {
 			about = append(about, "("+e.Device.Resource+")")
 		}

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -57,7 +58,7 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 			more++
 			continue
 		}
-		row := cells(cmp.Or(d.ID, d.SysPath), cmp.Or(d.Resource, "-"), "", numaNode(d.NUMANode), cmp.Or(d.PCI, "-"),
+		row := cells(nameOf(d), cmp.Or(d.Resource, "-"), "", numaNode(d.NUMANode), cmp.Or(d.PCI, "-"),
 			firstOf(d.Nodes), holder(d), cmp.Or(remark(d, held[d.Resource]), d.Model))
 		row[2] = healthCell(d)
 		rows = append(rows, row)
@@ -76,6 +77,9 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 		s.line("", "", fmt.Sprintf("%d more seen and not offered: see 'metalplugctl list --all'.", more))
 	}
 }
+
+// nameOf returns the ID of a device, or the name that the kernel has for it. The command why takes both.
+func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
 // urgent returns the devices with those first that are not as they should be, and then those that are not offered.
 func urgent(devices []api.Device) []api.Device {

@@ -56,7 +56,7 @@ func TestEventsOnOneLine(t *testing.T) {
 		{api.Event{Event: "released", Device: disk(func(d *api.Device) { d.Reason = "gone" })}, "released      nvme-1 (t/r)"},
 		{
 			api.Event{Event: "seen", Device: disk(func(d *api.Device) { d.ID, d.Resource, d.Reason = "", "", "no wwid" })},
-			"seen          /sys/devices/pci0000:00/0000:00:01.0/x - no wwid",
+			"seen          x - no wwid",
 		},
 	} {
 		test.event.Time = at

@@ -106,11 +106,12 @@ type Configuration struct {
 
 // Status is the daemon as a whole.
 type Status struct {
-	Version       string        `json:"version"`       // of the program
-	Started       time.Time     `json:"started"`       // when it was started
-	Uptime        float64       `json:"uptimeSeconds"` // since then
-	Source        string        `json:"source"`        // of the devices: "udev" or "recording:FILE"
-	Ready         bool          `json:"ready"`         // the hardware has been looked at
+	Version       string        `json:"version"`           // of the program
+	Started       time.Time     `json:"started"`           // when it was started
+	Uptime        float64       `json:"uptimeSeconds"`     // since then
+	Preview       bool          `json:"preview,omitempty"` // it runs for metalplugctl preview, with a stand-in for the kubelet
+	Source        string        `json:"source"`            // of the devices: "udev" or "recording:FILE"
+	Ready         bool          `json:"ready"`             // the hardware has been looked at
 	Configuration Configuration `json:"configuration"`
 	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory, which a reload does not change
 	Devices       Totals        `json:"devices"`

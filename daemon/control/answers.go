@@ -117,7 +117,7 @@ func (s *Server) Status() api.Status {
 		dropped = source.Dropped()
 	}
 	all := api.Status{
-		Version: s.Version, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
+		Version: s.Version, Preview: s.Preview, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
 		Ready: snapshot.Version > 0, Configuration: s.configuration(), DevicePlugins: c.Paths.DevicePlugins,
 		Resources: s.resources(snapshot), Cordons: []api.Cordoned{}, Unwritten: s.Unwritten(), Reading: reading(snapshot),
 		Events: api.EventCounts{

@@ -72,6 +72,7 @@ const connections = 64
 // goroutines.
 type Options struct {
 	Version   string
+	Preview   bool                           // it runs for metalplugctl preview
 	File      string                         // the main file of the configuration, absolute, or empty
 	Config    *atomic.Pointer[config.Config] // as it applies, after reloads too, but its paths and its source never change
 	Started   time.Time                      // of the daemon

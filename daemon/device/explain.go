@@ -65,12 +65,12 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	if e.objection != nil && e.Offer == nil {
 		e.add("offer", "", nil, fmt.Sprintf("%v: overruled by %s", e.objection, e.Resource))
 	} else {
-		e.add("offer", "", e.objection, "nothing about the device itself is against it")
+		e.add("offer", "", e.objection, "it can be offered")
 	}
 	if e.Resource == "" {
 		return
 	}
-	e.add("health", "", e.Health, strings.TrimRight("the hardware is well; "+e.Warning, "; "))
+	e.add("health", "", e.Health, strings.TrimRight("no fault is known; "+e.Warning, "; "))
 	var names []string
 	a, err := d.allocate(h)
 	for _, n := range a.Nodes {
@@ -82,7 +82,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 // explainClass adds the step that shows which class takes a udev device, and for class node which rule.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := selecting(u); c != nil {
-		e.add("class", c.Name, nil, "it stands for a device of this class: "+c.Doc)
+		e.add("class", c.Name, nil, "the class takes it: "+c.Doc)
 		return
 	}
 	_, _, tries := nodeRule(h, rules, u)
