@@ -359,10 +359,9 @@ func TestAskedTogether(t *testing.T) {
 		t.Error("a question that was cut short has an answer")
 	}
 	all.Wait()
-	close(questions)
 	asked := ""
-	for q := range questions {
-		asked += q
+	for len(questions) > 0 {
+		asked += <-questions
 	}
 	for minor := range devices {
 		if !strings.Contains(asked, fmt.Sprintf("%q", fmt.Sprint("c 2:", minor))) {
