@@ -136,7 +136,7 @@ vulncheck:
 # Two machines at a time, each of which keeps one processor busy.
 MACHINES ?= 2
 VM ?= TestHardware|TestTurnover|TestDisks|TestInstall|TestUnits|TestKubelet
-NIGHT = TestMachine|$(VM)|TestNodes|TestReset|TestClasses|TestPaths
+NIGHT = TestMachine|$(VM)|TestNodes|TestReset|TestClasses|TestPaths|TestBundles
 vm: build
 	$(GO) test -count=1 -v -timeout 120m -tags integration -parallel $(MACHINES) -run '$(VM)' ./integration/vm
 

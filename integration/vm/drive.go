@@ -28,6 +28,8 @@ type Drive struct {
 	// Medium names the blocks behind the drive. The default is Serial. A test of identities needs two drives with one
 	// serial number and two media.
 	Medium string
+	// Slot is where it is inserted. The default is any free slot.
+	Slot string
 	// KeepsDiscarded makes a drive that acknowledges Deallocate and keeps the data.
 	KeepsDiscarded bool
 }
@@ -58,7 +60,7 @@ func (m *Machine) Medium(d Drive) string {
 func (m *Machine) insert(d Drive) (slot string, err error) {
 	var free []string
 	for slot, serial := range m.slots {
-		if serial == "" {
+		if serial == "" && cmp.Or(d.Slot, slot) == slot {
 			free = append(free, slot)
 		}
 	}

@@ -26,6 +26,7 @@ type Options struct {
 	CPUs      int
 	MemoryMiB int // default 1536
 	Slots     int // hotplug slots ("slot1" ...), 8 by default
+	Switches  int // PCIe switches, each with two more slots ("switch1-1", "switch1-2", "switch2-1" ...)
 	// Drives are present at boot, in the first slots.
 	Drives []Drive
 	// Devices are additional -device arguments, and Objects the -object arguments to which they refer.
@@ -218,6 +219,15 @@ func (m *Machine) arguments(img string, o Options) ([]string, error) {
 		slot := fmt.Sprintf("slot%d", i)
 		m.slots[slot] = ""
 		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=%s,chassis=%d,slot=%d", slot, i, i))
+	}
+	for i := 1; i <= o.Switches; i++ {
+		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=root%d,chassis=%d,slot=%d", i, 50+i, 50+i),
+			"-device", fmt.Sprintf("x3130-upstream,id=switch%d,bus=root%d", i, i))
+		for port := 1; port <= 2; port++ {
+			slot := fmt.Sprintf("switch%d-%d", i, port)
+			m.slots[slot] = ""
+			args = append(args, "-device", fmt.Sprintf("xio3130-downstream,id=%s,bus=switch%d,chassis=%d,slot=%d", slot, i, 60+2*i+port, port))
+		}
 	}
 	for _, d := range o.Drives {
 		more, err := m.driveArguments(d)
