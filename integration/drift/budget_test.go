@@ -17,7 +17,7 @@ import (
 const (
 	productLines   = 27_574 // of code, with an aim of 22,500
 	inventoryLines = 2_564  // the aim is 1,800
-	turnoverMost   = 991    // the aim is 600
+	turnoverLines  = 991    // the aim is 600
 	testsToProduct = 1.06   // lines of code of unit tests to one of the product, with an aim of 0.9
 	whiteBox       = 0.60   // the same of those in the package that they test, with an aim of 0.3
 	commentsMin    = 15     // percentage of the product's non-blank lines
@@ -130,7 +130,7 @@ func TestTheWholeKeepsItsBudget(t *testing.T) {
 	}{
 		{"the product", product.code, productLines},
 		{"daemon/inventory", inventory.code, inventoryLines},
-		{"daemon/turnover", turnover.code, turnoverMost},
+		{"daemon/turnover", turnover.code, turnoverLines},
 	} {
 		t.Logf("%s has %d lines of code, at most %d", limit.name, limit.lines, limit.most)
 		if limit.lines > limit.most || limit.lines == 0 {
