@@ -25,8 +25,9 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// patience is the maximum time that a story waits for an expected state.
-const patience = 20 * time.Second
+// patience is the maximum time that a story waits for an expected state. It is longer than the 30 s for which a device may
+// wait for the kubelet's word that no pod holds it.
+const patience = 45 * time.Second
 
 // TestScript runs the stories in testdata/script. A story has recorded hardware, the daemon, and a small device
 // manager. Each line is a command, and "#" begins a comment. The commands are the methods listed in verbs.

@@ -234,13 +234,21 @@ func (s *story) state(words []string) error {
 
 // until asks for a device again and again until the check returns nil.
 func (s *story) until(name string, check func(api.Device) error) error {
+	return eventually(func() error {
+		d, err := s.find(name)
+		if err != nil {
+			return err
+		}
+		return check(d)
+	})
+}
+
+// eventually repeats a check until it returns nil, and returns its last error after [patience].
+func eventually(check func() error) error {
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
 	for limit := time.After(patience); ; {
-		d, err := s.find(name)
-		if err == nil {
-			err = check(d)
-		}
+		err := check()
 		if err == nil {
 			return nil
 		}
@@ -252,8 +260,12 @@ func (s *story) until(name string, check func(api.Device) error) error {
 	}
 }
 
-// why checks that the reasons for a decision about a device contain a text.
+// why waits until the reasons for a decision about a device contain a text.
 func (s *story) why(words []string) error {
+	return eventually(func() error { return s.whyNow(words) })
+}
+
+func (s *story) whyNow(words []string) error {
 	var answer api.Answer
 	if err := s.client().Get(context.Background(), "/v1/why?what="+words[0], &answer); err != nil {
 		return err
