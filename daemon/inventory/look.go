@@ -41,7 +41,7 @@ func (l *loop) stuck(s *inspect.Subject) {
 func (d *disks) informed() *device.Host {
 	for e := range d.untold {
 		id, n := e.device.ID, d.note(e)
-		if d.notes[id] == n {
+		if d.entries[id] != e || d.notes[id] == n {
 			continue
 		}
 		if d.notes[id], d.noted = n, nil; n == (device.Note{}) {

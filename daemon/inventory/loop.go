@@ -36,8 +36,7 @@ type devices struct {
 	granted   map[string][]*entry    // the devices whose pods may open a node, by its number
 	dirty     map[*entry]bool        // changed since the last publication
 	untold    map[*entry]bool        // changed since the last look began
-	taken     map[string]bool        // IDs of those that a worker has
-	givenBack chan struct{}          // closed when a worker gives any back
+	claims    []*claim               // of workers, the oldest first
 	resend    map[string]bool        // resources whose list is sent again though nothing changed
 	stale     bool                   // a device that is not offered changed since the last publication
 	unsaved   bool                   // changed since the last save
@@ -49,7 +48,6 @@ func newLoop(i *Inventory) *loop {
 	all := &devices{
 		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), granted: make(map[string][]*entry),
 		dirty: make(map[*entry]bool), untold: make(map[*entry]bool), resend: make(map[string]bool),
-		taken: make(map[string]bool), givenBack: make(chan struct{}),
 	}
 	leases := &leases{&disks{devices: all, media: make(map[string]*entry), notes: make(map[string]device.Note)}}
 	l := &loop{

@@ -131,42 +131,61 @@ type Outcome struct {
 	Tenants []string // of a start, the UIDs of the pods that it is for
 }
 
-// Take waits until no other worker has any of these devices, and gives them all to the caller until [Inventory.End]. It
-// returns the first as it stands. The error is [ErrUnknownDevice] or that of ctx.
+// claim is the claim of a worker on devices.
+type claim struct {
+	ids   []string
+	has   bool          // the worker has the devices
+	given chan struct{} // closed then
+}
+
+// Take waits until no other worker has any of these devices, and gives them all to the caller until [Inventory.End]. Of two
+// workers that wait for a device, the first gets it. Take returns the first device as it stands. The error is
+// [ErrUnknownDevice], that of ctx, or that of an inventory that has stopped.
 func (i *Inventory) Take(ctx context.Context, ids []string) (s *Status, err error) {
-	for {
-		var givenBack <-chan struct{}
-		if err = i.ask(ctx, func(l *loop) {
-			if s = l.current(ids[0]); s != nil {
-				givenBack = l.assign(ids)
-			}
-		}); err != nil {
-			return nil, err
+	c := &claim{ids: ids, given: make(chan struct{})}
+	if err := i.ask(ctx, func(l *loop) {
+		l.claims = append(l.claims, c)
+		l.give()
+	}); err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.given:
+		err = i.ask(ctx, func(l *loop) { s = l.current(ids[0]) })
+	case <-ctx.Done():
+		err = fmt.Errorf("wait for a worker: %w", ctx.Err())
+	case <-i.done:
+		err = errStopped
+	}
+	if err == nil && s == nil {
+		err = fmt.Errorf("%s: %w", ids[0], ErrUnknownDevice)
+	}
+	if err != nil {
+		i.post(func(l *loop) { l.drop(func(other *claim) bool { return other == c }) })
+		return nil, err
+	}
+	return s, nil
+}
+
+// give gives devices to each worker whose claim overlaps with none before it.
+func (d *devices) give() {
+	claimed := make(map[string]bool)
+	for _, c := range d.claims {
+		free := !slices.ContainsFunc(c.ids, func(id string) bool { return claimed[id] })
+		for _, id := range c.ids {
+			claimed[id] = true
 		}
-		switch {
-		case s == nil:
-			return nil, fmt.Errorf("%s: %w", ids[0], ErrUnknownDevice)
-		case givenBack == nil:
-			return s, nil
-		}
-		select {
-		case <-givenBack:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for a worker: %w", ctx.Err())
+		if free && !c.has {
+			c.has = true
+			close(c.given)
 		}
 	}
 }
 
-// assign gives devices to a worker, and returns nil. If another has any of them, it returns a channel that is closed when a
-// worker has given some back.
-func (d *devices) assign(ids []string) (givenBack <-chan struct{}) {
-	if slices.ContainsFunc(ids, func(id string) bool { return d.taken[id] }) {
-		return d.givenBack
-	}
-	for _, id := range ids {
-		d.taken[id] = true
-	}
-	return nil
+// drop ends claims.
+func (d *devices) drop(which func(*claim) bool) {
+	d.claims = slices.DeleteFunc(d.claims, which)
+	d.give()
 }
 
 // Begin notes that work on a device begins, which is [lease.Prepare], [lease.Clear], or without a name work on another device
@@ -226,10 +245,8 @@ func (i *Inventory) End(ids []string, o Outcome) {
 				}
 				l.worked(e, o)
 			}
-			delete(l.taken, id)
 		}
-		close(l.givenBack)
-		l.givenBack = make(chan struct{})
+		l.drop(func(c *claim) bool { return c.has && c.ids[0] == ids[0] })
 	})
 }
 

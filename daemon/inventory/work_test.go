@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/udevtest"
+)
+
+// TestWorkersTakeTurns has a worker that takes a device again at once, as the one that reads a disk does. A worker that
+// waits gets the device first. One that has given up does not hold it.
+func TestWorkersTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, udevtest.New(t, widget("w0", "A")+widget("w1", "B")), "")
+		a, both := []string{"node-A-w"}, []string{"node-B-w", "node-A-w"}
+		order := make(chan string, 4)
+		take := func(ctx context.Context, name string, ids []string) {
+			if _, err := r.Take(ctx, ids); err != nil {
+				name = err.Error()
+			}
+			order <- name
+		}
+		take(t.Context(), "first", a)
+		impatient, giveUp := context.WithCancel(t.Context())
+		go take(impatient, "impatient", a)
+		synctest.Wait()
+		go take(t.Context(), "both", both)
+		synctest.Wait()
+		giveUp()
+		synctest.Wait()
+		r.End(a, inventory.Outcome{})
+		go take(t.Context(), "first again", a)
+		synctest.Wait()
+		r.End(both, inventory.Outcome{})
+		synctest.Wait()
+		close(order)
+		var got []string
+		for name := range order {
+			got = append(got, name)
+		}
+		if want := []string{"first", "wait for a worker: context canceled", "both", "first again"}; !slices.Equal(got, want) {
+			t.Errorf("devices were given in the order %q", got)
+		}
+	})
+}
