@@ -244,18 +244,21 @@ func TestForkChain(t *testing.T) {
 	heir := []Holder{{PID: 103, Comm: "x", Number: null, PodUID: "a"}}
 	for _, c := range []struct {
 		name, cgroup string
-		links        int // processes that end before they are read
+		links        int    // processes that end before they are read
+		state        string // that of an ended one in its stat, or "" if its directory has gone
 		want         []Holder
 		unread       bool // whether pod a counts as unread
 	}{
-		{"that ends", "0::/kubepods/poda/" + id1, 3, heir, false},
-		{"that does not end", "0::/kubepods/poda/" + id1, endless, nil, true},
-		{"of the host", "0::/system.slice/x.service", endless, nil, false},
-		{"of one process", "0::/kubepods/poda/" + id1, none, []Holder{{PID: 100, Comm: "x", Number: null, PodUID: "a"}}, false},
+		{"that ends", "0::/kubepods/poda/" + id1, 3, "", heir, false},
+		{"that does not end", "0::/kubepods/poda/" + id1, endless, "", nil, true},
+		{"of zombies", "0::/kubepods/poda/" + id1, endless, "Z", nil, true},
+		{"that ends after zombies", "0::/kubepods/poda/" + id1, 3, "Z", heir, false},
+		{"of the host", "0::/system.slice/x.service", endless, "", nil, false},
+		{"of one process", "0::/kubepods/poda/" + id1, none, "", []Holder{{PID: 100, Comm: "x", Number: null, PodUID: "a"}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			proc := newTree(t)
-			chain := forkChain{dir: proc.dir, cgroup: c.cgroup, links: c.links}
+			chain := forkChain{dir: proc.dir, cgroup: c.cgroup, links: c.links, state: c.state}
 			if err := chain.fork(); err != nil {
 				t.Fatal(err)
 			}
@@ -276,23 +279,36 @@ func TestForkChain(t *testing.T) {
 	}
 }
 
-// forkChain creates processes from PID 100 on, each with a node open. Their cgroup file is a pipe. While it is read,
-// the process starts the next one and ends. The last process of the chain stays.
+// forkChain creates processes from PID 100 on, each with a node open. Their cgroup file is a pipe, or their stat if they
+// become zombies. While it is read, the process starts the next one and ends. The last process of the chain stays.
 type forkChain struct {
-	dir, cgroup string
-	links, n    int
+	dir, cgroup, state string
+	links, n           int
+}
+
+// stat is the stat of the last process in a state.
+func (c *forkChain) stat(state string) string {
+	return fmt.Sprintf("%d (x) %s 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n", 100+c.n, state)
+}
+
+// pipe is the file that is a pipe.
+func (c *forkChain) pipe() string {
+	if c.state != "" {
+		return "stat"
+	}
+	return "cgroup"
 }
 
 // fork creates the next process.
 func (c *forkChain) fork() error {
 	dir := filepath.Join(c.dir, "new")
-	stat := fmt.Sprintf("%d (x) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n", 100+c.n)
-	err := errors.Join(os.MkdirAll(dir+"/fd", 0o755), os.Symlink("/dev/null", dir+"/fd/0"),
-		os.WriteFile(dir+"/stat", []byte(stat), 0o644), os.WriteFile(dir+"/maps", nil, 0o644))
-	if c.n < c.links {
-		err = errors.Join(err, unix.Mkfifo(dir+"/cgroup", 0o600))
-	} else {
-		err = errors.Join(err, os.WriteFile(dir+"/cgroup", []byte(c.cgroup), 0o644))
+	err := errors.Join(os.MkdirAll(dir+"/fd", 0o755), os.Symlink("/dev/null", dir+"/fd/0"), os.WriteFile(dir+"/maps", nil, 0o644))
+	for name, text := range map[string]string{"stat": c.stat("S"), "cgroup": c.cgroup} {
+		if c.n < c.links && name == c.pipe() {
+			err = errors.Join(err, unix.Mkfifo(dir+"/"+name, 0o600))
+		} else {
+			err = errors.Join(err, os.WriteFile(dir+"/"+name, []byte(text), 0o644))
+		}
 	}
 	return errors.Join(err, os.Rename(dir, c.last()))
 }
@@ -303,7 +319,7 @@ func (c *forkChain) last() string { return filepath.Join(c.dir, strconv.Itoa(100
 func (c *forkChain) run(done chan struct{}) error {
 	for c.n < c.links {
 		parent := c.last()
-		reader, err := os.OpenFile(parent+"/cgroup", os.O_WRONLY, 0) // and waits for a reader
+		reader, err := os.OpenFile(parent+"/"+c.pipe(), os.O_WRONLY, 0) // and waits for a reader
 		if err != nil {
 			return err
 		}
@@ -313,9 +329,14 @@ func (c *forkChain) run(done chan struct{}) error {
 			return nil
 		default:
 		}
+		text, bury := c.cgroup, os.RemoveAll
+		if c.state != "" {
+			text, bury = c.stat(c.state), func(string) error { return nil }
+		}
 		c.n++
-		_, writeErr := reader.WriteString(c.cgroup)
-		if err := errors.Join(c.fork(), os.RemoveAll(parent), writeErr, reader.Close()); err != nil {
+		forkErr := c.fork()
+		_, writeErr := reader.WriteString(text)
+		if err := errors.Join(forkErr, bury(parent), writeErr, reader.Close()); err != nil {
 			return err
 		}
 	}
@@ -330,7 +351,7 @@ func (c *forkChain) end(ended chan error) error {
 			return err
 		default:
 		}
-		pipes, err := filepath.Glob(filepath.Join(c.dir, "[0-9]*", "cgroup"))
+		pipes, err := filepath.Glob(filepath.Join(c.dir, "[0-9]*", c.pipe()))
 		if err != nil {
 			return err
 		}

@@ -59,7 +59,7 @@ func (r *scanner) rests() bool {
 func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
-	if isGone(err) || err == nil && !p.user {
+	if isGone(err) || err == nil && p.kernel {
 		return podUID, nil
 	}
 	text, cgroupErr := readFile(dir + "/cgroup")
@@ -69,7 +69,10 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	podUID = podIn(string(text)) // that of the host if the text could not be read
 	r.steps.Add(1)
 	if podUID != "" && r.podUID == "" {
-		r.postpone(podUID)
+		r.postpone(podUID, err == nil && p.zombie)
+		return podUID, nil
+	}
+	if err == nil && p.zombie {
 		return podUID, nil
 	}
 	if stop := r.admit(r, p.comm, podUID); stop != nil {
@@ -119,7 +122,8 @@ func (r *scanner) charge(work int) error {
 type status struct {
 	comm    string
 	threads int
-	user    bool // neither a kernel thread nor a zombie, whose files are closed
+	kernel  bool // a kernel thread, which has no files
+	zombie  bool // all its threads have ended, and its files are closed
 }
 
 const (
@@ -149,7 +153,7 @@ func readStatus(dir string) (status, error) {
 	}
 	return status{
 		comm: string(text[from+1 : to]), threads: threads,
-		user: flags&pfKthread == 0 && (threads > 1 || fields[0] != "Z"),
+		kernel: flags&pfKthread != 0, zombie: threads <= 1 && fields[0] == "Z",
 	}, nil
 }
 

@@ -243,15 +243,18 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	return r.rest, true
 }
 
-// postpone leaves the process of a scanner to those that read pods after the host.
-func (r *scanner) postpone(podUID string) {
+// postpone leaves the process of a scanner to those that read pods after the host. A zombie has nothing to read, and may have
+// passed its files on to a process that the next round finds.
+func (r *scanner) postpone(podUID string, zombie bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.over {
 		return
 	}
 	o := r.ownerOf(podUID, r.pid)
-	o.late = o.late || r.late
+	if o.late = o.late || r.late; zombie {
+		return
+	}
 	i := slices.IndexFunc(r.pods, func(w work) bool { return w.podUID == podUID })
 	if i < 0 {
 		i = len(r.pods)
