@@ -296,7 +296,7 @@ func TestVFIOReset(t *testing.T) {
 	}
 }
 
-func TestVFIOResetGoesWrong(t *testing.T) {
+func TestVFIOResetAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(m *machine, group *fakeNode)
@@ -314,6 +314,13 @@ func TestVFIOResetGoesWrong(t *testing.T) {
 		{"another driver by now", func(m *machine, group *fakeNode) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/nvme")})
 		}, Refused, "is not bound to a VFIO driver"},
+		{"virtual, beside a network interface", func(m *machine, group *fakeNode) {
+			physical := function0[:len(function0)-1] + "1"
+			m.files(map[string]string{
+				function0 + "/reset_method": "device_specific\n",
+				physical + "/subsystem":     in(physical, "/sys/bus/pci"), physical + "/net/eth0/address": "",
+			})
+		}, OK, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, group := vfioMachine(t)

@@ -234,8 +234,12 @@ func (t *task) freeFunction(f function, methods string) (letGo func(), err error
 	if err := f.may(); err != nil {
 		return nil, err
 	}
+	scope := f.scope(methods)
+	if t.Method == "vfio" { // as VFIO_DEVICE_RESET, which refuses a reset that hits others (pci_reset_function)
+		scope = []function{f}
+	}
 	var hit []string
-	for _, other := range f.scope(methods) {
+	for _, other := range scope {
 		if other.hasNetwork() {
 			return nil, errorf(Refused, "%s has a network interface, in whichever namespace, which a reset of %s would stop; unbind its driver first",
 				other.name(), f.name())
