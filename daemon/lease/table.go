@@ -112,7 +112,7 @@ var Table = []Row{
 	{[]State{Clearing}, Mended, IfUsed, Released, []Effect{ClearFailure, Inspect}},
 	{[]State{Clearing}, Mended, IfProven, Free, []Effect{ClearFailure, Inspect}},
 	{[]State{Clearing}, Mended, Always, Unproven, []Effect{ClearFailure, Inspect}},
-	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearUsed, ClearResidue, Save}},
+	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearResidue, Save}},
 
 	// The work fails, or ends without doing anything.
 	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure, Save, Inspect}},
