@@ -93,7 +93,9 @@ func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 // give allocates the devices that the containers ask for once all resources are registered, and waits until the daemon knows their pods.
 func (p *preview) give(ctx context.Context) error {
 	err := p.await(ctx, func(_ []api.Device, resources []api.Resource) bool {
-		return !slices.ContainsFunc(resources, func(r api.Resource) bool { return r.Expected() && !p.kubelet.Knows(r.Name) })
+		return !slices.ContainsFunc(resources, func(r api.Resource) bool {
+			return r.Expected() && !(r.Registered && r.Connected && p.kubelet.Knows(r.Name))
+		})
 	})
 	if err != nil {
 		return err

@@ -172,7 +172,7 @@ type Event struct {
 	//   listening: the first one: what happens from now on is sent
 	//   added, withdrawn: a device is in an offer, or not any more; seen: it is there and not offered
 	//   gone, back: its hardware
-	//   healthy, unhealthy, cordoned, uncordoned: what the kubelet is told, and why
+	//   healthy, unhealthy, cordoned, uncordoned: the state that the kubelet is sent, with its reason
 	//   allocated, released: whether a pod holds it
 	//   warning: what is not as it should be; nothing in it: that is over
 	//   connected, disconnected: the kubelet, to a resource

@@ -152,7 +152,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = errors.New("there is no such socket")
 	case errors.Is(err, unix.ECONNREFUSED):
-		err = errors.New("nobody listens there, or it is no socket")
+		err = errors.New("no process listens there, or it is not a socket")
 	case errors.Is(err, fs.ErrPermission):
 		err = fmt.Errorf("%w: use sudo, or join the group metalplug", fs.ErrPermission)
 	case !errors.As(err, &op) || op.Op != "dial":

@@ -494,7 +494,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	for socket, want := range map[string]string{filepath.Join(dir, "none.sock"): "no such socket", left: "nobody listens"} {
+	for socket, want := range map[string]string{filepath.Join(dir, "none.sock"): "no such socket", left: "no process listens"} {
 		err := (api.Client{Socket: socket}).Get(t.Context(), "/v1/status", nil)
 		if !errors.Is(err, api.ErrNoAnswer) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

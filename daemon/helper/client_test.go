@@ -167,7 +167,7 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 			}
 			requests := r.requests()
 			if took := requests[0].Timeout(); took <= 0 || took > time.Minute-device.AnswerTime {
-				t.Errorf("it may take %v: nobody would hear that it took too long", took)
+				t.Errorf("it may take %v: its answer that it took too long would not be heard", took)
 			}
 			want := asked
 			want.TimeoutMS = requests[0].TimeoutMS
@@ -272,7 +272,7 @@ func TestOneThingAtATime(t *testing.T) {
 }
 
 func TestHolding(t *testing.T) {
-	const nobody = "{}"
+	const none = "{}"
 	holder := func(pid int, comm, node, pod string) string {
 		return fmt.Sprintf(`{"pid":%d,"comm":%q,"node":%q,"pod":%q}`, pid, comm, node, pod)
 	}
@@ -283,7 +283,7 @@ func TestHolding(t *testing.T) {
 		want         []device.Holder
 		err          string
 	}{
-		{"nobody", nobody, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, ""},
+		{"none", none, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, ""},
 		{
 			"a pod and the host", `{"holders":[` + holder(7, "dd", "c 1:3", "pod-a") + "," + holder(8, "cat", "c 1:5", "") + "]}",
 			[]string{"/dev/null", "/dev/zero"},
@@ -308,8 +308,8 @@ func TestHolding(t *testing.T) {
 		},
 		{"an error", `{"error":"no procfs"}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "no procfs"},
 		{"nonsense", "yes", []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "malformed"},
-		{"a node that is gone", nobody, []string{"/dev/null", "/dev/gone"}, "", nil, "look for /dev/gone: "},
-		{"no node", nobody, []string{"/dev"}, "", nil, "look for /dev: it is not a device node"},
+		{"a node that is gone", none, []string{"/dev/null", "/dev/gone"}, "", nil, "look for /dev/gone: "},
+		{"no node", none, []string{"/dev"}, "", nil, "look for /dev: it is not a device node"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var asked atomic.Value

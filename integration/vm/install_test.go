@@ -116,7 +116,7 @@ func install(in *installation, t *testing.T) {
 	in.m.Run("udevadm", "verify", "/usr/lib/udev/rules.d/60-metalplug.rules", "/usr/lib/udev/rules.d/70-metalplug.rules")
 	in.active(t)
 	if in.m.Try("test", "-S", "/run/metalplug/reset.sock").Code != 0 {
-		t.Error("nobody listens for the reset helper")
+		t.Error("no process listens for the reset helper")
 	}
 	in.configure("zero")
 	in.await(t, nvme, int64(len(drives)))
