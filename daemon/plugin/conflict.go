@@ -6,12 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
 	"github.com/metalplug/metalplug/daemon/api"
-	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
@@ -52,13 +56,13 @@ const (
 type conflict struct {
 	e       *Endpoint
 	asked   atomic.Bool       // the kubelet has requested devices from us while the resource was held back; Run resets it
-	last    time.Time         // time time of the last answer
+	last    time.Time         // time of the last answer
 	next    time.Time         // time of the next query, or zero if only an event triggers one
 	events  int               // number of events of other plugins before the last query
 	suspect string            // evidence in the last answer, which the next one must confirm
 	given   map[string]string // containers that had devices of another plugin when this endpoint registered
 	taken   time.Time         // time of the last registration that an answer caused
-	ended   int               // number of number of plugins that had ended by then
+	ended   int               // number of plugins that had ended by then
 	hold    *hold             // nil if the resource is not held back
 }
 
@@ -67,7 +71,7 @@ type hold struct {
 	kubelet   identity
 	restarted bool      // the kubelet has restarted, and has not counted devices of the other plugin since then
 	rival     int       // the newest plugin at the start, which is most likely the other one, or 0
-	ended     int       // number of number of plugins that have ended so far
+	ended     int       // number of plugins that have ended so far
 	until     time.Time // deadline for the return of the other plugin, or zero if no plugin has ended
 }
 
@@ -127,6 +131,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	if wait := time.Until(c.next); wait > 0 {
 		return wait
 	}
+	sent, processed := e.streams.lastSent(), e.checkpoint()
 	counted, err := e.Counted(ctx)
 	c.last, c.events, c.next = time.Now(), events, time.Time{}
 	if errors.Is(err, kubelet.ErrNotCounted) {
@@ -142,8 +147,12 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	switch {
 	case foreign != "":
 		c.suspect = "the kubelet counts " + foreign
-	case len(counted) == 0 && c.healthy():
-		c.suspect = "the kubelet counts no device"
+	case len(counted) == 0 && sent.healthy && (processed == sent.checkpoint || sent != e.streams.lastSent()):
+		// The kubelet may not have processed our last list.
+		c.suspect = ""
+		return c.askIn(askLate)
+	case len(counted) == 0 && sent.healthy:
+		c.suspect = fmt.Sprintf("the kubelet counts no device of list %d", sent.number) // another list needs two more answers
 	default:
 		c.suspect = ""
 		return 0
@@ -169,12 +178,15 @@ func (c *conflict) askIn(wait time.Duration) time.Duration {
 	return wait
 }
 
-// healthy reports whether the kubelet should count at least one device.
-func (c *conflict) healthy() bool {
-	snapshot, _ := c.e.Inventory.Snapshot()
-	return slices.ContainsFunc(snapshot.Offer(c.e.Resource.Name).Devices, func(s *inventory.Status) bool {
-		return s.Healthy && len(c.e.Resource.outdated(s)) == 0
-	})
+// anyHealthy reports whether a list has a healthy device.
+func anyHealthy(list *pluginapi.ListAndWatchResponse) bool {
+	return slices.ContainsFunc(list.Devices, func(d *pluginapi.Device) bool { return d.Health == pluginapi.Healthy })
+}
+
+// checkpoint returns the identity of the kubelet's checkpoint. The kubelet replaces the checkpoint after it has processed
+// a list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
+func (e *Endpoint) checkpoint() identity {
+	return identityOf(filepath.Join(e.Dir, checkpoint.File), syscall.S_IFREG)
 }
 
 // givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It may

@@ -135,6 +135,54 @@ func TestListUnderWay(t *testing.T) {
 	}
 }
 
+// The kubelet may need seconds to process a long list. Until then, an answer without devices does not count.
+func TestListNotProcessed(t *testing.T) {
+	h := newHeldBench(t, true)
+	k := h.startKubelet()
+	h.connected(k, h.registered)
+	for n := range 3 {
+		before := h.asked()
+		h.other(fmt.Sprintf("vendor%d.sock", n))
+		h.counting.news.until(t, "the kubelet is asked", func() bool { return h.asked() > before })
+	}
+	if err := h.endpoint.Alive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := h.endpoint.Status(); !s.Connected || len(h.registered) > 0 {
+		t.Errorf("%+v, %d registrations", s, len(h.registered))
+	}
+	h.stirUp()
+	h.connected(k, h.registered)
+}
+
+// An answer without devices does not count if the list has changed during the query. All devices may have been unhealthy
+// for a moment.
+func TestListChangesDuringQuery(t *testing.T) {
+	h := newHeldBench(t, true)
+	k := h.startKubelet()
+	h.connected(k, h.registered)
+	h.counting.set(nil, "node-A-widget")
+	h.other("vendor.sock")
+	h.look()
+	gate := h.counting.bar()
+	h.counting.script(nil, nil, []string{"node-A-widget"})
+	h.stirUp()
+	if err := h.endpoint.Inventory.Cordon(t.Context(), "node-A-widget", api.Cordon{Reason: "loose"}); err != nil {
+		t.Fatal(err)
+	}
+	h.allocatable(k, 0)
+	if _, err := h.endpoint.Inventory.Uncordon(t.Context(), "node-A-widget"); err != nil {
+		t.Fatal(err)
+	}
+	h.allocatable(k, 1)
+	close(gate)
+	h.counting.news.until(t, "all is asked", func() bool { return h.counting.left() == 0 })
+	h.look()
+	if s := h.endpoint.Status(); !s.Connected || len(h.registered) > 0 {
+		t.Errorf("%+v, %d registrations", s, len(h.registered))
+	}
+}
+
 func TestForeign(t *testing.T) {
 	for _, test := range []struct {
 		shares   int

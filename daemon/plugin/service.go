@@ -83,6 +83,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 				s.logLeft(left)
 			}
 			full = left > 0
+			s.streams.sending(st, sentList{offer.Listed, anyHealthy(list), s.checkpoint()})
 			if err := kubelet.Send(list); err != nil {
 				return err
 			}

@@ -24,6 +24,14 @@ type streams struct {
 	lived   time.Duration // how long that stream was open
 	silent  bool          // nothing is sent
 	round   int           // incremented when the list must be sent again
+	sent    sentList      // last list that was sent to the kubelet
+}
+
+// sentList describes a list that was sent to the kubelet.
+type sentList struct {
+	number     uint64   // [inventory.Offer.Listed]
+	healthy    bool     // it has a healthy device
+	checkpoint identity // the kubelet's checkpoint before the list was sent
 }
 
 // stream is an open ListAndWatch stream.
@@ -120,6 +128,22 @@ func (s *streams) now() (round int, send bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.round, !s.silent
+}
+
+// sending records a list that is about to be sent on a stream. Only lists to the kubelet count.
+func (s *streams) sending(st *stream, list sentList) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.client == s.kubelet {
+		s.sent = list
+	}
+}
+
+// lastSent returns the last list that was sent to the kubelet.
+func (s *streams) lastSent() sentList {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent
 }
 
 // client returns the kubelet if it has an open stream, or nil.
