@@ -7,30 +7,30 @@ import (
 	"strings"
 )
 
-// Disk identifies a disk that a look saw. Two looks that saw the same disk have equal values.
+// Disk identifies a disk that an inspection found. Two inspections that found the same disk have equal values.
 type Disk struct {
-	Appearance string `json:"diskseq,omitempty"` // of the disk in this boot, see device.Target
-	Medium     string `json:"disk,omitempty"`    // identifies the disk itself, also in another boot, see device.Target
-	Instance   uint64 `json:"inode,omitempty"`   // of the hardware in this boot, see device.Host
+	Appearance string `json:"diskseq,omitempty"` // counts the appearances of the disk in this boot, see device.Target
+	Medium     string `json:"disk,omitempty"`    // identifies the disk itself in any boot, see device.Target
+	Instance   uint64 `json:"inode,omitempty"`   // inode of the hardware in this boot, see device.Host
 }
 
-// Book has the evidence of all disks, also of absent ones.
+// Book has the evidence of all disks. This includes disks that are absent now.
 type Book struct {
 	boot    string
 	records map[string]*Evidence // by key
-	twins   map[string]bool      // media that two disks have claimed at once since the start
+	twins   map[string]bool      // media that two disks have claimed at the same time since the start
 }
 
-// NewBook returns an empty book for a boot, by its ID, or empty if that is unknown.
+// NewBook returns an empty book for the boot with this ID. The ID is empty if it is unknown.
 func NewBook(boot string) *Book {
 	return &Book{boot: boot, records: make(map[string]*Evidence), twins: make(map[string]bool)}
 }
 
-// bootKey begins what the kernel counts from the start in each boot.
+// bootKey is the prefix of keys that are valid in one boot only.
 const bootKey = "boot="
 
-// key returns the key of a disk's evidence, which is its medium, or without one its appearance in this boot. It is empty if
-// another disk could not be told from it.
+// key returns the key of a disk's evidence. This is the medium, or the appearance in this boot if the medium does not
+// identify the disk. It is empty if neither identifies the disk.
 func (b *Book) key(d Disk) string {
 	switch {
 	case d.Medium != "" && !b.twins[d.Medium]:
@@ -41,7 +41,7 @@ func (b *Book) key(d Disk) string {
 	return ""
 }
 
-// Knows reports whether the book can have evidence of a disk, which no other disk is taken for.
+// Knows reports whether the book can identify the disk, and so have evidence of it.
 func (b *Book) Knows(d Disk) bool { return b.key(d) != "" }
 
 // Get returns the evidence of a disk, or nil.
@@ -55,11 +55,11 @@ func (b *Book) Get(d Disk) *Evidence {
 // Set records evidence of a disk that the book can know.
 func (b *Book) Set(d Disk, v Evidence) { b.records[b.key(d)] = &v }
 
-// End forgets the evidence of a disk.
+// End deletes the evidence of a disk.
 func (b *Book) End(d Disk) { delete(b.records, b.key(d)) }
 
-// Presence returns what tells a disk in one of its appearances from all other disks with its medium. Where the kernel does
-// not count appearances (before Linux 5.15), it is the directory of the disk in sysfs.
+// Presence returns a text that differs for each appearance of a disk with the same medium. Before Linux 5.15, the
+// kernel does not count appearances. Then the text has the inode of the disk's directory in sysfs.
 func (b *Book) Presence(d Disk) string {
 	if d.Appearance == "" {
 		return bootKey + b.boot + " directory=" + strconv.FormatUint(d.Instance, 10)
@@ -67,10 +67,10 @@ func (b *Book) Presence(d Disk) string {
 	return bootKey + b.boot + " diskseq=" + d.Appearance
 }
 
-// SameBoot reports whether a presence is one of this boot.
+// SameBoot reports whether a presence belongs to this boot.
 func (b *Book) SameBoot(presence string) bool { return strings.HasPrefix(presence, bootKey+b.boot+" ") }
 
-// Split notes that two disks claim one medium. From then on each of them is known by its appearance alone.
+// Split records that two disks claim one medium. From then on, the appearance alone identifies each of them.
 func (b *Book) Split(medium string) {
 	delete(b.records, medium)
 	b.twins[medium] = true
@@ -79,7 +79,7 @@ func (b *Book) Split(medium string) {
 // HasTwins reports whether two disks have claimed a medium.
 func (b *Book) HasTwins(medium string) bool { return b.twins[medium] }
 
-// Restore takes in the evidence of the last run. It returns the media whose adoption has ended with the boot.
+// Restore adds the evidence of the last run. It returns the media of adoptions that ended because the node rebooted.
 func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string) {
 	for key, v := range kept {
 		switch {
@@ -92,7 +92,8 @@ func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string)
 	return ended
 }
 
-// Saved returns the evidence for the state file. A crash may leave other content than was adopted on a disk with work.
+// Saved returns the evidence for the state file. It omits the fingerprint of a disk with work in progress, because the
+// content after a crash may differ from the adopted content.
 func (b *Book) Saved(busy func(medium string) bool) map[string]Evidence {
 	saved := make(map[string]Evidence, len(b.records))
 	for key, v := range b.records {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package evidence has the reasons why a disk counts as unused, and updates them after each inspection of the disk. It
+// Package evidence records why a disk counts as unused, and updates the record after each inspection of the disk. It
 // reads no hardware.
 package evidence
 
@@ -16,27 +16,29 @@ const (
 	Adopted = "adopted" // the operator allowed the erasure, and the disk was erased
 )
 
-// Evidence is the reason why a disk counts as unused. The zero value is no evidence. It belongs to the medium, so it
-// outlasts unplugging, another slot and a reboot. A presence is one appearance of the disk during one boot.
+// Evidence is the reason why a disk counts as unused. The zero value is no evidence. Evidence belongs to the medium. It
+// stays valid after a reboot, and when the disk is unplugged or moved to another slot. A presence is one appearance of
+// the disk during one boot.
 type Evidence struct {
 	Kind  string `json:"kind,omitempty"`  // or empty while the disk is being read
 	Size  int64  `json:"size,omitempty"`  // of the disk in bytes, or 0 while unknown
-	Read  int64  `json:"read,omitempty"`  // without a Kind, the number of bytes that were read and are blank
-	Found string `json:"found,omitempty"` // without a Kind, the content at Read
-	Scrub string `json:"scrub,omitempty"` // method to erase an adopted disk, or empty after the erasure
-	// Fingerprint is that of the content that the operator adopted, see [device.Reading], or empty if unknown. Other
-	// content is not erased.
+	Read  int64  `json:"read,omitempty"`  // without a Kind, the number of bytes that were read and found blank
+	Found string `json:"found,omitempty"` // without a Kind, a description of the data found at offset Read
+	Scrub string `json:"scrub,omitempty"` // method to erase an adopted disk; empty after the erasure
+	// Fingerprint identifies the content that the operator adopted, see [device.Reading]. It is empty if unknown.
+	// metalplug does not erase other content.
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// The presence in Of limits the evidence until an inspection has confirmed it. Then Of is empty.
+	// Of limits the evidence to one presence until an inspection has confirmed it. Then Of is empty.
 	Of string `json:"of,omitempty"`
 
-	// In is the presence to which Written belongs. Written is the [device.Sighting].Written at the last time when no
-	// other process was known to have written to the disk. The count starts at 0 in each presence.
+	// In is the presence to which Written belongs. Written is the latest [device.Sighting].Written that includes no
+	// writes by an unknown process. The kernel counts from 0 in each presence.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
-	// Asked is the presence in which no process had the disk open when it was about to be offered.
+	// Asked is the presence in which metalplug found that no process had the disk open, just before it offered the
+	// disk.
 	Asked string `json:"asked,omitempty"`
 }
 
@@ -45,7 +47,7 @@ func (v *Evidence) Proves(presence string) bool {
 	return v != nil && v.Kind != "" && v.Scrub == "" && (v.Of == "" || v.Of == presence)
 }
 
-// Percent returns how much of the disk has been read.
+// Percent returns the part of the disk that has been read, from 0 to 100.
 func (v Evidence) Percent() int {
 	if v.Size <= 0 {
 		return 0
@@ -53,13 +55,13 @@ func (v Evidence) Percent() int {
 	return int(float64(v.Read) / float64(v.Size) * 100)
 }
 
-// Reading returns the reason for a disk that is being read.
+// Reading returns the reason that is shown while the disk is being read.
 func (v Evidence) Reading() string {
 	return fmt.Sprintf("being read, %d %%", v.Percent())
 }
 
-// OutlastsBoot reports whether the evidence is valid after a boot. An adoption is valid only if the adopted content is
-// known, because the disk may have been used in another machine.
+// OutlastsBoot reports whether the evidence is valid after a reboot. An adoption is valid only with a fingerprint,
+// because another machine may have used the disk in between.
 func (v Evidence) OutlastsBoot() bool {
 	if v.Scrub != "" {
 		return v.Fingerprint != ""
@@ -74,18 +76,18 @@ type Seen struct {
 	Size     int64
 	Written  uint64
 	Held     bool   // whether a tenant holds the disk
-	HostUse  string // how the host uses it, or empty
+	HostUse  string // how the host uses the disk, or empty
 	Data     string // data on the disk, or empty
 }
 
-// Weigh returns the evidence after an inspection, and why it has ended, or "". The evidence of an erasure or an
-// adoption is not valid for another disk that replaced it with the same identity.
+// Weigh returns the evidence after an inspection. ended is the reason if the evidence is no longer valid, or empty.
+// Evidence of an erasure or an adoption is not valid for another disk with the same identity.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
 	case v.Of == "" || v.Of == s.Presence && v.Scrub != "":
 	case v.Of == s.Presence:
 		v.Of = ""
-	case v.Scrub != "" && !s.SameBoot: // diskseq starts again with each boot, so the helper compares the content
+	case v.Scrub != "" && !s.SameBoot: // the kernel starts diskseq at 1 again in each boot, so the helper compares the content
 		v.Of = s.Presence
 	default:
 		return v, "the disk was plugged in again before that was done"
@@ -106,21 +108,22 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Held:
 	case s.HostUse != "":
 		return v, s.HostUse
-	case v.Scrub == "" && v.Found == "": // otherwise the helper compares the content, or the read starts again at the data that it found
+	case v.Scrub == "" && v.Found == "": // otherwise the helper compares the content, or reads the disk again from the data that it found
 		return v, s.Data
 	}
 	return v, ""
 }
 
-// Read are the blank bytes of a disk before the first that is not, its size, and the content that is there.
+// Read is the result of reading a part of a disk.
 type Read struct {
-	Blank, Size int64
-	Content     string // for people, or empty
+	Blank   int64  // number of blank bytes before the first data
+	Size    int64  // of the disk in bytes
+	Content string // a description of the data, or empty
 }
 
-// Surveyed returns the evidence after a part of the read of a disk, which continued the evidence from. It returns false if
-// that has ended, or is not the evidence now any more. If data that an earlier part found is gone, another process has
-// changed the disk, and the read begins again.
+// Surveyed returns the evidence after metalplug read a further part of the disk. from is the evidence when that read
+// began. ok is false if the evidence has changed since then. If an earlier part found data and the data is gone,
+// another process changed the disk. Then the read starts again at offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():

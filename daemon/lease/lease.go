@@ -16,14 +16,14 @@ type State string
 
 // States of a lease. The control socket and the metric metalplug_device_state use the same names.
 const (
-	Free      State = "free"      // the next tenant may have it
-	Allocated State = "allocated" // a tenant has it, and has not started a container with it
-	Preparing State = "preparing" // the worker prepares it for a container
-	InUse     State = "in-use"    // a container was started with it
-	Released  State = "released"  // its last tenant has ended, and it is not cleaned up yet
-	Clearing  State = "clearing"  // the worker cleans it up, or carries out the operator's order
-	Failed    State = "failed"    // its preparation or clean-up failed
-	Unproven  State = "unproven"  // a disk that is not proven to be unused
+	Free      State = "free"      // the next tenant may have the device
+	Allocated State = "allocated" // a tenant has the device, and no container was started with it yet
+	Preparing State = "preparing" // metalplug prepares the device for a container
+	InUse     State = "in-use"    // a container was started with the device
+	Released  State = "released"  // the last tenant has ended, and the device is not cleaned up yet
+	Clearing  State = "clearing"  // metalplug cleans the device up, or carries out the operator's order
+	Failed    State = "failed"    // the preparation or the clean-up failed
+	Unproven  State = "unproven"  // a disk without evidence that it is unused
 )
 
 // States are all states, in the order in which a device passes through them.
@@ -34,10 +34,10 @@ type Hold string
 
 // Holds of a lease.
 const (
-	NoTenant    Hold = ""            // no tenant has it
-	Due         Hold = "due"         // a tenant has it, and has not started a container yet
+	NoTenant    Hold = ""            // no tenant has the device
+	Due         Hold = "due"         // a tenant has the device, and no container was started yet
 	Started     Hold = "started"     // a container of the tenant was started
-	Interrupted Hold = "interrupted" // the node restarted after that, and no container has started since
+	Interrupted Hold = "interrupted" // the node restarted after that, and no container was started since
 )
 
 // Order is work that an operator ordered.
@@ -55,12 +55,12 @@ const (
 type Lease struct {
 	State   State    `json:"state"`
 	Hold    Hold     `json:"hold,omitempty"`
-	Used    bool     `json:"used,omitempty"`    // a container was started with it since it was last cleared
+	Used    bool     `json:"used,omitempty"`    // a container was started with the device since it was last cleared
 	Residue bool     `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
-	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims that containers were started for since it was last cleared, sorted
-	Medium  string   `json:"medium,omitempty"`  // of the disk that its containers were started with, see [device.Target.Medium]
-	Failure string   `json:"failure,omitempty"` // why the last work failed, until work succeeds
-	Order   Order    `json:"order,omitempty"`   // the work that failed, if the operator ordered it
+	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims whose containers were started since the device was last cleared, sorted
+	Medium  string   `json:"medium,omitempty"`  // of the disk that these containers were started with, see [device.Target.Medium]
+	Failure string   `json:"failure,omitempty"` // why the last work failed, or empty after work succeeded
+	Order   Order    `json:"order,omitempty"`   // the operator's order if that work failed, else empty
 }
 
 // Valid returns an error if the lease has a value that [Table] does not know.
@@ -79,7 +79,7 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// Working reports whether the worker has the device. Hardware changes are then caused by the worker.
+// Working reports whether metalplug works on the device. Then this work is the cause of hardware changes.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.
@@ -95,14 +95,14 @@ type Event struct {
 	Medium  string   // for started, the medium of the disk
 	Reason  string   // for failed, the cause
 	Order   Order    // for failed, the work if the operator ordered it
-	// Proven reports whether the device can be offered when it has no tenant. This is so if it needs no evidence, if
-	// its evidence is complete, or if its residue is erased before the next start.
+	// Proven reports whether the device can be offered when it has no tenant. This requires one of three: the device
+	// needs no evidence, its evidence is complete, or its residue is erased before the next start.
 	Proven bool
 	Given  bool // for started, whether the kubelet gave the device to the next tenant during the work
 	// Residue reports, for proven, whether a tenant's data is on the disk and is erased before the next start. For
-	// started and listed it reports whether the content counts as the tenant's from now on. This requires that the disk
-	// was proven or erased, that it is the one that was prepared, and that its resource does not offer disks in use by
-	// the host.
+	// started and listed it reports whether metalplug attributes the content to the tenant from now on. This requires
+	// three facts: the disk was proven or erased, it is the disk that was prepared, and its resource does not offer
+	// disks in use by the host.
 	Residue bool
 }
 

@@ -7,25 +7,25 @@ type Name string
 
 // Events of a lease.
 const (
-	Allocate Name = "allocate"  // the kubelet gave it to a pod, or to a claim
-	Listed   Name = "listed"    // the kubelet lists a tenant whose container it started without the daemon
-	Prepare  Name = "prepare"   // a container of its tenant is about to start
+	Allocate Name = "allocate"  // the kubelet gave the device to a pod or a claim
+	Listed   Name = "listed"    // the kubelet lists a tenant whose container it started without metalplugd
+	Prepare  Name = "prepare"   // a container of the tenant is about to start
 	Start    Name = "started"   // the device is prepared, and the container starts
-	Refused  Name = "refused"   // the work ended without doing anything
+	Refused  Name = "refused"   // the work ended without a change to the device
 	Fail     Name = "failed"    // the work failed
-	Gone     Name = "gone"      // the kubelet reports that no tenant has it
-	Clear    Name = "clear"     // the worker starts a clean-up, or the operator's order
+	Gone     Name = "gone"      // the kubelet reports that no tenant has the device
+	Clear    Name = "clear"     // a clean-up or the operator's order begins
 	Cleared  Name = "cleared"   // the clean-up is done
-	Mended   Name = "recovered" // the operator's order is done, and the clean-up is still due
+	Mended   Name = "recovered" // the operator's order is done, and the clean-up is still pending
 	Erased   Name = "erased"    // an erasure was verified
 	Replaced Name = "replaced"  // the disk may have been replaced by another one
 	Changed  Name = "changed"   // the content differs from what a tenant of this node left, or the host uses the disk
 	Proven   Name = "proven"    // evidence shows that the disk is unused
 	Doubted  Name = "doubted"   // the evidence is no longer valid
 	Adopted  Name = "adopted"   // the operator allows metalplug to erase the disk
-	Restart  Name = "restart"   // the daemon started again after it, a helper or the node stopped
+	Restart  Name = "restart"   // metalplugd started again after it, a helper or the node stopped
 	Reboot   Name = "reboot"    // the node rebooted, and another disk may have the ID
-	Lost     Name = "lost"      // the daemon started without its state
+	Lost     Name = "lost"      // metalplugd started without its state file
 )
 
 // Condition decides between the rows of one state and event. The first row whose condition is met applies.
@@ -63,7 +63,7 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	Save        Effect = "save" // at once; the worker waits for it before it answers the kubelet or erases
+	Save        Effect = "save" // the caller saves at once, and waits for that before it answers the kubelet or erases
 	EndEvidence Effect = "discard the evidence"
 	Inspect     Effect = "inspect the device"
 )
@@ -81,7 +81,7 @@ var anyState = States
 
 // Table describes the life of a device. For each state and event, the first row whose condition is met applies.
 var Table = []Row{
-	// A tenant gets the device. The kubelet decides, so no state can refuse it. The preparation refuses instead.
+	// A tenant gets the device. The kubelet decides, so each state accepts the event. The preparation can still refuse.
 	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Save}},
 	{[]State{Preparing, InUse, Clearing, Failed}, Allocate, IfInterrupted, "", []Effect{SetDue, ClearResidue, Save}},
 	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Save}},
@@ -136,7 +136,8 @@ var Table = []Row{
 	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save}},
 	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save}},
 
-	// The daemon has restarted. It may have stopped before it could record that the kubelet gave the device to another tenant.
+	// metalplugd has restarted. It may have stopped before it recorded that the kubelet gave the device to another
+	// tenant.
 	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, IfDue, Allocated, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, IfHeld, InUse, []Effect{Inspect}},

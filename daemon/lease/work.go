@@ -7,7 +7,7 @@ import "slices"
 // Rule is the part of a resource's configuration that applies between two tenants. A device that several tenants or the
 // host can use at the same time has no rule. It is neither reset nor erased.
 type Rule struct {
-	Disk    bool // the device keeps a tenant's data
+	Disk    bool // a tenant's data stays on the device
 	Scrubs  bool // the resource has an erase method
 	AtStart bool // the device is reset, and a disk erased, before the first container of a tenant
 }
@@ -22,7 +22,7 @@ const (
 	OfTenant   Content = "of a tenant" // kept unless the work erases it
 )
 
-// Work is a request of the worker to the helper. The zero value requests nothing.
+// Work is what the helper is asked to do. The zero value asks for nothing.
 type Work struct {
 	Reset   bool // by the method of the resource
 	Erase   bool
@@ -30,15 +30,15 @@ type Work struct {
 	Content Content
 }
 
-// Behind reports whether the kubelet's checkpoint, which lists these tenants, is older than the allocation to the
-// current tenant. This is so if it lists no tenant, or if after an Allocate it lists only tenants whose containers were
-// started before.
+// Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. tenants are the
+// tenants that the checkpoint lists. It is older if it lists none. After an Allocate it is also older if it lists only
+// tenants whose containers were started before.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// First reports whether the container to start is the first one of these tenants. It is the first if none was started
-// since the kubelet gave them the device, or if none was started for one of them.
+// First reports whether the next container is the first one of these tenants. This is so if no container was started
+// since the kubelet gave them the device, or if one of them has had no container yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // startedFor reports whether a container was started for each of these tenants.
@@ -47,13 +47,13 @@ func (l Lease) startedFor(tenants []string) bool {
 }
 
 // Preparation returns the work to do before a container starts. first is the result of [Lease.First]. same reports
-// whether the medium is the one that earlier containers of the tenant were started with. After the node went down, the
-// content counts as a tenant's only for the same tenant, because the disk may have been used in another machine.
+// whether the disk has the medium that earlier containers of the tenant were started with. If the node was down,
+// another machine may have used the disk. So metalplug attributes the content to the same tenant only.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
 	case !r.Disk:
-	case first && l.Residue && r.Scrubs && l.Hold != Interrupted: // also if the kubelet was faster than the clean-up
+	case first && l.Residue && r.Scrubs && l.Hold != Interrupted: // also if the kubelet gave the disk to the next pod before the clean-up
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
 		w.Content = OfTenant

@@ -12,11 +12,11 @@ import (
 
 // DiskFacts are the facts about the content of a disk.
 type DiskFacts struct {
-	Surveyed bool               // whether the node can read disks, so that they are offered on evidence
-	Watched  bool               // whether the node can tell which processes have a disk open
+	Surveyed bool               // whether the node can read disks; only then evidence is needed
+	Watched  bool               // whether metalplug can find out which processes have a disk open
 	Evidence *evidence.Evidence // or nil
-	Presence string             // in which it was seen last, see [evidence.Book.Presence], or empty if another disk could be taken for it
-	Recheck  bool               // it was just read in full, and is probed once more before it is offered
+	Presence string             // of the last inspection, see [evidence.Book.Presence]; empty if the disk cannot be distinguished from others
+	Recheck  bool               // the disk was just read in full, and must be probed once more before it is offered
 }
 
 // Evident reports whether a device is offered only on evidence.
@@ -24,29 +24,29 @@ func (f *Facts) Evident() bool {
 	return f.Disk.Surveyed && f.Rule != nil && !f.Rule.AllowInUse && f.Seen != nil && f.Seen.Target.IsDisk()
 }
 
-// Offerable reports whether a device without a tenant can be offered. It needs no evidence, its evidence is complete, or a
-// tenant's data is erased before the next start.
+// Offerable reports whether a device without a tenant can be offered. This requires one of three: it needs no evidence,
+// its evidence is complete, or a tenant's data is erased before the next start.
 func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.proven() }
 
-// Complete reports whether the evidence of a disk is complete, but for the processes that have it open.
+// Complete reports whether the evidence of a disk is complete. It ignores the processes that have the disk open.
 func (f *Facts) Complete() bool {
 	return f.Seen.Offer == nil && !f.Disk.Recheck && f.Disk.Evidence.Proves(f.Disk.Presence)
 }
 
-// asked reports whether it is known that no process has had the disk open since it has appeared. A look finds no trace of a
-// process that only reads.
+// asked reports whether metalplug has checked which processes have the disk open, since the disk appeared. An
+// inspection cannot detect a process that only reads.
 func (f *Facts) asked() bool { return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence }
 
 func (f *Facts) proven() bool { return f.Complete() && f.asked() }
 
-// Readable reports whether a disk is to be read for evidence.
+// Readable reports whether metalplug must read a disk to get evidence.
 func (f *Facts) Readable() bool {
 	v := f.Disk.Evidence
 	return !f.Lease.Held() && !f.Lease.Used && f.Evident() && f.Seen.Offer == nil && f.Disk.Presence != "" && !f.Spared() &&
 		(v == nil || v.Kind == "") && f.Lease.Failure == ""
 }
 
-// diskTodo returns the work that the evidence of a disk waits for.
+// diskTodo returns the work that the evidence of a disk requires.
 func (f *Facts) diskTodo() Todo {
 	v := f.Disk.Evidence
 	switch {
@@ -64,7 +64,7 @@ func (f *Facts) diskTodo() Todo {
 	return Nothing
 }
 
-// doubt returns why a disk that is offered on evidence is not proven to be unused, or nil.
+// doubt returns why evidence is missing for a disk, or nil.
 func (f *Facts) doubt() error {
 	v, offer, d := f.Disk.Evidence, f.Seen.Offer, f.Seen.Device
 	if v == nil {
@@ -93,13 +93,13 @@ func (f *Facts) doubt() error {
 	return fmt.Errorf("%w: %s", device.ErrUnproven, v.Reading())
 }
 
-// Content returns what is on a disk out of the reason against its offer.
+// Content returns the description of the data on a disk, from the error that says why the disk is not offered.
 func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns the command by which the operator gives a disk with data to pods. An adoption belongs to a medium. Without an
-// identity it would count for another disk in its place as well.
+// Way returns the command with which the operator releases a disk that has data. An adoption belongs to a medium. It
+// would also apply to another disk without an identity in the same place, so such a disk is reset instead.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verdict decides whether a device is healthy, for which reason not, and which work it waits for. It derives
-// everything from facts.
+// Package verdict decides from facts whether a device is healthy, why it is not, and which work is pending.
 package verdict
 
 import (
@@ -19,61 +18,62 @@ import (
 type Facts struct {
 	Seen     *device.Sighting // of the last inspection, or nil while the hardware is absent
 	Known    bool             // whether it was found since the start
-	Resource string           // in whose device list it is or would be
-	Offered  bool             // whether it is in the list, from which it is removed only when it is certainly free
+	Resource string           // the resource that offers it, or would offer it
+	Offered  bool             // whether it is in the device list, where it stays until it is certainly free
 	Faults   Faults
 	Lease    lease.Lease
 	Rule     *device.Rule // of the resource, or nil
 	Aside    string       // why it is offered neither on its own nor in a bundle, or empty
 	Cordon   string       // why the operator cordoned it, or empty
 	Disk     DiskFacts
-	Same     bool     // whether the content of a disk is the same as when its tenant had gone
+	Same     bool     // whether the disk still has the content that its last tenant left
 	Opened   error    // an error if the pod of another device can open it
 	Delay    string   // why pending work is delayed, or empty
-	Firmware string   // the [device.Rule].Init that has run
-	Uninit   string   // why Init failed
-	Work     string   // why it is Unhealthy during work on it, or empty
-	Frozen   *Verdict // the verdict that applies during the effects of the daemon's own work, or nil
+	Firmware string   // the value of [device.Rule].Init whose unit has run
+	Uninit   string   // why the Init unit failed
+	Work     string   // why it is Unhealthy while metalplug works on it, or empty
+	Frozen   *Verdict // the verdict that is shown while metalplug's own work changes the hardware, or nil
 }
 
-// Faults are those of the hardware itself.
+// Faults are the faults of the hardware itself.
 type Faults struct {
-	Marks    []string      // from events and counters, on the device and above it
-	Warnings []string      // of the same kind, for a usable device
+	Marks    []string      // faults of the device and its parents, from events and counters
+	Warnings []string      // faults from the same sources that leave the device usable
 	Stuck    time.Duration // how long the hardware has not answered, or 0
-	Flapping string        // why a device without a fault is not trusted yet
+	Flapping string        // why metalplug does not trust a device without a fault yet
 }
 
 // Verdict is the health of a device with its reason.
 type Verdict struct {
 	Healthy bool
-	Parked  bool // whether it is Unhealthy only because it is cordoned or changes its resource, so that a pod that holds it may start more containers
+	Parked  bool // whether it is Unhealthy only because of a cordon or a change of resource; the pod that holds it may start more containers
 	Stale   bool // whether it is in the list only because a pod may still hold it
 	Reason  string
 	Warning string // a fault that does not prevent its use
-	// Reserved is the reason why only the tenant that holds it may have it, because the host uses it or it contains
-	// data. Barred is the same if nothing erases the data before the next start, or the reason why it must be cleared
-	// first.
+	// Reserved is the reason why only the current tenant may have the device, such as data on it or use by the host.
+	// Barred is the same reason, unless the data is erased before the next start. It is also set if the device must be
+	// cleared first.
 	Reserved, Barred string
 	Since            time.Time // when Healthy or Reason last changed
 }
 
 var (
-	// errElsewhere is the reason why a device is Unhealthy in the resource in which it was offered before. It cannot be
-	// in two resources. A pod may hold it by the old name, and the kubelet could allocate it again by the new name.
+	// errElsewhere is the reason why a device is Unhealthy in the resource that offered it before. A device cannot be
+	// in two resources. A pod may hold it under the old name, and the kubelet could allocate it again under the new
+	// name.
 	errElsewhere = errors.New("it belongs to another resource now,")
-	// errNotBack is the reason why a device of the last run that has not been found since is Unhealthy.
+	// errNotBack is the reason why a device of the last run is Unhealthy until an inspection finds it.
 	errNotBack = errors.New("not seen since metalplug was started")
 )
 
-// justLeft is the reason for a disk without a scrub that has not been read after its last pod yet.
+// justLeft is the reason for a disk that is not erased and was not read again since its last pod ended.
 const justLeft = "its last pod has just left it"
 
-// beingCleared is the reason for a device that its resource clears after the last pod.
+// beingCleared is the reason for a device that metalplug resets or erases after the last pod.
 const beingCleared = "being cleared after its last pod"
 
-// Unfit returns why the device must not be offered, or nil. A tenant that holds a device may use it. Its data is no
-// reason if it is erased.
+// Unfit returns why the device must not be offered, or nil. The tenant that holds a device may use it. Data that is
+// erased later is not a reason.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() {
@@ -101,7 +101,7 @@ func (f *Facts) Unusable() error {
 	return cmp.Or(f.unproven(), f.Seen.Offer)
 }
 
-// unproven returns why a disk without a tenant must not be offered because evidence is missing, or nil.
+// unproven returns which evidence is missing before a disk without a tenant can be offered, or nil.
 func (f *Facts) unproven() error {
 	switch {
 	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Same:
@@ -114,14 +114,14 @@ func (f *Facts) unproven() error {
 	return f.doubt()
 }
 
-// Spared reports whether a disk is offered regardless of a tenant's data on it.
+// Spared reports whether a disk with a tenant's data is offered, because the data is erased before the next start.
 func (f *Facts) Spared() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// erasable reports whether a tenant's data is the only reason against the device, and is erased before another tenant
-// sees it.
+// erasable reports whether a tenant's data is the only reason against an offer, and is erased before another tenant can
+// read it.
 func (f *Facts) erasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Same)
 }
@@ -148,7 +148,7 @@ func (f *Facts) warning() string {
 	return strings.Join(append([]string{f.Seen.Warning}, f.Faults.Warnings...), "; ")
 }
 
-// waiting returns what a device without a tenant waits for, or "".
+// waiting returns the pending work of a device without a tenant, or "".
 func (f *Facts) waiting() string {
 	switch {
 	case f.Lease.Held():
@@ -202,7 +202,7 @@ func (f *Facts) Verdict() Verdict {
 	return v
 }
 
-// Restrained returns the verdict after the operator's cordon and the daemon's own work are applied.
+// Restrained returns the verdict after the operator's cordon and metalplug's own work are applied.
 func (f *Facts) Restrained(v Verdict) Verdict {
 	if f.Work != "" {
 		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
@@ -224,22 +224,23 @@ func (v *Verdict) park(reason string) {
 	v.Healthy, v.Parked, v.Reason = false, v.Healthy || v.Parked, reason
 }
 
-// Todo is the work that a device without a tenant waits for.
+// Todo is the pending work of a device without a tenant.
 type Todo string
 
-// The kinds of work. The journal uses these texts if the work fails.
+// The kinds of work. A log message uses the text if the work fails.
 const (
 	Nothing      Todo = ""
 	EraseAdopted Todo = "adopted disk not erased"
 	CleanUp      Todo = "device not cleared"
 	ReadDisk     Todo = "disk not read"
-	ReadAgain    Todo = "disk not read again" // the data that was found may be gone
+	ReadAgain    Todo = "disk not read again" // the data may be gone
 	Initialise   Todo = "device not initialised"
 	AskHolders   Todo = "disk not checked" // check which processes have it open
 )
 
-// Todo returns the work for which the device waits. A disk whose content is not a tenant's, or is not erased now, only
-// needs to be free of the tenant's processes. The operator may be using a cordoned disk. So it is only read.
+// Todo returns the pending work of a device. If the content of a disk is not a tenant's, or is not erased now, the disk
+// only needs to be free of the tenant's processes. An operator may be using a cordoned disk, so metalplug only reads
+// it.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {
