@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Current returns a device as it stands, with all notes from before the call. A snapshot may not show them yet. Current waits
-// for the goroutine that owns the inventory. The error is [ErrUnknownDevice] or that of ctx.
+// Current returns the newest state of a device. It contains every change that was posted before the call, also those
+// that no snapshot shows yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice]
+// or that of ctx.
 func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	var s *Status
 	if err := i.ask(ctx, func(l *loop) { s = l.current(id) }); err != nil {
@@ -22,7 +23,8 @@ func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	return s, nil
 }
 
-// current judges a device as it stands. It shows the hardware as the last look saw it, also during the daemon's own work.
+// current returns the newest state of a device. It shows the hardware as the last inspection found it, also during
+// metalplug's own work.
 func (l *loop) current(id string) *Status {
 	e := l.entries[id]
 	if e == nil || e.status == nil {
@@ -33,8 +35,8 @@ func (l *loop) current(id string) *Status {
 	return s
 }
 
-// Kept returns when all notes from before the call are on disk. Without a store it does not wait. The error is that of the
-// write or of ctx.
+// Kept returns when every change that was posted before the call is on disk. Without a store it does not wait. The
+// error is that of the write or of ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
 	var kept chan error
 	if err := i.ask(ctx, func(l *loop) {
@@ -52,8 +54,8 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	}
 }
 
-// lasting carries out a change and returns nil once it is on disk. With an error nothing has changed: the change has refused, or
-// it was undone since it cannot be saved.
+// lasting makes a change and returns nil once the change is on disk. On an error nothing has changed. Either change
+// refused, or undo reverted the change because it could not be saved.
 func (i *Inventory) lasting(ctx context.Context, change func(*loop) error, undo func(*loop)) error {
 	var refused error
 	if err := i.ask(ctx, func(l *loop) { refused = change(l) }); err != nil || refused != nil {
@@ -66,8 +68,8 @@ func (i *Inventory) lasting(ctx context.Context, change func(*loop) error, undo 
 	return nil
 }
 
-// Started returns when the snapshot shows that a container has been started with each of these devices. From then on every
-// Allocate sees it. The error is that of ctx.
+// Started waits for a snapshot that shows that a container was started with each of these devices. Each later Allocate
+// sees that snapshot. The error is that of ctx.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	for _, id := range ids {
 		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Used }); err != nil {
@@ -77,7 +79,8 @@ func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// await waits until wanted returns true for the device in the newest snapshot, or for nil if it is not there.
+// await waits until wanted returns true for the device in the newest snapshot. wanted gets nil if the snapshot lacks
+// the device.
 func (i *Inventory) await(ctx context.Context, id string, wanted func(*Status) bool) error {
 	for {
 		snapshot, changed := i.Snapshot()

@@ -17,27 +17,27 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// membership is what a device has to do with bundles. A bundle is nothing but the devices that name it. Each keeps its own
-// lease, and is in the kubelet's books under the ID of the bundle.
+// membership is the relation of a device to bundles. A bundle exists only as the devices that name it. Each member has
+// its own lease. The kubelet knows all members by the ID of the bundle.
 type membership struct {
 	bundle string // the ID of its bundle, or empty
-	of     string // the resource of that
+	of     string // the resource of the bundle
 	aside  string // why it is offered neither on its own nor in a bundle, or empty
 }
 
-// bundler makes the bundles of an inventory.
+// bundler assembles the bundles of an inventory.
 type bundler struct{ *loop }
 
 // name returns the ID by which the kubelet knows a device.
 func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 
-// list returns the resource in whose list a device is, by its own ID or in a bundle.
+// list returns the resource whose device list contains a device, by its own ID or in a bundle.
 func (e *entry) list() string { return cmp.Or(e.of, e.resource) }
 
-// Name returns the ID by which the kubelet knows a device, which is that of its bundle if it is in one.
+// Name returns the ID by which the kubelet knows a device. This is the ID of the bundle for a member.
 func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
 
-// Parts returns the members of a bundle, or a device that is not one.
+// Parts returns the members of a bundle, or the device itself if it is not a bundle.
 func (s *Status) Parts() []*Status {
 	if s.Members == nil {
 		return []*Status{s}
@@ -45,7 +45,7 @@ func (s *Status) Parts() []*Status {
 	return s.Members
 }
 
-// NUMANodes returns the NUMA nodes of a device or of all members of a bundle, as far as they are known, each once and sorted.
+// NUMANodes returns the known NUMA nodes of a device or of all members of a bundle, sorted and without duplicates.
 func (s *Status) NUMANodes() (nodes []int) {
 	for _, part := range s.Parts() {
 		if part.Device.NUMANode >= 0 {
@@ -56,7 +56,7 @@ func (s *Status) NUMANodes() (nodes []int) {
 	return slices.Compact(nodes)
 }
 
-// item returns a device as the matching sees it.
+// item returns a device in the form that the matching needs.
 func (e *entry) item(kind int) bundle.Item {
 	var functions []string
 	if e.sighting != nil {
@@ -65,7 +65,7 @@ func (e *entry) item(kind int) bundle.Item {
 	return bundle.Item{ID: e.device.ID, Kind: kind, Place: bundle.PlaceOf(e.device, functions...)}
 }
 
-// members says which devices make up a bundle of a resource. It returns nil if the resource has no bundles.
+// members returns which devices a bundle of a resource consists of. It returns nil if the resource has no bundles.
 func (l bundler) members(resource string) *device.Members {
 	if r := l.rule(resource); r != nil {
 		return r.Bundle
@@ -73,7 +73,7 @@ func (l bundler) members(resource string) *device.Members {
 	return nil
 }
 
-// byBundle returns the members of each bundle by its ID, by kind and ID.
+// byBundle returns the members of each bundle, by the bundle's ID. They are sorted by kind and ID.
 func (l bundler) byBundle() map[string][]*entry {
 	all := make(map[string][]*entry)
 	for _, e := range l.entries {
@@ -95,9 +95,9 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble makes bundles out of devices that can be offered and are in no list. The bundles that are there keep their members.
-// A device that has to change over from its own list to a bundle, or from a bundle that is not complete, is Unhealthy until it
-// is certainly free.
+// assemble combines devices into bundles. It uses devices that can be offered and are in no device list. Existing
+// bundles keep their members. Some devices must move from their own list, or from an incomplete bundle, to another
+// bundle. Such a device is Unhealthy until it is certainly free.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {
@@ -135,11 +135,11 @@ func (l bundler) setAside(e *entry, reason string) {
 
 const (
 	whileHeld = ": it goes once no pod holds it"
-	// lostMember is why a device has to leave its bundle.
+	// lostMember is the reason why a device has to leave its bundle.
 	lostMember = "its bundle has lost a member, or is configured otherwise now" + whileHeld
 )
 
-// broken returns why a bundle has to go once no pod holds it, or empty.
+// broken returns why a bundle must be removed once no pod holds it, or empty.
 func (l bundler) broken(id string, members []*entry) string {
 	first := members[0]
 	m := l.members(first.of)
@@ -163,8 +163,9 @@ func (l bundler) broken(id string, members []*entry) string {
 	return ""
 }
 
-// match makes the bundles of a rule. Devices that are in their own list and that no pod holds are counted on, since they can
-// change over. No bundle is made while looks are waiting, because a nearer device may be about to be found.
+// match assembles the bundles of a rule. It also counts devices that are in their own list and that no pod holds,
+// because they can move to a bundle. It assembles no bundle while inspections are pending, because one of them may find
+// a nearer device.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	var pool []*entry
 	var items []bundle.Item
@@ -201,7 +202,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	}
 	for _, e := range pool {
 		switch {
-		case used[e.device.ID], l.unmatched && e.offered: // it stays as it is until the devices are matched
+		case used[e.device.ID], l.unmatched && e.offered: // it does not change until the devices are matched
 		case r.Bundle.Hold, l.unmatched:
 			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, lack))
 		default:
@@ -210,7 +211,8 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	}
 }
 
-// spare reports whether a device may become part of a new bundle. No pod holds it, and it can be used.
+// spare reports whether a device may become part of a new bundle. This requires that no pod holds it and that it can be
+// used.
 func (l bundler) spare(e *entry) bool {
 	f := l.facts(e)
 	return e.sighting != nil && f.Unusable() == nil && f.Sick() == "" && f.Cordon == "" && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
@@ -251,8 +253,8 @@ func remove(removed map[string]map[string]bool, s *Status) {
 	removed[s.Resource][s.Device.ID] = true
 }
 
-// joined makes the status of a bundle. It is as healthy as the least healthy member. Its lease is only shown. It is that of
-// the member that keeps it the most from the next pod.
+// joined returns the status of a bundle. The bundle has the health of its least healthy member. It shows the lease of
+// the member that blocks the next pod the most.
 func joined(id string, members []*entry, now time.Time) *Status {
 	s := &Status{Resource: members[0].of, Taker: members[0].of}
 	s.Device = &device.Device{ID: id, Class: &device.Bundle, NUMANode: -1}
@@ -287,10 +289,10 @@ func joined(id string, members []*entry, now time.Time) *Status {
 	return s
 }
 
-// urgency orders leases by how much they keep a device from the next pod.
+// urgency ranks leases by how much they block the next pod.
 func urgency(of lease.Lease) int {
 	switch {
-	case of.Held(): // the kubelet is asked about a bundle as long as a pod holds a member
+	case of.Held(): // metalplug asks the kubelet about a bundle as long as a pod holds a member
 		return 3
 	case of.Failure != "":
 		return 2
@@ -300,8 +302,8 @@ func urgency(of lease.Lease) int {
 	return 0
 }
 
-// rememberBundle takes in a bundle that pods hold by the kubelet's checkpoint. If the state is lost, the checkpoint has the
-// members.
+// rememberBundle restores a bundle that pods hold according to the kubelet's checkpoint. If the state file is lost,
+// only the checkpoint lists the members.
 func (l bundler) rememberBundle(of, id string, known kubelet.Known) {
 	members := known.Members
 	for _, e := range l.byBundle()[id] {

@@ -8,44 +8,44 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// known are the facts about a device that outlast a restart of the daemon.
+// known has the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	left                 // of the last tenant, if no process has written there since
-	Wrote       wrote    `json:"wrote,omitzero"`        // to the disk when it was last known who wrote, or zero if that is not known
-	Initialised string   `json:"initialised,omitempty"` // the [device.Rule].Init that was done to this appearance of the hardware
-	Given       []string `json:"given,omitempty"`       // the nodes that its pods were given. It is replaced and never written
-	Numbers     []string `json:"numbers,omitempty"`     // of its node in this boot, by which its pods may open it, see [devices.noteNumber]
+	left                 // by the last tenant, if no other process has written since
+	Wrote       wrote    `json:"wrote,omitzero"`        // the writes to the disk up to which every writer is known, or zero if unknown
+	Initialised string   `json:"initialised,omitempty"` // the value of [device.Rule].Init whose unit ran for this appearance of the hardware
+	Given       []string `json:"given,omitempty"`       // paths of the nodes that its pods got. The slice is replaced and never modified
+	Numbers     []string `json:"numbers,omitempty"`     // device numbers of its node in this boot, by which its pods may open it, see [devices.noteNumber]
 }
 
-// left identifies the data that a tenant has left on a disk. With the zero value the data is not known.
+// left identifies the data that a tenant left on a disk. The zero value means unknown data.
 type left struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
-	Blank       bool   `json:"blank,omitempty"` // nothing was found
+	Blank       bool   `json:"blank,omitempty"` // metalplug found no data
 }
 
-// wrote is how many sectors were written to a disk in one presence, see [evidence.Book.Presence].
+// wrote is the number of sectors that were written to a disk in one presence, see [evidence.Book.Presence].
 type wrote struct {
 	In      string `json:"in,omitempty"`
 	Sectors uint64 `json:"sectors,omitempty"`
 }
 
-// rebooted forgets the facts that the kernel counts from the start in each boot.
+// rebooted deletes the facts that are valid in one boot only.
 func (k *known) rebooted() {
 	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers = "", 0, wrote{}, "", nil
 }
 
-// replaced notes that another medium may be in the place of a disk.
+// replaced records that another medium may have replaced a disk.
 func (l *leases) replaced(e *entry) {
 	if e.lease.Residue || e.lease.Order == lease.Erase {
 		_ = l.apply(e, lease.Event{Name: lease.Replaced})
 	}
 }
 
-// appears notes which appearance of a disk was seen. What a tenant has left there was on the one before. On a kernel that
-// does not count disks, its directory in sysfs shows that it has appeared again. One that
-// appears again while we are at work on it may be another with the same identity: it counts as the same only if the helper
-// vouches for it, which the end of the work shows.
+// appears records which appearance of a disk an inspection found. A tenant left its data on the earlier appearance.
+// Before Linux 5.15 the kernel does not count disks. Then the inode of the directory in sysfs shows a new appearance. A
+// disk that reappears during metalplug's work may be another disk with the same identity. It counts as the same disk
+// only if the helper has proven that, which is known when the work ends.
 func (l *leases) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -60,9 +60,9 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin compares the medium of a disk with those of the others. Evidence of one disk would be taken for that of another with
-// the same serial number. From then on each of them is known by its appearance alone. It is not known which of them a tenant
-// has had, nor whether both are one disk.
+// noteTwin compares the medium of a disk with the media of all others. Otherwise metalplug would take the evidence of
+// one disk for that of another disk with the same serial number. After a match, the appearance alone identifies each of
+// the two. metalplug does not know which of them a tenant had, or whether both are one disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -80,8 +80,8 @@ func (l *leases) noteTwin(e *entry) {
 	l.changed(other)
 }
 
-// compare notes the content of a disk that a tenant has left and no worker works on. At each look after that it makes sure
-// that the content is the same. If it differs, another node or an operator wrote it.
+// compare records the content of a disk that a tenant has left and that no worker uses. Each later inspection checks
+// that the content is the same. If it differs, another node or an operator wrote to the disk.
 func (l *leases) compare(e *entry, s *device.Sighting) {
 	found := left{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.facts(e).Evident()
@@ -89,7 +89,7 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 		return
 	}
 	if e.left.Fingerprint != "" && e.left.Fingerprint != s.Asked && e.left.Blank == s.Blank {
-		return // the probe began before that was known, and has read other places
+		return // the probe began before the fingerprint was known, and has read other places
 	}
 	e.seen = found
 	switch {
@@ -101,9 +101,9 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 	e.left, l.unsaved = found, true
 }
 
-// noteWrites compares what was written to a disk with what the last look saw. While no container of a tenant has the disk,
-// and we are not at work on it, another process has written the rest. Then an order and an adoption lapse, and what is on the
-// disk is not the tenant's.
+// noteWrites compares the sectors written to a disk with those at the last inspection. If no container of a tenant has
+// the disk and metalplug does not work on it, another process wrote the difference. Then an order and an adoption end,
+// and the content no longer counts as the tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():
@@ -131,7 +131,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	}
 }
 
-// foreign notes that what is on a disk was not left there by a tenant.
+// foreign records that a tenant did not write the content of a disk.
 func (l *leases) foreign(e *entry, reason string) {
 	if e.lease.Residue {
 		l.Log.Warn("disk written by others", "device", e.device.ID,

@@ -18,7 +18,7 @@ import (
 // stateVersion is the version of the format of the state file.
 const stateVersion = 2
 
-// record is one device in the file.
+// record is the entry of one device in the state file.
 type record struct {
 	ID       string         `json:"id"`
 	Class    string         `json:"class"`
@@ -28,11 +28,11 @@ type record struct {
 	NUMANode int            `json:"numaNode"`
 	Present  bool           `json:"present"`
 	Away     bool           `json:"away,omitempty"`  // not in the device list until it is erased
-	Bundle   kubelet.Member `json:"bundle,omitzero"` // that it is in
+	Bundle   kubelet.Member `json:"bundle,omitzero"` // the bundle that it is in
 
 	lease.Lease
 	known
-	// Owed is the kubelet that may not be done with its Allocate, or nil.
+	// Owed is the kubelet whose Allocate may still be in progress, or nil.
 	Owed *string `json:"owed,omitempty"`
 }
 
@@ -40,14 +40,16 @@ type contents struct {
 	Version int          `json:"version"`
 	Machine string       `json:"machine"` // as in [Options]
 	Health  fault.Record `json:"health"`
-	// Disks has the evidence of disks, also absent ones, by medium. A disk without it is read in full before it is offered.
+	// Disks has the evidence of disks by medium, also of absent disks. metalplug reads a disk without evidence in full
+	// before it offers the disk.
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
-	// Cordons keep devices from new pods, by ID.
+	// Cordons withhold devices from new pods, by ID.
 	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
-	Devices []record               `json:"devices"` // the last
+	Devices []record               `json:"devices"` // must be the last field
 }
 
-// decode returns the contents of a state file. They must be of this version and of the node with that ID, unless it is empty.
+// decode parses a state file. The file must have this version. Unless machine is empty, it must also belong to the node
+// with that ID.
 func decode(text []byte, machine string) (c contents, err error) {
 	err = json.Unmarshal(text, &c)
 	switch {
@@ -64,7 +66,7 @@ func decode(text []byte, machine string) (c contents, err error) {
 	return c, err
 }
 
-// head encodes all but the devices.
+// head encodes everything except the devices.
 func (c contents) head() ([]byte, error) {
 	c.Devices = nil
 	head, err := json.Marshal(c)

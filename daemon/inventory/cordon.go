@@ -17,13 +17,13 @@ var ErrUnknownDevice = errors.New("no such device")
 // errStopped is the error after the end of the inventory.
 var errStopped = errors.New("the inventory has stopped")
 
-// mayHaveBeen is the reason of a cordon where the state of the last run is lost.
+// mayHaveBeen is the reason of a cordon that metalplug sets because the last state is lost.
 const mayHaveBeen = "it may have been before the state was lost: uncordon it if not"
 
-// Cordon keeps a device from new pods until [Inventory.Uncordon], for a reason that people are shown. The device is listed
-// Unhealthy, and a pod that holds it keeps it. A cordon outlasts restarts and reboots. It is on disk when Cordon returns nil.
-// With an error nothing has changed. A cordon that is [api.Unexplained] does not replace another. The error may also be
-// [ErrUnknownDevice] or that of ctx.
+// Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy
+// with the reason. A pod that holds the device keeps it. A cordon outlasts restarts and reboots. It is on disk when
+// Cordon returns nil. On an error nothing has changed. A cordon that is [api.Unexplained] does not replace another one.
+// The error may also be [ErrUnknownDevice] or that of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	return i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		if now != nil && c.Reason == api.Unexplained {
@@ -33,8 +33,8 @@ func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	})
 }
 
-// Uncordon ends a cordon, also that of an absent device, and reports whether there was one. The errors are those of
-// [Inventory.Cordon].
+// Uncordon ends the cordon of a device, even if the device is absent. It reports whether the device was cordoned. The
+// errors are those of [Inventory.Cordon].
 func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err error) {
 	err = i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		was = now != nil
@@ -43,10 +43,11 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 	return was, err
 }
 
-// changeCordon replaces the cordon of a device, or nil, and waits for the snapshot that shows it.
+// changeCordon replaces the cordon of a device, which is nil without one. It waits for the snapshot that shows the
+// change.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	select {
-	case <-i.ready: // else a lost state would cordon the device again
+	case <-i.ready: // otherwise a lost state would cordon the device again
 	case <-i.done:
 		return errStopped
 	case <-ctx.Done():
@@ -70,7 +71,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 	return cmp.Or(saveErr, err)
 }
 
-// setCordon replaces the cordon of a device, or with nil ends it.
+// setCordon replaces the cordon of a device, or ends it if c is nil.
 func (d *devices) setCordon(id string, c *api.Cordon) {
 	if d.cordons[id] = c; c == nil {
 		delete(d.cordons, id)
@@ -81,7 +82,8 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 	}
 }
 
-// cordonKnown cordons each device that a resource takes, since it may have been cordoned before.
+// cordonKnown cordons each device of every resource, because an operator may have cordoned it before the state was
+// lost.
 func (d *devices) cordonKnown() {
 	for id, e := range d.entries {
 		if d.cordons[id] == nil && e.resource != "" {

@@ -14,64 +14,64 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// entry is a device with an identity, present or not.
+// entry is a device with an identity. The device may be absent.
 type entry struct {
-	device   *device.Device   // never written once it was published
-	resource string           // in whose list it is or would be
-	owner    *inspect.Subject // in which it was last found, or nil since the start
-	sighting *device.Sighting // of the last look, or nil while the hardware is not there
-	offered  bool             // it is in a list, and stays there until it is certainly free
-	awaited  bool             // it was there when the last run ended
-	stuck    bool             // the look at it does not come back
+	device   *device.Device   // never modified after it was published
+	resource string           // the resource that offers it, or would offer it
+	owner    *inspect.Subject // the subject in which it was last found, or nil if not found since the start
+	sighting *device.Sighting // of the last inspection, or nil while the hardware is absent
+	offered  bool             // it is in a device list, and stays there until it is certainly free
+	awaited  bool             // it was present when the last run ended
+	stuck    bool             // its inspection does not return
 	status   *Status          // as published, or nil
-	settled  *settled         // the last verdict that the daemon's own work had no part in, or nil
-	lease    lease.Lease      // changed by [leases.apply] alone
-	damper   *fault.Damper    // or nil if it was never unhealthy
+	settled  *settled         // the last verdict before metalplug's own work, or nil
+	lease    lease.Lease      // changed only by [leases.apply]
+	damper   *fault.Damper    // or nil if it has never been unhealthy
 	calm     *time.Timer      // until the damper releases it, or nil
 	line     []byte           // of the state file, or nil after a change
-	window   *window          // the daemon's own work on it, or nil
+	window   *window          // metalplug's own work on it, or nil
 	books
 	known
-	seen left // the data that the last look found
+	seen left // the data that the last inspection found
 	firmware
 	proof
 	membership
 }
 
-// firmware is the work of the vendor's unit that initialises a device.
+// firmware is the state of the vendor's unit that initialises a device.
 type firmware struct {
-	uninit   string    // why it failed, or empty
-	settling time.Time // until then it may change the hardware
+	uninit   string    // why the unit failed, or empty
+	settling time.Time // until this time the unit may change the hardware
 }
 
-// settled is the verdict of a device while looks see the daemon's own work on it.
+// settled is the verdict of a device while inspections show the effects of metalplug's own work.
 type settled struct {
 	verdict.Verdict
 	Observation
 }
 
-// leases change the lease of a device, and derive its status.
+// leases changes the lease of a device, and derives its status.
 type leases struct{ *disks }
 
-// newLease is that of a device of which nothing is known. The first judgement says whether it can be offered.
+// newLease is the lease of a device without any facts. The first verdict decides whether the device can be offered.
 func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 
 // isDisk reports whether a tenant's data stays on the device.
 func (e *entry) isDisk() bool { return e.device.Class != nil && e.device.Class.Disks }
 
-// changed queues an entry for a judgement at the next publication.
+// changed queues an entry for a new verdict at the next publication.
 func (d *devices) changed(e *entry) {
 	d.dirty[e], d.untold[e], e.line = true, true, nil
 }
 
-// keepSoon does the same, and saves the state soon.
+// keepSoon queues an entry in the same way, and saves the state soon.
 func (d *devices) keepSoon(e *entry) {
 	d.saveLater()
 	d.changed(e)
 }
 
-// apply changes the lease of a device by an event, and carries out the effects. An event that the state does not have is an
-// error, and changes nothing.
+// apply posts an event to the lease of a device, and carries out the effects. If the state does not have the event,
+// apply returns an error and changes nothing.
 func (l *leases) apply(e *entry, event lease.Event) error {
 	err := l.change(e, event)
 	l.changed(e)
@@ -108,16 +108,16 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	return nil
 }
 
-// reconcile compares the lease of a device without a tenant with the evidence. Before that it forgets that a tenant has left
-// the content of a disk, once the host uses the disk or a look sees it empty. A use of a disk that is not cleared may be the
-// tenant's doing, since udev assembles an array from a disk that looks like a part of one.
+// reconcile compares the lease of a device without a tenant with the evidence. First it drops the attribution of the
+// content to a tenant, if the host uses the disk or an inspection found it empty. A use of a disk that is not cleared
+// may result from the tenant's data, because udev assembles an array from a disk with the signature of an array.
 func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
 	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
-	// The operator's order was about the content of before, and not about what the host writes after that.
+	// The operator's order was for the content at that time, and not for later writes of the host.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})

@@ -13,13 +13,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// disks are the facts about disks.
+// disks has the facts about disks.
 type disks struct {
 	*devices
-	evidence *evidence.Book         // why they count as unused
-	media    map[string]*entry      // the last entry that was seen with a medium
-	notes    map[string]device.Note // for looks, by the ID of the device, without the zero ones
-	noted    map[string]device.Note // the copy that the last look got, never written, or nil after a change
+	evidence *evidence.Book         // the reasons why disks count as unused
+	media    map[string]*entry      // the entry that was last found with a medium
+	notes    map[string]device.Note // for inspections, by device ID, without zero values
+	noted    map[string]device.Note // the copy for the last inspection, never modified, or nil after a change
 }
 
 // setEvidence records evidence of a disk.
@@ -30,7 +30,7 @@ func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	}
 }
 
-// endEvidence forgets the evidence of a disk. reason is for the log, and empty before a container writes there.
+// endEvidence deletes the evidence of a disk. reason is for the log. It is empty before a container writes to the disk.
 func (d *disks) endEvidence(e *entry, reason string) {
 	v := d.evidence.Get(e.Disk)
 	if v == nil {
@@ -47,7 +47,7 @@ func (d *disks) endEvidence(e *entry, reason string) {
 	d.keepSoon(e)
 }
 
-// weigh compares the evidence of a disk with a look.
+// weigh compares the evidence of a disk with an inspection.
 func (l *leases) weigh(e *entry, s *device.Sighting) {
 	v := l.evidence.Get(e.Disk)
 	if v == nil || !s.Target.IsDisk() || e.busy() || e.outdated() {
@@ -62,7 +62,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
 	}
-	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // else udev has not inspected the disk since its erasure
+	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // otherwise udev has not inspected the disk since its erasure
 		seen.Data = verdict.Content(s.Offer)
 	}
 	switch next, ended := v.Weigh(seen); {
@@ -73,7 +73,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	}
 }
 
-// Unheld notes that no process has a disk open that was seen as target. It does not wait.
+// Unheld records that no process has a disk open. target is the disk that was checked. Unheld does not wait.
 func (i *Inventory) Unheld(id string, target *device.Target) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.sighting == nil || !e.sighting.Target.Alike(target) || e.outdated() {
@@ -87,8 +87,8 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 	})
 }
 
-// Surveyed notes how far the read of a disk has come that was seen as target. The read continued that evidence. Surveyed does
-// not wait.
+// Surveyed records the progress of the read of a disk. target is the disk that was read. from is the evidence when the
+// read began. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Surveyed) {
 	i.about(id, func(l *loop, e *entry) {
 		if l.facts(e).Readable() && e.sighting.Target.Alike(target) && !e.outdated() {
@@ -98,7 +98,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 	})
 }
 
-// surveyed takes in a part of the read of a disk.
+// surveyed applies the result of reading a part of a disk.
 func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 	next, ok := l.evidence.Get(e.Disk).Surveyed(from, evidence.Read{Blank: s.Read, Size: s.Size, Content: s.Content})
 	if !ok {
@@ -106,14 +106,14 @@ func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 	}
 	if l.setEvidence(e, next); next.Kind != "" {
 		e.left, e.seen = left{}, left{}
-		e.atWork().recheck = true // it may hold something by now
+		e.atWork().recheck = true // the disk may hold data by now
 		l.lookAnew(e)
 	}
 }
 
-// erased notes that a disk was erased. The appearance that the helper vouches for need not be the one that was seen last.
+// erased records that a disk was erased. Its appearance according to the helper may be newer than the last inspection.
 func (l *leases) erased(e *entry, p device.Prepared) {
-	// Before the erasure no process had it open.
+	// No process had the disk open before the erasure.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})
 	v := evidence.Evidence{Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Asked: presence}
 	if before := l.evidence.Get(e.Disk); before != nil && before.Kind == evidence.Adopted {

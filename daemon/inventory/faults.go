@@ -11,14 +11,14 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// notice takes in the news of an event about the health of hardware.
+// notice applies an event about the health of hardware.
 func (d *devices) notice(e udev.Event) {
 	if m, ok := device.Notice(e); ok && d.faults.Take(m) {
 		d.judgeIn(m.SysPath)
 	}
 }
 
-// count takes in the counters of a look.
+// count applies the counters from an inspection.
 func (d *devices) count(counters []device.Counter) {
 	for _, c := range counters {
 		if d.unsaved = true; d.faults.Count(c) {
@@ -27,7 +27,7 @@ func (d *devices) count(counters []device.Counter) {
 	}
 }
 
-// judgeIn queues a judgement of the devices in the hardware at a path, whose faults have changed.
+// judgeIn queues a new verdict for the devices below a sysfs path whose faults have changed.
 func (d *devices) judgeIn(sysPath string) {
 	d.saveLater()
 	for _, e := range d.entries {
@@ -38,7 +38,7 @@ func (d *devices) judgeIn(sysPath string) {
 	}
 }
 
-// functions are the PCI functions by which a device is reached.
+// functions returns the sysfs paths of the PCI functions of a device.
 func (e *entry) functions() []string {
 	if e.sighting == nil {
 		return nil
@@ -46,7 +46,7 @@ func (e *entry) functions() []string {
 	return e.sighting.Functions
 }
 
-// recovered clears the faults of a device without an event.
+// recovered clears the faults of a device without waiting for an event.
 func (l *loop) recovered(e *entry) {
 	for _, path := range append([]string{e.device.SysPath}, e.functions()...) {
 		if l.faults.Take(device.Mark{SysPath: path}) {
@@ -56,7 +56,7 @@ func (l *loop) recovered(e *entry) {
 	l.look(e)
 }
 
-// distrust returns why a device without a fault is not trusted yet, or empty. reason is its fault.
+// distrust returns why metalplug does not trust a device without a fault yet, or empty. reason is its present fault.
 func (e *entry) distrust(reason string, now time.Time) string {
 	switch {
 	case e.damper != nil:
@@ -68,7 +68,7 @@ func (e *entry) distrust(reason string, now time.Time) string {
 	return e.damper.Observe(reason, now)
 }
 
-// calmLater queues a judgement of a device for the time when its damper releases it.
+// calmLater queues a new verdict for the time when the damper releases the device.
 func (l *leases) calmLater(e *entry, now time.Time) {
 	until := e.damper.Until()
 	if until.IsZero() || e.calm != nil {

@@ -12,29 +12,29 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// allocations are what the kubelet gives to pods.
+// allocations records which devices the kubelet has given to pods.
 type allocations struct {
 	*leases
-	owing map[*entry]bool // those that are owed
+	owing map[*entry]bool // the entries whose owed is set
 	began time.Time       // when the daemon started
 }
 
-// books are the kubelet's records of a device.
+// books has what is known about the kubelet's records of a device.
 type books struct {
-	as        []string  // the IDs by which pods may hold it, sorted, and never written
-	allocated time.Time // when a container was last given it
-	booked    bool      // since then the kubelet has listed a pod that holds it, or is known to be done with that Allocate
-	owed      bool      // it was allocated, and nothing has shown that the kubelet is done with that
-	pods      []string  // UIDs of those that the kubelet's checkpoint named last
-	asker     string    // the kubelet that asked for that, or empty if unknown
+	as        []string  // the IDs by which pods may hold it, sorted and never modified
+	allocated time.Time // when a container last got it
+	booked    bool      // since then the kubelet has listed a pod that holds it, or has finished that Allocate
+	owed      bool      // it was allocated, and nothing has shown yet that the kubelet has finished that Allocate
+	pods      []string  // UIDs of the pods that the kubelet's checkpoint listed last
+	asker     string    // the kubelet that called Allocate, or empty if unknown
 }
 
-// holdAs notes IDs by which pods may hold it.
+// holdAs adds IDs by which pods may hold the device.
 func (b *books) holdAs(names []string) {
 	b.as = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.as, names))))
 }
 
-// handed notes by what its next pod is about to be given a device.
+// handed records the node paths that the next pod of a device is about to get.
 func (e *entry) handed() {
 	var given []string
 	if e.sighting != nil {
@@ -48,17 +48,17 @@ func (e *entry) handed() {
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
-// moved reports whether a pod was given nodes of a device that are not its nodes any more. The kubelet starts the containers of
-// that pod with them again. Links such as those by identity stay.
+// moved reports whether a pod got node paths that no longer belong to the device. The kubelet passes these paths to the
+// pod's containers again when it restarts them. Links such as those by identity do not change.
 func (e *entry) moved() bool {
 	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
 	})
 }
 
-// allocated notes that pods are about to hold these devices. It takes effect at once; the readers hear of it a little later,
-// since the kubelet is waiting for our answer just now. started: it is not given to a pod, but a container of its pod is
-// about to be started, perhaps again, or its pod is gone by now.
+// allocated records that pods are about to hold these devices. The change takes effect at once. The next snapshot
+// follows a little later, because the kubelet is waiting for an answer. started means that no pod gets the device now.
+// Either a container of its pod is about to start, perhaps again, or the pod is gone by now.
 func (a *allocations) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
@@ -73,7 +73,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 		if !e.lease.Held() {
 			held = append(held, e)
 		}
-		if !started || !e.lease.Held() { // a container that is started again has the nodes of before
+		if !started || !e.lease.Held() { // a container that is restarted gets the node paths of its first start
 			e.handed()
 		}
 		switch {
@@ -89,7 +89,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 	}
 }
 
-// closeAllocates notes that some kubelets have booked the devices that they allocated, or never will.
+// closeAllocates records that some kubelets have finished their Allocate, or never will.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
 		if by(e.asker) {
@@ -99,7 +99,7 @@ func (a *allocations) closeAllocates(by func(asker string) bool) {
 	}
 }
 
-// closeAllocate notes that the kubelet is done with the Allocate of a device.
+// closeAllocate records that the kubelet has finished the Allocate of a device.
 func (a *allocations) closeAllocate(e *entry) {
 	if e.owed {
 		e.owed, e.line, a.unsaved = false, nil, true
@@ -107,7 +107,7 @@ func (a *allocations) closeAllocate(e *entry) {
 	}
 }
 
-// judgeAgain queues a judgement of those entries that are still there.
+// judgeAgain queues a new verdict for the entries that still exist.
 func (d *devices) judgeAgain(all ...*entry) {
 	for _, e := range all {
 		if d.entries[e.device.ID] == e {
@@ -116,7 +116,7 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// vacate notes that no pod holds a device any more. The next look shows the state in which the pod left it.
+// vacate records that no pod holds a device any more. The next inspection finds the state in which the pod left it.
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -125,10 +125,10 @@ func (a *allocations) vacate(e *entry) {
 	a.changed(e)
 }
 
-// confirm takes in the kubelet's answer. Only a free device can leave the device list, since the kubelet crashes over an
-// allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager). It takes a device from one pod before it
-// gives it to the next, so that a later record names the pod that the daemon knows of. An allocation of another kubelet has
-// ended with that kubelet, or is in the checkpoint.
+// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it
+// does not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod
+// before it gives it to the next. So a later record names the pod that metalplugd knows. An Allocate of an earlier
+// kubelet has ended with that kubelet, or is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
 	if a.Booked != nil {
@@ -147,7 +147,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 		for _, e := range members {
 			l.confirmOne(e, holding, a.Asked)
 		}
-		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // the others are as free as the one that has left
+		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // the other members are as free as the one that has left
 			for _, e := range members {
 				if e.bundle != "" {
 					e.aside = lostMember
@@ -168,7 +168,7 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 		a.listedByKubelet(e)
 	case holding == kubelet.Noted:
 		a.resend[e.list()] = true
-		if a.rule(e.list()) == nil { // the kubelet is sent no list of it any more, and writes the checkpoint with any
+		if a.rule(e.list()) == nil { // the kubelet gets no list of this resource any more, and writes the checkpoint with any list
 			for _, r := range a.rules {
 				a.resend[r.Resource] = true
 			}
@@ -178,9 +178,9 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 	}
 }
 
-// listedByKubelet notes that the kubelet lists a pod that holds a device. The kubelet may have started a container before we were
-// registered again. It has still to announce the start of a container that it was given a device for and has not announced. If
-// its checkpoint does not name the pod yet, the kubelet writes it when it is sent the list.
+// listedByKubelet records that the kubelet lists a pod that holds a device. The kubelet may have started a container
+// before metalplugd registered again. An announcement is still due for a container that got a device and was not
+// announced. If the checkpoint does not name the pod yet, the next list makes the kubelet write it.
 func (a *allocations) listedByKubelet(e *entry) {
 	recent := time.Since(e.allocated) <= a.Grace
 	switch {
@@ -190,21 +190,22 @@ func (a *allocations) listedByKubelet(e *entry) {
 	case len(e.pods) == 0:
 		a.resend[e.list()] = true
 	default:
-		// Content without evidence from before the pod is not the pod's.
+		// Without evidence from before the pod, the content does not count as the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && a.owns(e)
 		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.Medium, Residue: residue})
 	}
 }
 
-// started notes that a container may be using the device from now on.
+// started records that a container may be using the device from now on.
 func (l *leases) started(e *entry, event lease.Event) {
 	_ = l.apply(e, event)
 	e.left, e.seen = left{}, left{}
 	e.delayed("")
 }
 
-// owns reports whether the content of a device counts as its tenant's once a container was started with it. It is a disk
-// without a twin, and its resource gives out neither disks with the host's data nor one disk to several tenants.
+// owns reports whether the content of a device counts as its tenant's after a container was started with it. This
+// requires a disk without a twin. Its resource must not offer disks with the host's data, or one disk to several
+// tenants.
 func (l *leases) owns(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.evidence.HasTwins(e.Medium)
@@ -215,9 +216,9 @@ func (e *entry) shared() bool {
 	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID && id != e.bundle })
 }
 
-// mayBeFree reports whether a device that is not in the kubelet's books may count as free. It was in them, or the kubelet is
-// known to be done with its Allocate. A stopped kubelet may take any time for that (R12), so that time alone proves nothing.
-// With one share listed, the others are not known.
+// mayBeFree reports whether a device that the kubelet does not list may count as free. This requires that the kubelet
+// listed it before, or has finished its Allocate. A stopped kubelet may take any time for that (R12), so time alone
+// proves nothing. If one share is listed, the others are unknown.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.owed:
@@ -228,32 +229,32 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.allocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
-// free notes that certainly no pod holds a device. Only now it may leave the device list. First it is cleared by the rule of
-// the resource that it leaves. A disk waits for an answer about its content.
+// free records that certainly no pod holds a device. Only then the device may leave the device list. The resource that
+// it leaves clears it first. A disk also waits for an answer about its content.
 func (a *allocations) free(e *entry) {
 	a.vacate(e)
-	// IDs of shares that the resource does not have any more leave the list.
+	// IDs of shares that the resource no longer has leave the list.
 	if e.shared() {
 		a.resend[e.resource] = true
 	}
 	e.as = nil
 	f := a.facts(e)
-	// A device that waits only for the question about open files would be back at once, and the kubelet might give it out by
-	// the older list.
+	// A device that waits only for the check of open files would return at once. In between, the kubelet might allocate
+	// it by the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	if e.offered = e.offered && (f.Unfit() == nil || waits); !e.offered {
 		e.leave()
 		if e.sighting != nil {
-			e.resource = e.sighting.Resource // or it would be offered by the old one once more
+			e.resource = e.sighting.Resource // otherwise the old resource would offer it once more
 			a.look(e)
 		}
 	}
 	a.changed(e)
 }
 
-// leave ends the lease of a device that is no longer in the device list. The lease of a disk goes on, since the disk may come
-// back and has to be erased.
+// leave ends the lease of a device that is no longer in the device list. The lease of a disk continues, because the
+// disk may come back and must be erased then.
 func (e *entry) leave() {
 	e.delayed("")
 	e.membership = membership{}
@@ -262,13 +263,13 @@ func (e *entry) leave() {
 	}
 }
 
-// restoreRemembered takes in the devices that the kubelet knows and the store does not.
+// restoreRemembered adds the devices that the kubelet's checkpoint lists and the state file lacks.
 func (l *loop) restoreRemembered() {
 	for _, r := range l.rules {
 		for id, known := range l.Remembered[r.Resource] {
 			if r.Bundle != nil {
 				bundler{l}.rememberBundle(r.Resource, id, known)
-			} else if e := l.remember(r, id, known); e.bundle != "" { // the kubelet knows better than an older state file
+			} else if e := l.remember(r, id, known); e.bundle != "" { // the checkpoint is newer than an older state file
 				e.membership = membership{}
 			}
 		}
@@ -284,10 +285,10 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 			resource: r.Resource, offered: true, lease: newLease(),
 		}
 		l.entries[id] = e
-		// A container may have been started with it. The content of a disk is not known.
+		// A container may have been started with the device. The content of a disk is unknown.
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
 	case !e.lease.Held() || e.lease.First(known.Pods):
-		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // the daemon ended before it could note it
+		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it could record the Allocate
 	}
 	e.holdAs(known.As)
 	l.changed(e)

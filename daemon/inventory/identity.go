@@ -15,21 +15,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// identities are the devices by where they were seen.
+// identities has the devices by the place where they were found.
 type identities struct {
 	*leases
 	found map[*inspect.Subject]found
 }
 
-// found is what the last look found in a subject.
+// found is the result of the last inspection of a subject.
 type found struct {
 	entries   []*entry
-	others    []*Status       // the hardware that has no identity
-	contested map[string]bool // IDs that it claims and another subject has
+	others    []*Status       // hardware without an identity
+	contested map[string]bool // IDs that this subject claims and another subject has
 }
 
-// claim gives a subject the devices that a look saw in it, and removes the others. It reports whether the subject is not
-// complete, or claims an ID of another.
+// claim assigns the devices of an inspection to their subject, and removes the others. It reports whether the subject
+// is incomplete, or claims an ID of another subject.
 func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 	before, now := i.found[s], found{}
 	var unreadable error
@@ -37,7 +37,7 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 		sighting := &s.Sightings[n]
 		unfinished = unfinished || errors.Is(sighting.Offer, device.ErrIncomplete)
 		if sighting.Device.ID == "" {
-			if !errors.Is(sighting.Offer, device.ErrPart) { // then another has what this one stood for until now
+			if !errors.Is(sighting.Offer, device.ErrPart) { // otherwise another device replaces this one
 				unreadable = sighting.Offer
 			}
 			now.others = append(now.others, unidentified(sighting))
@@ -64,14 +64,14 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 	return unfinished || now.contested != nil
 }
 
-// missing notes that a device was not seen in its subject. It is gone, or it may still be there while it cannot be
-// identified.
+// missing records that a device was not found in its subject. The device is gone, or it is present and cannot be
+// identified now.
 func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.proof = nil, false, proof{}
 	if unreadable == nil {
 		e.departs()
 	}
-	if e.Appearance == "" { // then nothing will tell it from the next
+	if e.Appearance == "" { // then nothing distinguishes it from the next device
 		i.replaced(e)
 	}
 	if there = unreadable != nil && e.offered; there {
@@ -81,8 +81,8 @@ func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	return there
 }
 
-// entryFor returns the entry for a device seen in a subject, or nil while another subject has the ID that it claims.
-// before are the IDs that were contested at the last look.
+// entryFor returns the entry for a device that was found in a subject. It returns nil while another subject has the
+// claimed ID. before has the IDs that were contested at the last inspection.
 func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
 	id := i.idFor(s, sighting, before)
 	if id == "" {
@@ -95,19 +95,19 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	if e == nil {
 		e = &entry{device: sighting.Device, lease: newLease()}
 		i.entries[id] = e
-	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the kubelet alone may have known it
+	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the state file or an inspection knows the old path, the kubelet's checkpoint does not
 		i.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
-	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be going away, and has not moved
+	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be in removal, and has not moved
 		sighting.Device.NUMANode = e.device.NUMANode
 	}
-	if *sighting.Device == *e.device { // then the one that is known is kept, for good, and not one of each look
+	if *sighting.Device == *e.device { // then all snapshots share one value
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
 	e.onItsWay(sighting)
-	if sighting.Target != nil || !e.isDisk() { // else it is not known which appearance was seen
+	if sighting.Target != nil || !e.isDisk() { // otherwise the appearance is unknown
 		i.appears(e, sighting)
 		i.noteTwin(e)
 	}
@@ -125,8 +125,8 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	return e
 }
 
-// idFor returns the ID of a device that was seen in a subject. It is its own, or one with its place in it if another device
-// has that. It is empty while that is not decided.
+// idFor returns the ID of a device that was found in a subject. If another device has that ID, the result has the place
+// of the device as a suffix. It is empty while that is undecided.
 func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
@@ -135,7 +135,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	}
 	e := i.entries[id]
 	switch {
-	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // then that is its other name
+	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // then the other entry is an old name of this device
 		return id
 	case !before[id] || e.owner.Running():
 		i.contest(e)
@@ -146,8 +146,8 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	return suffixed
 }
 
-// place returns the place of a device in the node, which no other device has. It is the path through the buses as udev knows
-// it, else the address of its PCI function, else its sysfs path.
+// place returns the place of a device in the node, which differs for each device. This is udev's path through the
+// buses, or the address of the PCI function, or the sysfs path.
 func place(d *device.Device) string {
 	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
 		return busPath
@@ -158,24 +158,24 @@ func place(d *device.Device) string {
 	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
 }
 
-// contest postpones the decision about an ID that a subject claims and another has. Usually the hardware has moved, and the
-// old subject is about to go. If both are still there at the next look, two devices claim one identity, and the new one gets
-// an ID with its place in it.
+// contest postpones the decision about an ID that two subjects claim. Usually the hardware has moved, and the old
+// subject is about to disappear. If both still exist at the next inspection, two devices have one identity. Then the
+// new device gets an ID with its place as a suffix.
 func (i *identities) contest(owned *entry) {
-	i.replaced(owned) // which of them a tenant has had is not known
+	i.replaced(owned) // it is unknown which of them a tenant had
 	i.changed(owned)
 	i.look(owned)
 }
 
-// onItsWay holds a disk back while the kernel removes its attributes, or has not made them all. Without its diskseq another
-// disk would be taken for it.
+// onItsWay withholds a disk while the kernel adds or removes its attributes. Without its diskseq, metalplug could take
+// another disk for it.
 func (e *entry) onItsWay(s *device.Sighting) {
 	if e.Appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
 		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
 	}
 }
 
-// arrives notes the appearance of the hardware, and reports whether it is another one, which is not initialised.
+// arrives records the appearance of the hardware. It reports whether the hardware is new and so is not initialised.
 func (e *entry) arrives(s *device.Sighting) (another bool) {
 	if another = s.Instance != e.Instance; another {
 		e.departs()
@@ -184,8 +184,8 @@ func (e *entry) arrives(s *device.Sighting) (another bool) {
 	return another
 }
 
-// departs notes that hardware has gone, or that other hardware is in its place, which is not initialised. A reset by the
-// daemon or new firmware may make it drop off the bus, which does not count.
+// departs records that hardware is gone or was replaced. Its successor is not initialised. A reset by metalplugd or new
+// firmware may drop the device off the bus, which does not count.
 func (e *entry) departs() {
 	now := time.Now()
 	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {
@@ -194,7 +194,7 @@ func (e *entry) departs() {
 	e.Initialised, e.uninit = "", ""
 }
 
-// unidentified is the status of hardware that is seen and has no identity.
+// unidentified returns the status of hardware that is present and has no identity.
 func unidentified(s *device.Sighting) *Status {
 	return &Status{Device: s.Device, Verdict: verdict.Verdict{Reason: s.Offer.Error(), Since: time.Now()}, Observation: Observation{Present: true}}
 }

@@ -2,9 +2,9 @@
 
 // Package inventory is the only owner of the list of devices and of their state.
 //
-// One goroutine owns everything. It never reads hardware. Looks run next to it and post their results. An event, a lost
-// event and the slow audit all make the same request, a look at a path. Readers take an immutable [Snapshot] with a channel
-// that is closed when there is a newer one.
+// One goroutine owns everything, and never reads hardware. Inspections run in other goroutines and post their results.
+// An event, a lost event and the periodic audit all request the same inspection of a path. Readers get an immutable
+// [Snapshot], and a channel that is closed when a newer snapshot exists.
 package inventory
 
 import (
@@ -25,27 +25,27 @@ import (
 )
 
 const (
-	// settleLimit is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The time
-	// begins at the start, and again with each first look at a device that has come back. With many disks to read, or slow
-	// ones, the snapshot would otherwise be incomplete.
+	// settleLimit is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
+	// time starts when metalplugd starts. It starts again with the first inspection of each device that has come back.
+	// Otherwise the snapshot would be incomplete with many or slow disks.
 	settleLimit = 10 * time.Second
-	// settleMost is how many times settleLimit it waits at most. TimeoutStartSec= of the unit is 90 s.
+	// settleMost is the maximum of the wait in multiples of settleLimit. TimeoutStartSec= of the unit is 90 s.
 	settleMost = 6
-	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books. Once it has listed
-	// the pod, the device is free when it is in them no more.
+	// allocationGrace is how long after Allocate the kubelet may take to record the device. If the kubelet has listed
+	// the pod and no longer lists it, the device is free.
 	allocationGrace = 30 * time.Second
-	// fileClock is how much the time of a file may be behind. The kernel takes it from its last tick (current_time,
-	// fs/inode.c), at 100 Hz or more.
+	// fileClock is how far the timestamp of a file may lag behind. The kernel takes it from its last tick
+	// (current_time, fs/inode.c), at 100 Hz or more.
 	fileClock = 10 * time.Millisecond
-	// settlePoll is how often that is looked at meanwhile.
+	// settlePoll is how often the first snapshot checks whether it is complete.
 	settlePoll = 5 * time.Millisecond
-	// publishGap is the least time between two snapshots while looks are still running.
+	// publishGap is the minimum time between two snapshots while inspections are running.
 	publishGap = 100 * time.Millisecond
-	// crowdGap is the least time to the next one after a snapshot in which more than crowd devices have changed. More changes
-	// are likely to follow so many.
+	// crowdGap is the minimum time to the next snapshot after one in which more than crowd devices have changed. After
+	// so many changes, more are likely to follow.
 	crowdGap = 50 * time.Millisecond
 	crowd    = 16
-	// savePause is how long after a change the identities are saved. The kubelet gets the change first.
+	// savePause is how long after a change the state is saved. The kubelet gets the change first.
 	savePause = 100 * time.Millisecond
 )
 
@@ -54,21 +54,21 @@ type Options struct {
 	Source  udev.Source
 	Host    *device.Host
 	Rules   []device.Rule
-	Store   *statefile.Store // keeps the state, or nil
-	Machine string           // the ID of the node. If it is empty, a state file of any node counts.
-	// AfterBoot reports that the node was booted since the last run. Devices of that run may still be on their way, and the
-	// first snapshot waits for them.
+	Store   *statefile.Store // for the state file, or nil
+	Machine string           // the ID of the node; if empty, metalplugd accepts the state file of any node
+	// AfterBoot reports that the node was booted since the last run. The first snapshot then waits for devices of that
+	// run that the kernel has not found yet.
 	AfterBoot bool
-	// Remembered are devices that pods hold by the kubelet's checkpoint, by resource and ID. Devices that a lost Store does not
-	// have are in the device list too.
+	// Remembered has the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
+	// list contains them even if Store is lost.
 	Remembered map[string]map[string]kubelet.Known
-	Audit      time.Duration // how often everything is enumerated again in case an event was lost, or 0 for never
-	Settle     time.Duration // how long the first snapshot waits for udev and devices while none comes, by default 10 s
-	Grace      time.Duration // how long a device cannot be free after a container was given it, by default 30 s
+	Audit      time.Duration // how often all devices are enumerated again in case an event was lost, or 0 for never
+	Settle     time.Duration // how long the first snapshot waits for udev and for more devices, by default 10 s
+	Grace      time.Duration // how long after an Allocate a device cannot be free, by default 30 s
 	Log        *slog.Logger
 }
 
-// Inventory is the set of devices of this machine. Its methods are safe for concurrent use.
+// Inventory is the set of devices of this node. Its methods are safe for concurrent use.
 type Inventory struct {
 	Options
 	requests
@@ -83,7 +83,7 @@ type publication struct {
 	changed  chan struct{} // closed when there is a newer one
 }
 
-// New returns an inventory that knows nothing until [Inventory.Run].
+// New returns an inventory that is empty until [Inventory.Run].
 func New(o Options) *Inventory {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -102,8 +102,8 @@ func New(o Options) *Inventory {
 	return i
 }
 
-// Ready is closed when the first complete snapshot is there. Then everything is enumerated and, after a boot, the devices of the
-// last run are back. Otherwise [Options].Settle has passed without a look at another device.
+// Ready is closed with the first complete snapshot. It is complete if all devices are enumerated and, after a boot, the
+// devices of the last run are back. It also counts as complete once [Options].Settle has passed without a new device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Counts returns the numbers of events and enumerations since the inventory was made.
@@ -115,10 +115,10 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated notes that a container is about to be given devices, or that the kubelet asked for some and was refused. as has
-// the IDs by which the kubelet knows each device. asker tells the kubelet that asked from those before and after it, and is
-// empty if unknown. A kubelet allocates for one container at a time. It has booked the devices that it was given before, or
-// never will. Allocated does not wait.
+// Allocated records that a container is about to get devices, or that metalplugd refused a kubelet's request for them.
+// as has the IDs by which the kubelet knows each device. asker distinguishes the kubelet from its predecessors and
+// successors, and is empty if unknown. A kubelet allocates for one container at a time. So it has recorded all devices
+// of its earlier requests, or never will. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -133,45 +133,45 @@ func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	})
 }
 
-// Starting notes that a container is about to be started, perhaps again, with devices that its pod was given. It does not
-// wait.
+// Starting records that a container is about to start, perhaps again, with devices that its pod got. It does not wait.
 func (i *Inventory) Starting(as map[string][]string) {
 	now := time.Now()
 	i.post(func(l *loop) { l.allocated(as, now, true) })
 }
 
-// Released notes that the pods which held these devices are gone, since the kubelet was about to give the devices to
-// another. It does not wait.
+// Released records that the pods which held these devices are gone, because the kubelet was about to give the devices
+// to another pod. It does not wait.
 func (i *Inventory) Released(ids []string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.vacate(e) })
 	}
 }
 
-// Confirm notes the kubelet's answer. A free device that must not be offered leaves the device list. A noted one makes the
-// plugin send the list again. The kubelet takes a device from a pod before it gives it to another. So a checkpoint that is
-// newer than the Allocate does not name a pod of before, and the kubelet is done with the Allocate. Confirm does not wait.
+// Confirm records the kubelet's answer. A free device that must not be offered leaves the device list. For a recorded
+// device, the plugin sends the list again. The kubelet takes a device from a pod before it gives the device to another.
+// So a checkpoint that is newer than the Allocate does not name an earlier pod, and the kubelet has finished the
+// Allocate. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
-// Recovered notes that a device was reset or repaired. It clears the faults that events and error counters have reported. It
-// does not wait.
+// Recovered records that a device was reset or repaired. It clears the faults from events and error counters. It does
+// not wait.
 func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
 
-// LookAgain queues a look at these devices, which differ from the snapshot. It does not wait.
+// LookAgain queues an inspection of these devices, which differ from the snapshot. It does not wait.
 func (i *Inventory) LookAgain(ids ...string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.look(e) })
 	}
 }
 
-// SetRules replaces the rules and queues a look at everything. remembered is as in [Options]. The channel is closed with the
-// first snapshot that the old rules have no part in. SetRules does not wait.
+// SetRules replaces the rules and queues an inspection of everything. remembered is as in [Options]. The channel is
+// closed with the first snapshot that uses only the new rules. SetRules does not wait.
 func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {
 		l.rules, l.Remembered = rules, remembered
 		for _, e := range l.entries {
-			e.proof = proof{} // some rules want none
+			e.proof = proof{} // some rules require no probe
 			l.untold[e] = true
 		}
 		l.restoreRemembered()
@@ -181,12 +181,12 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx. The goroutine that listens to
-// the source waits for that one and for nothing else.
+// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx. The goroutine that
+// reads from the source waits only for that goroutine.
 func (i *Inventory) Alive(ctx context.Context) error { return i.ask(ctx, func(*loop) {}) }
 
-// Run listens to the source, enumerates it and keeps the inventory until ctx ends. The error is that of the source, or
-// nil after ctx ended. It may be called once.
+// Run reads events from the source, enumerates devices and updates the inventory until ctx ends. The error is that of
+// the source, or nil after ctx ended. Run may be called once.
 func (i *Inventory) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -199,7 +199,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.inspector.SetRules(l.rules)
 	err := l.run(ctx, events, listening)
-	l.carryOut() // what is still waiting is kept
+	l.carryOut() // save the results of requests that are still waiting
 	l.unsaved = l.unsaved || len(l.dirty) > 0
 	close(i.done)
 	l.save()
@@ -207,7 +207,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 		i.Store.Close()
 	}
 	cancel()
-	listener.Wait() // only then the source may be closed
+	listener.Wait() // the caller may close the source only after that
 	return err
 }
 
@@ -216,7 +216,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 	if l.Audit > 0 {
 		l.later(l.Audit, (*loop).audit)
 	}
-	for ctx.Err() == nil { // what else has come by then is for the end
+	for ctx.Err() == nil { // the code after the loop handles later events
 		select {
 		case <-ctx.Done():
 			return nil
@@ -227,7 +227,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 			return fmt.Errorf("listen to %T: %w", l.Source, err)
 		case e := <-events:
 			l.event(e)
-			for range len(events) { // a burst leads to one look at each device
+			for range len(events) { // a burst leads to one inspection of each device
 				l.event(<-events)
 			}
 		case <-l.wake:
@@ -240,7 +240,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 	return nil
 }
 
-// audit enumerates everything again and again, in case an event was lost.
+// audit enumerates all devices periodically, in case an event was lost.
 func (l *loop) audit() {
 	l.inspector.Enumerate()
 	l.later(l.Audit, (*loop).audit)

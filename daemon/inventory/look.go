@@ -10,14 +10,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
-// look queues a look at a device, if it was found since the start.
+// look queues an inspection of a device, if the device was found since the start.
 func (d *devices) look(e *entry) {
 	if e.owner != nil {
 		d.inspector.Look(e.owner)
 	}
 }
 
-// seen takes in the sightings of a look, and reports whether the subject is worth another look without an event.
+// seen applies the results of an inspection. It reports whether the subject must be inspected again without an event.
 func (l *loop) seen(s *inspect.Subject) (unfinished bool) {
 	if s.Looks() == 1 {
 		l.deadline = time.Now().Add(l.Settle)
@@ -28,7 +28,7 @@ func (l *loop) seen(s *inspect.Subject) (unfinished bool) {
 	return l.claim(s)
 }
 
-// stuck notes that the look at the devices of a subject does not come back.
+// stuck records that the inspection of a subject does not return.
 func (l *loop) stuck(s *inspect.Subject) {
 	for _, e := range l.found[s].entries {
 		e.stuck = true
@@ -36,8 +36,8 @@ func (l *loop) stuck(s *inspect.Subject) {
 	}
 }
 
-// informed returns the host for a look that begins now. A look may find a device at a new place, so that each look gets the
-// notes of all.
+// informed returns the host for an inspection that starts now. An inspection may find a device at a new place, so it
+// gets the notes of all devices.
 func (d *disks) informed() *device.Host {
 	for e := range d.untold {
 		id, n := e.device.ID, d.note(e)
@@ -57,7 +57,7 @@ func (d *disks) informed() *device.Host {
 	return &host
 }
 
-// note returns what a look has to know of a device.
+// note returns the facts about a device that an inspection needs.
 func (d *disks) note(e *entry) device.Note {
 	n := device.Note{Held: e.lease.Held() || e.busy()}
 	if e.isDisk() {

@@ -13,34 +13,34 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// loop is the state that the goroutine of [Inventory.Run] owns. Each part of it knows only those that it embeds. No method reads
-// hardware or waits.
+// loop is the state that the goroutine of [Inventory.Run] owns. Each part has access only to the parts that it embeds.
+// No method reads hardware or waits.
 type loop struct {
 	*leases
 	identities
 	allocations
 	publishing
-	lost         bool // the state of the last run is lost, and each device found at the start may have been cordoned
+	lost         bool // the state of the last run is lost, so each device found at the start may have been cordoned
 	isReady      bool
-	deadline     time.Time // of the first snapshot, unless another device is seen
-	lastDeadline time.Time // in any case
+	deadline     time.Time // of the first snapshot, extended when another device is found
+	lastDeadline time.Time // never extended
 }
 
-// devices are the devices with an identity, and what has changed of them.
+// devices has the devices with an identity, and their changes.
 type devices struct {
 	*Inventory
 	rules     []device.Rule
 	entries   map[string]*entry // by device ID
 	faults    fault.Record
-	cordons   map[string]*api.Cordon // by the ID of the device. A cordon is never written
-	granted   map[string][]*entry    // the devices whose pods may open a node, by its number
+	cordons   map[string]*api.Cordon // by device ID; a cordon is never modified
+	granted   map[string][]*entry    // the devices whose pods may open a node, by its device number
 	dirty     map[*entry]bool        // changed since the last publication
-	untold    map[*entry]bool        // changed since the last look began
+	untold    map[*entry]bool        // changed since the last inspection began
 	claims    []*claim               // of workers, the oldest first
-	resend    map[string]bool        // resources whose list is sent again though nothing changed
+	resend    map[string]bool        // resources whose list is sent again without a change
 	stale     bool                   // a device that is not offered changed since the last publication
 	unsaved   bool                   // changed since the last save
-	saveTimed bool                   // a save is to come
+	saveTimed bool                   // a timer will save the state
 }
 
 func newLoop(i *Inventory) *loop {
@@ -62,7 +62,7 @@ func newLoop(i *Inventory) *loop {
 	return l
 }
 
-// event takes in a hint.
+// event handles one hint from the source.
 func (l *loop) event(e udev.Event) {
 	if l.cause.IsZero() {
 		l.cause = e.Received
@@ -72,9 +72,9 @@ func (l *loop) event(e udev.Event) {
 	l.inspector.Event(e)
 }
 
-// settle waits until the first snapshot can be published. Then the devices are enumerated and looked at, and the devices of the
-// last run are back, or the time for that is over. udevd has processed the events of the boot before the daemon starts
-// (metalplug-mounts.service).
+// settle waits until the first snapshot can be published. Then the devices are enumerated and inspected, and the
+// devices of the last run are back, or the time limit has passed. udevd has processed the events of the boot before
+// metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.missingYet()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {
@@ -103,7 +103,7 @@ func (l *loop) missingYet() string {
 	return ""
 }
 
-// carryOut carries out the requests that are waiting.
+// carryOut runs the requests that are waiting.
 func (l *loop) carryOut() {
 	for _, r := range l.take() {
 		r(l)

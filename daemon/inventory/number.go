@@ -9,11 +9,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// A container may open a device number until it ends (devices in Documentation/admin-guide/cgroup-v1/devices.rst, for
-// cgroup v2 the same by BPF). The kernel gives the number of a device that was pulled to the next one. Then the pod of the old
-// one can open the new one.
+// A container may open a device number until the container ends (devices in
+// Documentation/admin-guide/cgroup-v1/devices.rst, for cgroup v2 the same by BPF). The kernel gives the number of an
+// unplugged device to the next device. Then the pod of the old device can open the new device.
 
-// number returns the number of the node of a device that is there, "block 259:1", or "".
+// number returns the device number of the node, as "block 259:1", or "" if the device is absent.
 func (e *entry) number() string {
 	if e.sighting == nil || e.device.Udev == nil {
 		return ""
@@ -29,8 +29,8 @@ func (e *entry) number() string {
 	return kind + " " + major + ":" + minor
 }
 
-// noteNumber notes the numbers that a device has while pods hold it, and forgets them when the last pod has gone. Another
-// device may have waited for that.
+// noteNumber records the numbers that a device has while pods hold it. It deletes them when the last pod has ended, for
+// which another device may have waited.
 func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
@@ -48,7 +48,7 @@ func (d *devices) noteNumber(e *entry) {
 	}
 }
 
-// numbered lists a device below its numbers.
+// numbered adds a device to the lists of its numbers.
 func (d *devices) numbered(e *entry) {
 	for _, n := range e.Numbers {
 		others := slices.DeleteFunc(d.granted[n], func(o *entry) bool { return o == e || len(o.Numbers) == 0 })
@@ -56,8 +56,8 @@ func (d *devices) numbered(e *entry) {
 	}
 }
 
-// opened returns why a device is not given to a pod while the pod of another one can open it, or nil. The pod that holds the
-// device is no reason to give it out, as the kubelet may know that the pod has gone before the daemon does.
+// opened returns why a device cannot be offered because the pod of another device can open it, or nil. The pod that
+// holds the device is not a reason. The kubelet may know that this pod has ended before metalplugd does.
 func (d *devices) opened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil

@@ -10,16 +10,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
-// proof is the last answer about the content of a disk, for the time without an answer.
+// proof is the last probe of a disk that had a result, for the time without a result.
 type proof struct {
-	sound bool      // the disk was empty by the last answer, and no pod has had it since
-	sick  error     // the fault of its health by then
-	since time.Time // when a look first had no answer after that, or zero
+	sound bool      // the probe found the disk empty, and no pod has had it since
+	sick  error     // the health error of the probe
+	since time.Time // when a probe first had no result after that, or zero
 }
 
-// believe returns a sighting with the last answer in place of a missing one, for at most the time in which hardware may
-// answer (inspect.StuckLook). A pod that gets the disk in the meantime is safe. Before its container starts, the disk has to be
-// proven empty once more. A disk without any answer yet is not offered.
+// believe returns a sighting in which the last probe replaces a missing one. It does so for at most inspect.StuckLook,
+// the time in which hardware may answer. This is safe for a pod that gets the disk in the meantime, because the disk
+// must be proven empty again before its container starts. A disk without any result is not offered.
 func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s
@@ -27,7 +27,7 @@ func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
 	}
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
-		free := !e.lease.Held() && !e.busy() && !e.outdated() // else it was not read
+		free := !e.lease.Held() && !e.busy() && !e.outdated() // otherwise the disk was not read
 		e.proof = proof{sound: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
 		return s
 	case !e.sound || s.Health != nil:
@@ -38,7 +38,7 @@ func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
 		e.sound = false
 		return s
 	}
-	as := *s // the subject keeps what was seen, and is looked at again
+	as := *s // the subject keeps the sighting, and is inspected again
 	as.Offer, as.Warning = nil, strings.TrimPrefix(s.Warning+"; taken to be as it was: "+s.Offer.Error(), "; ")
 	return &as
 }

@@ -16,20 +16,20 @@ import (
 // LevelNotice is the level of the journal's "notice", for normal but significant events. Package systemd has the same.
 const LevelNotice = slog.Level(2)
 
-// publishing makes the next snapshot.
+// publishing creates the next snapshot.
 type publishing struct {
 	*leases
-	unmatched   bool               // devices may make up bundles once no look is waiting
+	unmatched   bool               // devices may form new bundles once no inspection is pending
 	bundles     map[string]*Status // as published, by ID
-	cause       time.Time          // when the first event since the last one arrived
+	cause       time.Time          // when the first event since the last snapshot arrived
 	publishedAt time.Time
-	changes     int             // how many devices have changed in the last one
-	waits       bool            // a timer wakes the loop for the next one
-	ruled       []chan struct{} // closed once everything has been looked at by the newest rules
+	changes     int             // number of devices that changed in the last snapshot
+	waits       bool            // a timer wakes the loop for the next snapshot
+	ruled       []chan struct{} // closed once everything was inspected with the newest rules
 }
 
-// publish makes a snapshot after a change and wakes the readers. It waits for [publishing.gap], so that a burst of events leads to
-// few messages to the kubelet.
+// publish creates a snapshot after a change and wakes the readers. It waits for [publishing.gap], so that a burst of
+// events leads to few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
 	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
 		if !l.inspector.Busy() {
@@ -52,7 +52,7 @@ func (l *loop) publish(now time.Time) {
 	}
 }
 
-// gap is the least time between the last snapshot and the next.
+// gap returns the minimum time between the last snapshot and the next.
 func (p *publishing) gap() time.Duration {
 	switch {
 	case p.inspector.Busy():
@@ -76,7 +76,7 @@ func (p *publishing) tellRuled() {
 	p.ruled = nil
 }
 
-// swap makes next the newest snapshot.
+// swap publishes next as the newest snapshot.
 func (p *publishing) swap(next *Snapshot) {
 	old := p.published.Swap(&publication{snapshot: next, changed: make(chan struct{})})
 	close(old.changed)
@@ -85,7 +85,7 @@ func (p *publishing) swap(next *Snapshot) {
 	}
 }
 
-// next makes a snapshot out of the last one and the entries that have changed.
+// next creates a snapshot from the last one and the entries that have changed.
 func (l *loop) next(now time.Time) *Snapshot {
 	last := l.published.Load().snapshot
 	next := &Snapshot{Version: last.Version + 1, Offers: maps.Clone(last.Offers), Others: last.Others}
@@ -111,7 +111,7 @@ func (l *loop) next(now time.Time) *Snapshot {
 	return next
 }
 
-// affected lists the resources with a new offer.
+// affected returns the resources with a new offer.
 func affected(changed map[string][]*Status, removed map[string]map[string]bool, resend map[string]bool) []string {
 	resources := slices.Collect(maps.Keys(changed))
 	resources = slices.AppendSeq(resources, maps.Keys(removed))
@@ -120,10 +120,11 @@ func affected(changed map[string][]*Status, removed map[string]map[string]bool, 
 	return slices.Compact(resources)
 }
 
-// judgeDirty judges the entries that have changed. It returns the new statuses of each offer, and the IDs that leave it.
+// judgeDirty computes the status of the entries that have changed. It returns the new statuses of each offer, and the
+// IDs that leave it.
 func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
 	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
-	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for the log's sake
+	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for a stable order in the log
 	for _, e := range slices.SortedFunc(maps.Keys(p.dirty), byID) {
 		old := e.status
 		e.status = p.judge(e, now)
@@ -144,11 +145,11 @@ func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, re
 			delete(p.entries, e.device.ID)
 		}
 	}
-	p.dirty = make(map[*entry]bool) // clear would keep the room of the largest burst
+	p.dirty = make(map[*entry]bool) // clear would keep the memory of the largest burst
 	return changed, removed
 }
 
-// same reports whether a and b are equal for a reader.
+// same reports whether readers see no difference between a and b.
 func same(a, b *Status) bool {
 	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.LeftBlank == b.LeftBlank &&
 		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo &&
@@ -162,7 +163,7 @@ func sameIdentity(a, b *Status) bool {
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 
-// collectOthers lists everything that is not offered.
+// collectOthers returns all devices that are not offered.
 func (l *loop) collectOthers() []*Status {
 	var all []*Status
 	for _, f := range l.found {
@@ -177,7 +178,7 @@ func (l *loop) collectOthers() []*Status {
 	return all
 }
 
-// report logs a change of a device once.
+// report logs each change of a device once.
 func (p *publishing) report(old, s *Status) {
 	log := p.Log.With("device", s.Device.ID, "class", className(s.Device), "resource", s.Resource)
 	ctx := context.Background()
@@ -204,7 +205,7 @@ func (p *publishing) report(old, s *Status) {
 	}
 }
 
-// reportWarning logs a new warning of a device that can be used.
+// reportWarning logs a new warning of a usable device.
 func reportWarning(log *slog.Logger, old, s *Status) {
 	before := ""
 	if old != nil {

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// request is a call that the goroutine which owns the inventory carries out for another.
+// request is a call that runs in the goroutine which owns the inventory.
 type request func(*loop)
 
-// requests are those that the loop has not carried out yet. There is no limit, so that a post never waits for the loop. The
-// methods are safe for concurrent use.
+// requests has the requests that the loop has not run yet. Their number has no limit, so a post never waits for the
+// loop. The methods are safe for concurrent use.
 type requests struct {
-	wake    chan struct{} // one slot, full while there are any
+	wake    chan struct{} // one slot, full while requests are waiting
 	done    chan struct{} // closed when the loop has ended, so that no caller waits for it
 	mu      sync.Mutex
 	waiting []request
 }
 
-// take returns the waiting requests, the oldest first, and leaves none.
+// take removes and returns the waiting requests, the oldest first.
 func (q *requests) take() []request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -30,7 +30,7 @@ func (q *requests) take() []request {
 	return all
 }
 
-// post asks the loop to carry out a request. It does not wait. After the end of the loop, nothing carries it out.
+// post queues a request for the loop. It does not wait. After the loop has ended, the request never runs.
 func (q *requests) post(r request) {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, r)
@@ -41,12 +41,12 @@ func (q *requests) post(r request) {
 	}
 }
 
-// later posts a request after a pause. The timer may be stopped until then.
+// later posts a request after a pause. The caller may stop the timer until then.
 func (q *requests) later(pause time.Duration, r request) *time.Timer {
 	return time.AfterFunc(pause, func() { q.post(r) })
 }
 
-// about posts a request about a device, which must be known by then. It does not wait.
+// about posts a request about a device. The request does not run if the device is unknown by then. about does not wait.
 func (q *requests) about(id string, r func(*loop, *entry)) {
 	q.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
@@ -55,9 +55,9 @@ func (q *requests) about(id string, r func(*loop, *entry)) {
 	})
 }
 
-// ask asks the loop to carry out a request, and returns when it has. With an error the loop never carries it out.
+// ask posts a request, and returns when the loop has run it. On an error the loop never runs it.
 func (q *requests) ask(ctx context.Context, r request) (ended error) {
-	var once sync.Once // the request, or the end of the wait for it
+	var once sync.Once // decides whether the request runs or the wait ends
 	answered := make(chan struct{})
 	q.post(func(l *loop) {
 		once.Do(func() {

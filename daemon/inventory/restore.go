@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// restore takes in the devices of the last run. They are in the device list from the start, Unhealthy until a look sees them.
+// restore adds the devices of the last run to the device list. They are Unhealthy until an inspection finds them.
 func (l *loop) restore() {
 	defer l.restoreRemembered()
 	if boot, err := l.Host.Read("/proc/sys/kernel/random/boot_id"); err == nil {
@@ -29,7 +29,7 @@ func (l *loop) restore() {
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
 	}
 	maps.Copy(l.cordons, kept.Cordons)
-	if kept.Version == 0 { // from now on a file that is missing is one that was removed
+	if kept.Version == 0 { // from now on, a missing state file means that it was removed
 		defer func() { l.unsaved = true; l.save() }()
 	}
 	sameBoot := kept.Health.Boot == l.faults.Boot
@@ -40,7 +40,8 @@ func (l *loop) restore() {
 		l.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure: adopt the disk again")
 	}
 	for _, r := range kept.Devices {
-		// A pod may hold a device of a resource that has gone since. Another resource that takes it waits for that pod.
+		// A pod may hold a device of a resource that was removed from the configuration. Another resource that matches
+		// the device waits for that pod.
 		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away
 		if class == nil || !offered && !(r.Used && class.Disks) {
 			continue
@@ -78,10 +79,10 @@ func (l *loop) restore() {
 	}
 }
 
-// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. Another disk may have its name or
-// its place, so that it has to identify itself. It may also have served elsewhere, so that a fingerprint of its content is
-// needed. There is none while a pod may write. Then the same pod has to start a container with it again
-// ([lease.Interrupted]).
+// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. Another disk may have its
+// name or its place, so the disk must have an identity. Another machine may have used it, so a fingerprint of its
+// content is required. A disk has no fingerprint while a pod may write to it. Then only the same pod may start a
+// container with it again ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

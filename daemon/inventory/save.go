@@ -8,7 +8,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// saveLater saves the state soon, with the changes until then.
+// saveLater saves the state after a short pause, together with later changes.
 func (d *devices) saveLater() {
 	d.unsaved = true
 	if !d.saveTimed {
@@ -17,14 +17,14 @@ func (d *devices) saveLater() {
 	}
 }
 
-// save passes the state to the writer if it has changed. It has all offered devices, disks that have to be erased, faults,
-// evidence and cordons.
+// save passes the state to the writer if it has changed. The state has all offered devices, disks that must be erased,
+// faults, evidence and cordons.
 func (l *loop) save() {
 	l.saveTimed = false
 	if l.Store == nil || !l.unsaved {
 		return
 	}
-	if l.lost && !l.isReady { // the next start would take the few devices that were seen for the whole state
+	if l.lost && !l.isReady { // otherwise the next start would take the few devices that were found for the whole state
 		return
 	}
 	l.unsaved = false
@@ -53,8 +53,8 @@ func (l *loop) save() {
 	l.Store.Save(head, lines)
 }
 
-// record returns the record of a device. It is not known what content a crash leaves on a disk that is being erased, nor
-// whether the disk that appears after the work is the same.
+// record returns the record of a device. If a crash interrupts an erasure, the content of the disk is unknown. Whether
+// the disk that appears after the work is the same is unknown too.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,

@@ -17,59 +17,59 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// Status is one device as it stands in a snapshot. It is never written after it was published.
+// Status is one device in a snapshot. It is never modified after it was published.
 type Status struct {
 	Device *device.Device // shared with other snapshots
 	verdict.Verdict
 	Observation
 	lease.Lease
-	Resource string      // in whose list it is, or empty. That of a member is hidden in its bundle
-	Bundle   string      // the ID of the bundle that it is in, or empty
-	Members  []*Status   // of a bundle, the one that it is named after first
-	Taker    string      // the resource that takes it, offered or not, or empty
+	Resource string      // whose list contains it, or empty; a bundle hides the list entry of its members
+	Bundle   string      // the ID of its bundle, or empty
+	Members  []*Status   // of a bundle; the first is the member that gives the bundle its name
+	Taker    string      // the resource that matches it, whether the device is offered or not, or empty
 	As       []string    // the IDs by which pods may hold it, sorted
-	Cordon   *api.Cordon // by which the operator keeps it from new pods, or nil
-	// Evidence is why a disk counts as unused, or how far the read is that may prove it.
+	Cordon   *api.Cordon // the operator's cordon, or nil
+	// Evidence is why a disk counts as unused, or how much of the disk was read so far.
 	Evidence  evidence.Evidence
-	Moved     bool    // whether its pod was given nodes that are not its nodes any more
-	LeftBlank bool    // whether nothing was on the disk when its tenant had gone
+	Moved     bool    // whether its pod got node paths that no longer belong to the device
+	LeftBlank bool    // whether the disk was empty when its tenant had ended
 	Written   *uint64 // see [device.Target.Written]
-	// Fingerprint is by what the content that the tenant left is known again, see [device.Reading]; empty: it is not known.
+	// Fingerprint identifies the content that the tenant left, see [device.Reading]. It is empty if unknown.
 	Fingerprint string
-	Blocked     string       // why the disk cannot be adopted, since the host uses it or it is not for containers
-	Init        string       // the vendor's unit that has to run before a tenant may have it, or empty
-	Todo        verdict.Todo // the work that it waits for without a tenant
+	Blocked     string       // why the disk cannot be adopted, such as use by the host, or empty
+	Init        string       // the vendor's unit that must run before a tenant gets the device, or empty
+	Todo        verdict.Todo // the pending work of a device without a tenant
 }
 
-// Observation holds the facts of the last look at a device.
+// Observation has the facts of the last inspection of a device.
 type Observation struct {
 	Present    bool
 	Allocation device.Allocation
-	Nodes      []device.Node  // of the device that are there, also without an offer
-	Target     *device.Target // the device that was seen, to which work is done
+	Nodes      []device.Node  // existing nodes of the device, also if it is not offered
+	Target     *device.Target // the device that was found, for work on it
 }
 
-// Same reports whether the disk is the one that its tenants' containers were started with. Then they may go on with its
-// content.
+// Same reports whether the disk is the one that its tenants' containers were started with. Then the tenants may
+// continue to use its content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
 
-// Gist returns the reason of a status without the progress of a read.
+// Gist returns the reason of a status without the progress of reading.
 func (s *Status) Gist() string {
 	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
 
-// Offer is the device list of one resource. It is never written after it was published.
+// Offer is the device list of one resource. It is never modified after it was published.
 type Offer struct {
-	Version uint64    // grows with every change of this offer
-	Listed  uint64    // grows with every change of IDs, health and NUMA nodes, which the kubelet sees
+	Version uint64    // increases with each change of this offer
+	Listed  uint64    // increases with each change of IDs, health and NUMA nodes, which the kubelet sees
 	Devices []*Status // sorted by ID
 	Members []*Status // devices of the resource that are in bundles and not in the list, sorted by ID
-	Cause   time.Time // when the first event arrived that led to this version, or zero
+	Cause   time.Time // when the first event that led to this version arrived, or zero
 }
 
-// Find returns the device of that ID in the list, or nil. It takes a binary search.
+// Find returns the device with this ID in the list, or nil. It uses a binary search.
 func (o *Offer) Find(id string) *Status { return find(o.Devices, id) }
 
 func find(sorted []*Status, id string) *Status {
@@ -81,14 +81,14 @@ func find(sorted []*Status, id string) *Status {
 
 func compareID(s *Status, id string) int { return strings.Compare(s.Device.ID, id) }
 
-// Snapshot is the inventory at one moment. It is never written after it was published.
+// Snapshot is the inventory at one moment. It is never modified after it was published.
 type Snapshot struct {
 	Version uint64
 	Offers  map[string]*Offer // by resource
 	Others  []*Status         // not offered, sorted by sysfs path and ID
 }
 
-// Offer returns the offer of a resource, or an empty one.
+// Offer returns the offer of a resource, or an empty offer.
 func (s *Snapshot) Offer(resource string) *Offer {
 	if o := s.Offers[resource]; o != nil {
 		return o
@@ -96,7 +96,8 @@ func (s *Snapshot) Offer(resource string) *Offer {
 	return &Offer{}
 }
 
-// All yields the offered devices by resource and ID, each list before the members of bundles, then the others.
+// All yields the offered devices by resource and ID, each list before the members of bundles. Then it yields the other
+// devices.
 func (s *Snapshot) All() iter.Seq[*Status] {
 	return func(yield func(*Status) bool) {
 		for _, resource := range slices.Sorted(maps.Keys(s.Offers)) {
@@ -114,7 +115,7 @@ func (s *Snapshot) All() iter.Seq[*Status] {
 	}
 }
 
-// Find returns the device of that ID, offered or not, or nil.
+// Find returns the device with this ID, offered or not, or nil.
 func (s *Snapshot) Find(id string) *Status {
 	for _, o := range s.Offers {
 		if d := cmp.Or(o.Find(id), find(o.Members, id)); d != nil {
@@ -133,7 +134,7 @@ func compareOthers(a, b *Status) int {
 	return cmp.Or(strings.Compare(a.Device.SysPath, b.Device.SysPath), strings.Compare(a.Device.ID, b.Device.ID))
 }
 
-// patch returns offer o with the changed devices in it and the removed ones taken out.
+// patch returns a copy of offer o with the changed devices and without the removed ones.
 func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
 	next := &Offer{Version: o.Version + 1, Listed: o.Listed}
 	var listed, members []*Status
@@ -156,8 +157,8 @@ func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
 	return next
 }
 
-// patched returns sorted devices with the changed ones in them and the removed ones taken out. relisted reports whether the
-// kubelet sees a difference.
+// patched returns a copy of the sorted devices with the changed ones and without the removed ones. relisted reports
+// whether the kubelet sees a difference.
 func patched(before, changed []*Status, removed map[string]bool) (next []*Status, relisted bool) {
 	next = slices.Clone(before)
 	var added []*Status
@@ -182,7 +183,7 @@ func patched(before, changed []*Status, removed map[string]bool) (next []*Status
 	return next, relisted
 }
 
-// sameListing reports whether a and b are equal for the kubelet.
+// sameListing reports whether the kubelet sees no difference between a and b.
 func sameListing(a, b *Status) bool {
 	return a.Healthy == b.Healthy && a.Device.NUMANode == b.Device.NUMANode && slices.Equal(a.NUMANodes(), b.NUMANodes())
 }

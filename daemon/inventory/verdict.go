@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// facts are those of an entry as it stands.
+// facts returns the present facts about an entry.
 func (d *disks) facts(e *entry) *verdict.Facts {
 	f := &verdict.Facts{
 		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.aside,
@@ -33,7 +33,7 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 	return f
 }
 
-// judge makes the status of a device.
+// judge computes the status of a device.
 func (l *leases) judge(e *entry, now time.Time) *Status {
 	e.line = nil
 	l.reconcile(e, now)
@@ -69,7 +69,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	return s
 }
 
-// observation returns the facts of the last look.
+// observation returns the facts of the last inspection.
 func (e *entry) observation() Observation {
 	if e.sighting == nil {
 		return Observation{}
@@ -81,7 +81,7 @@ func (e *entry) observation() Observation {
 	return o
 }
 
-// fillIn fills in the work that a device waits for, and the facts about its disk.
+// fillIn adds the pending work of a device, and the facts about its disk.
 func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if s.Taker = e.resource; e.sighting != nil && !e.offered {
 		s.Taker = e.sighting.Resource

@@ -14,35 +14,36 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// returnLimit is how long after a successful reset a device may be missing. The helper has seen it come back, and udev has
-// yet to report it.
+// returnLimit is how long a device may be absent after a successful reset. The helper has seen that it is back, and
+// udev still has to report it.
 const returnLimit = 10 * time.Second
 
-// phase is how far the daemon's own work on a device is.
+// phase is the progress of metalplug's own work on a device.
 type phase uint8
 
 const (
 	noWork    phase = iota
-	working         // also on another device, if that hits this one
-	afterWork       // it has ended, and may still cause changes of the hardware
+	working         // work is in progress on this device, or on another device that affects this one
+	afterWork       // the work has ended, and may still cause changes of the hardware
 )
 
-// window is the daemon's own work on a device. While it is open, the work causes the changes of the hardware.
+// window is the period of metalplug's own work on a device. During this period the work is the cause of hardware
+// changes.
 type window struct {
 	phase   phase
-	why     string           // the device is Unhealthy in the meantime, with this reason
-	until   time.Time        // until then it may be missing after a reset by the daemon
-	relook  *inspect.Subject // of which a new look is wanted
-	after   int              // how many looks have come back by then
-	delay   string           // why the work that it waits for is not done, such as a process that has it open
+	why     string           // the reason why the device is Unhealthy in this period
+	until   time.Time        // until this time it may be absent after a reset by metalplug
+	relook  *inspect.Subject // the subject that needs a new inspection
+	after   int              // how many inspections of it must have returned by then
+	delay   string           // why pending work is not done, such as a process that has the device open
 	from    evidence.Disk    // the disk when the work began
-	vouched string           // the one that the helper has proven to be the same medium after it
-	given   bool             // the kubelet gave it to a pod since the work began
-	recheck bool             // the disk was just read in full, and is probed once more before it is offered
+	vouched string           // diskseq of the disk that the helper has proven to be the same medium after the work
+	given   bool             // the kubelet gave the device to a pod since the work began
+	recheck bool             // the disk was just read in full, and must be probed once more before it is offered
 }
 
-// other reports whether the disk that is seen now may be another than the one that the work began on. Linux counts the
-// appearances of disks since 5.15. On an older kernel the directory in sysfs shows that one has appeared again.
+// other reports whether the present disk may differ from the disk on which the work began. Linux counts the appearances
+// of disks since 5.15. On an older kernel the inode of the directory in sysfs shows a new appearance.
 func (w *window) other(now evidence.Disk) bool {
 	if now.Appearance == "" && w.from.Appearance == "" {
 		return now != w.from
@@ -50,7 +51,7 @@ func (w *window) other(now evidence.Disk) bool {
 	return now.Medium != w.from.Medium || now.Appearance != w.from.Appearance && now.Appearance != w.vouched
 }
 
-// atWork returns the window of a device, to write to.
+// atWork returns the window of a device for changes. It creates the window if the device has none.
 func (e *entry) atWork() *window {
 	if e.window == nil {
 		e.window = &window{}
@@ -58,7 +59,7 @@ func (e *entry) atWork() *window {
 	return e.window
 }
 
-// work returns the window of a device, to read.
+// work returns the window of a device for reading.
 func (e *entry) work() window {
 	if e.window == nil {
 		return window{}
@@ -66,17 +67,17 @@ func (e *entry) work() window {
 	return *e.window
 }
 
-// busy reports whether the daemon works on a device, or on another that hits it.
+// busy reports whether metalplug works on the device, or on another device that affects it.
 func (e *entry) busy() bool { return e.window != nil && e.window.phase == working }
 
-// delayed notes why the work that a device waits for is not done, or empty.
+// delayed records why pending work is not done. An empty text means that there is no delay.
 func (e *entry) delayed(why string) {
 	if e.work().delay != why {
 		e.atWork().delay = why
 	}
 }
 
-// lookAnew queues a look. Until a look is back that begins from now on, the last one counts as out of date.
+// lookAnew queues an inspection. The last inspection counts as out of date until that one has returned.
 func (d *devices) lookAnew(e *entry) {
 	if e.owner == nil || e.owner.Removed() {
 		return
@@ -86,13 +87,13 @@ func (d *devices) lookAnew(e *entry) {
 	d.look(e)
 }
 
-// outdated reports whether the last look was before [devices.lookAnew].
+// outdated reports whether the last inspection began before [devices.lookAnew].
 func (e *entry) outdated() bool {
 	w := e.window
 	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
 }
 
-// frozen reports whether the daemon's own work causes the changes of the hardware. A failure is shown all the same.
+// frozen reports whether metalplug's own work causes the hardware changes. A failure is shown even then.
 func (e *entry) frozen(now time.Time) bool {
 	w := e.window
 	switch {
@@ -104,43 +105,43 @@ func (e *entry) frozen(now time.Time) bool {
 	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.until))
 }
 
-// closeWindow ends the window once a look has come back that began after the work.
+// closeWindow ends the window after the return of an inspection that began after the work.
 func (e *entry) closeWindow() {
 	if w := e.window; w != nil && w.phase == afterWork && !e.outdated() {
 		w.phase = noWork
 	}
 }
 
-// Failure is why work on a device failed.
+// Failure is the reason why work on a device failed.
 type Failure struct {
 	Err   error
 	Order lease.Order // of an operator, or empty
-	// Touched reports that the content of the disk may have changed, since an erasure failed.
+	// Touched reports that the content of the disk may have changed because an erasure failed.
 	Touched bool
-	// Fingerprint is that of a touched disk after the failure, as in [Evidence], or empty if unknown.
+	// Fingerprint is the fingerprint of the disk after the failure, as in [Evidence], or empty if unknown.
 	Fingerprint string
 }
 
-// Outcome is the result of work on a device. With the zero value nothing was done to it.
+// Outcome is the result of work on a device. The zero value means that the work did nothing.
 type Outcome struct {
-	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. It is empty for work on another
-	// device, and where nothing is to be noted.
+	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. It is empty for work on
+	// another device, or if the lease does not change.
 	Event lease.Name
 	Failure
-	Foreign bool     // the content of the disk is not a tenant's, and nothing was done to it
-	Tenants []string // of a start, the UIDs of the pods that it is for
+	Foreign bool     // the content of the disk is not a tenant's, and the work did not change it
+	Tenants []string // for a start, the UIDs of the pods
 }
 
-// claim is the claim of a worker on devices.
+// claim is a worker's request for exclusive use of devices.
 type claim struct {
 	ids   []string
-	has   bool          // the worker has the devices
-	given chan struct{} // closed then
+	has   bool          // the worker has all of them
+	given chan struct{} // closed when the worker gets them
 }
 
-// Take waits until no other worker has any of these devices, and gives them all to the caller until [Inventory.End]. Of two
-// workers that wait for a device, the first gets it. Take returns the first device as it stands. The error is
-// [ErrUnknownDevice], that of ctx, or that of an inventory that has stopped.
+// Take waits until no other worker has any of these devices. The caller then has all of them until [Inventory.End]. If
+// two workers wait for a device, the first one gets it first. Take returns the newest state of the first device. The
+// error is [ErrUnknownDevice], that of ctx, or the error of a stopped inventory.
 func (i *Inventory) Take(ctx context.Context, ids []string) (s *Status, err error) {
 	c := &claim{ids: ids, given: make(chan struct{})}
 	if err := i.ask(ctx, func(l *loop) {
@@ -167,7 +168,7 @@ func (i *Inventory) Take(ctx context.Context, ids []string) (s *Status, err erro
 	return s, nil
 }
 
-// give gives devices to each worker whose claim overlaps with none before it.
+// give assigns devices to each worker whose claim does not overlap with an earlier claim.
 func (d *devices) give() {
 	claimed := make(map[string]bool)
 	for _, c := range d.claims {
@@ -182,17 +183,17 @@ func (d *devices) give() {
 	}
 }
 
-// drop ends claims.
+// drop removes claims, and assigns their devices to the next workers.
 func (d *devices) drop(which func(*claim) bool) {
 	d.claims = slices.DeleteFunc(d.claims, which)
 	d.give()
 }
 
-// Begin notes that work on a device begins, which is [lease.Prepare], [lease.Clear], or without a name work on another device
-// that hits this one. Until the call of [Inventory.End] and a look after that, the kubelet sees no change of the hardware.
-// With a reason, which people are shown, the device is Unhealthy until then. Looks do not open it in the meantime. Begin
-// returns the device as it stands. It waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], a
-// [*lease.ErrEvent] if the state does not allow the work, or that of ctx.
+// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear], or empty for work on another
+// device that affects this one. The kubelet sees no change of the hardware until [Inventory.End] and an inspection
+// after it. With a reason, the device is Unhealthy with this reason until then. Inspections do not open the device in
+// the meantime. Begin returns the newest state of the device. It waits for the goroutine that owns the inventory. The
+// error is [ErrUnknownDevice], that of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	if askErr := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]
@@ -216,15 +217,15 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 func (l *loop) beginWork(e *entry, reason string) {
 	w := e.atWork()
 	w.phase, w.why, w.from, w.vouched, w.given = working, reason, e.Disk, "", false
-	// If we end before we have noted what has come of it, it has gone for good.
+	// If metalplugd ends before it records the outcome, these facts must not be in the state file.
 	if v := l.evidence.Get(e.Disk); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.keepSoon(e)
 	}
 	l.changed(e)
 }
 
-// Prepared notes the outcome of work on a device while more work goes on. [Inventory.Kept] waits until it is saved. Prepared
-// does not wait.
+// Prepared records a partial result while the work continues. [Inventory.Kept] waits until it is saved. Prepared does
+// not wait.
 func (i *Inventory) Prepared(id string, p device.Prepared) {
 	i.about(id, func(l *loop, e *entry) {
 		e.atWork().vouched = p.Appearance
@@ -234,8 +235,8 @@ func (i *Inventory) Prepared(id string, p device.Prepared) {
 	})
 }
 
-// End gives devices of [Inventory.Take] back, and notes the outcome of the work on the first that [Inventory.Begin] has
-// announced. It does not wait.
+// End releases devices that [Inventory.Take] returned. It records the outcome of the work that [Inventory.Begin]
+// announced for the first device. End does not wait.
 func (i *Inventory) End(ids []string, o Outcome) {
 	i.post(func(l *loop) {
 		for n, id := range ids {
@@ -282,13 +283,13 @@ func (l *loop) worked(e *entry, o Outcome) {
 	l.changed(e)
 }
 
-// outcome changes the lease by the outcome of work. other reports that the work was on another disk than the one that is
-// there now.
+// outcome changes the lease according to the outcome of work. other reports that another disk has replaced the disk of
+// the work.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.Medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
-		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing was erased, and the content stays its tenant's
+		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing was erased, and the content is still its tenant's
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		l.started(e, event)
 		l.closeAllocate(e)
@@ -305,7 +306,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	}
 }
 
-// Delayed notes why the work that a device waits for is not done, or with an empty text that it is. It does not wait.
+// Delayed records why pending work is not done. An empty text means that there is no delay. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.work().delay != why {
@@ -315,8 +316,8 @@ func (i *Inventory) Delayed(id, why string) {
 	})
 }
 
-// Initialised notes that the unit of its rule has run for a device before it is offered, or why it failed. The note
-// applies as long as the hardware is there, in this boot. Initialised does not wait.
+// Initialised records that the vendor's unit has initialised a device before its offer, or why the unit failed. The
+// record is valid during this boot while the hardware is present. Initialised does not wait.
 func (i *Inventory) Initialised(id, init string, err error) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.Initialised, e.uninit = init, ""; err != nil {
