@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package systemd
+package systemd_test
 
 import (
 	"net"
@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coreos/go-systemd/v22/journal"
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/systemd"
 )
 
 // manager listens as the service manager.
@@ -39,11 +40,11 @@ func received(t *testing.T, c *net.UnixConn) string {
 func TestNotify(t *testing.T) {
 	c := manager(t)
 	for want, send := range map[string]func() error{
-		"READY=1":         Ready,
-		"STOPPING=1":      Stopping,
-		"WATCHDOG=1":      Alive,
-		"RELOADING=1\nMO": Reloading,
-		"STATUS=fine":     func() error { return Status("fine") },
+		"READY=1":         systemd.Ready,
+		"STOPPING=1":      systemd.Stopping,
+		"WATCHDOG=1":      systemd.Alive,
+		"RELOADING=1\nMO": systemd.Reloading,
+		"STATUS=fine":     func() error { return systemd.Status("fine") },
 	} {
 		if err := send(); err != nil {
 			t.Fatal(err)
@@ -62,7 +63,7 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := Store("held-x", f); err != nil {
+	if err := systemd.Store("held-x", f); err != nil {
 		t.Fatal(err)
 	}
 	text, rights := make([]byte, 4096), make([]byte, 4096)
@@ -85,37 +86,22 @@ func TestStore(t *testing.T) {
 	if err != nil || err2 != nil || !os.SameFile(a, b) {
 		t.Errorf("another file was stored: %v, %v", err, err2)
 	}
-	if err := Remove("held-x"); err != nil {
+	if err := systemd.Remove("held-x"); err != nil {
 		t.Fatal(err)
 	}
 	if got := received(t, c); got != "FDSTOREREMOVE=1\nFDNAME=held-x" {
 		t.Errorf("received %q", got)
 	}
 	t.Setenv("NOTIFY_SOCKET", "/nonexistent/notify")
-	if err := Store("held-x", f); err == nil {
+	if err := systemd.Store("held-x", f); err == nil {
 		t.Error("no error without a service manager behind the socket")
 	}
 }
 
 func TestNotifyError(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "/nonexistent/notify")
-	if err := Ready(); err == nil {
+	if err := systemd.Ready(); err == nil {
 		t.Error("no error without a service manager behind the socket")
-	}
-}
-
-func TestLevels(t *testing.T) {
-	for name, want := range map[string]journal.Priority{
-		"debug": journal.PriDebug, "info": journal.PriInfo, "notice": journal.PriNotice,
-		"warn": journal.PriWarning, "error": journal.PriErr,
-	} {
-		level, err := ParseLevel(name)
-		if err != nil || priority(level) != want {
-			t.Errorf("%s: priority %v, %v, want %v", name, priority(level), err, want)
-		}
-	}
-	if _, err := ParseLevel("loud"); err == nil {
-		t.Error("there is a level loud")
 	}
 }
 
@@ -128,8 +114,8 @@ func TestMachineID(t *testing.T) {
 		"3d1219c7":                         "",
 		"":                                 "",
 	} {
-		t.Setenv(machineVariable, machine)
-		if got := MachineID(); got != want {
+		t.Setenv("METALPLUG_MACHINE_ID", machine)
+		if got := systemd.MachineID(); got != want {
 			t.Errorf("%q: %q, want %q", machine, got, want)
 		}
 	}

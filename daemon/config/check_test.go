@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package config_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -13,11 +15,12 @@ func TestCheckWords(t *testing.T) {
 	domain := strings.TrimSuffix(strings.Repeat(strings.Repeat("d", 60)+".", 4), ".") // 243 bytes
 	for _, test := range []struct {
 		name      string
-		check     func(string) error
+		text      string // of a file with the checked text as %s
+		key       string
 		good, bad []string
 	}{
 		{
-			"name", checkName,
+			"name", "[[resource]]\nname = %s\nclass = \"gpu\"", "resource.name",
 			[]string{
 				"nvidia.com/gpu", "gpu.intel.com/i915", "example.com/A_b.c-9", "a/b", "3com.example/x", "localhost/x",
 				"kubernetes.io.example.com/x", "example.com/kubernetes.io", "myrequests.com/x", "example.com/requests.x", "hugepages-2mi/x",
@@ -31,44 +34,46 @@ func TestCheckWords(t *testing.T) {
 			},
 		},
 		{
-			"CDI kind", checkCDIKind,
+			"CDI kind", valid + "inject = \"cdi\"\ncdi_kind = %s", "resource.cdi_kind",
 			[]string{"", "nvidia.com/gpu", "a/b", "A_b-c.d9/e_f"},
 			[]string{"/", "a/", "/b", "a", "3com.example/x", "a/3", "a./b", "a/b-", "a/b/c", "a b/c", "ä/b", "a/b=0"},
 		},
 		{
-			"permissions", checkPermissions,
+			"permissions", valid + "permissions = %s", "resource.permissions",
 			[]string{"r", "w", "m", "rw", "wr", "rwm", "mwr"},
 			[]string{"", "x", "rwx", "RW", "rr", "rwmr", "r w", "ä", "r\x00"},
 		},
 		{
-			"unit", checkUnit,
+			"unit", valid + "units.init = %s", "resource.units.init",
 			[]string{"", "a@.service", `dev-x:y_z.1\x2d@.service`, long[:246] + "@.service"},
 			[]string{"a.service", "@.service", "a@", "a@b.service", "a@.timer", "a/b@.service", "a@@.service", "a b@.service", long + "u@.service", "a@.service\n"},
 		},
 		{
-			"property", checkProperty,
+			"property", valid + "match = { %s = \"x\" }", "resource.match",
 			[]string{"PCI_ID", "ID_MODEL", ".ID_X", "_a", "id.x-2", "ATTR{size}", "ATTR{queue/rotational}", "ATTR{a b}"},
 			[]string{"", "1A", "A B", "A:B", "ENV{X}", "ATTRS{x}", "ATTR{x", "ATTR{}", "ATTR{/etc/x}", "ATTR{../x}", "ATTR{a\x00}", "attr{x}", "Ä"},
 		},
 		{
-			"pattern", checkPattern,
+			"pattern", valid + "match.PCI_ID = %s", "resource.match",
 			[]string{"", "*", "a|b", "[a-c]?", `\[`, "/dev/*"},
 			[]string{"[", "a|[", "[a-", `a\`, "[]a"},
 		},
 		{
-			"path", checkPath,
+			"path", "[paths]\nrun = %s", "paths.run",
 			[]string{"/", "/a b", "/a/../b"},
 			[]string{"", "a", "./a", "~/a", "/a\x00"},
 		},
 	} {
-		for _, s := range test.good {
-			if err := test.check(s); err != nil {
-				t.Errorf("%s %q: %v", test.name, s, err)
-			}
-		}
-		for _, s := range test.bad {
-			if test.check(s) == nil {
-				t.Errorf("%s %q is accepted", test.name, s)
+		for want, texts := range map[bool][]string{true: test.good, false: test.bad} {
+			for _, s := range texts {
+				quoted, err := json.Marshal(s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := problems(t, fmt.Sprintf(test.text, quoted))
+				if strings.Contains(got, ": "+test.key) == want {
+					t.Errorf("%s %q: %s, want it accepted: %t", test.name, s, got, want)
+				}
 			}
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package config_test
 
 import (
 	_ "embed"
@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
@@ -38,58 +39,60 @@ func tree(t *testing.T, files map[string]string) string {
 }
 
 // good loads a configuration that must be valid.
-func good(t *testing.T, text string) Config {
+func good(t *testing.T, text string) config.Config {
 	t.Helper()
-	c, err := Load(filepath.Join(tree(t, map[string]string{"m.toml": text}), "m.toml"))
+	c, err := config.Load(filepath.Join(tree(t, map[string]string{"m.toml": text}), "m.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
+// values returns what a configuration says, without its files and positions.
+func values(c config.Config) config.Config {
+	return config.Config{Paths: c.Paths, Hardware: c.Hardware, Reset: c.Reset, Resources: c.Resources}
+}
+
 func TestDefault(t *testing.T) {
-	c := Default()
+	c := config.Default()
 	want := []struct {
 		name, class string
 		match       map[string]string
 		method      string
 	}{
-		{"nvidia.com/gpu", "gpu", map[string]string{"PCI_ID": "10DE:*"}, Auto},
-		{"amd.com/gpu", "gpu", map[string]string{"PCI_ID": "1002:*"}, Auto},
-		{"gpu.intel.com/i915", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "i915"}, Auto},
-		{"gpu.intel.com/xe", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}, Auto},
-		{"intel.com/fpga", "fpga", map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}, Auto},
-		{"xilinx.com/fpga", "fpga", map[string]string{"DRIVER": "xocl"}, Auto},
-		{"metalplug.io/infiniband", "infiniband", nil, None},
+		{"nvidia.com/gpu", "gpu", map[string]string{"PCI_ID": "10DE:*"}, config.Auto},
+		{"amd.com/gpu", "gpu", map[string]string{"PCI_ID": "1002:*"}, config.Auto},
+		{"gpu.intel.com/i915", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "i915"}, config.Auto},
+		{"gpu.intel.com/xe", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}, config.Auto},
+		{"intel.com/fpga", "fpga", map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}, config.Auto},
+		{"xilinx.com/fpga", "fpga", map[string]string{"DRIVER": "xocl"}, config.Auto},
+		{"metalplug.io/infiniband", "infiniband", nil, config.None},
 	}
 	if len(c.Resources) != len(want) {
 		t.Fatalf("%d default resources, want %d", len(c.Resources), len(want))
 	}
 	for i, w := range want {
 		got := c.Resources[i]
-		expected := Resource{
+		expected := config.Resource{
 			Name: w.name, Class: device.ClassNamed(w.class), Match: w.match,
 			Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
-			Reset:    ResourceReset{Method: w.method, Scrub: "none", When: "start", Timeout: 20 * time.Second},
+			Reset:    config.ResourceReset{Method: w.method, Scrub: "none", When: "start", Timeout: 20 * time.Second},
 			Optional: true,
 		}
 		if !reflect.DeepEqual(got, expected) {
 			t.Errorf("resource %d is\n%+v, want\n%+v", i, got, expected)
 		}
-		if err := checkName(got.Name); err != nil {
-			t.Error(err)
-		}
 	}
-	c.Resources, c.places = nil, nil
-	expected := Config{
-		Paths: Paths{
+	expected := config.Config{
+		Paths: config.Paths{
 			DevicePlugins: "/var/lib/kubelet/device-plugins", PodResources: "/var/lib/kubelet/pod-resources/kubelet.sock",
 			State: "/var/lib/metalplug", Run: "/run/metalplug", CDI: "/run/cdi",
 			Sysfs: "/sys", Dev: "/dev", Proc: "/proc", Cgroup: "/sys/fs/cgroup",
 		},
-		Reset: Reset{Socket: "/run/metalplug/reset.sock", Holders: "/run/metalplug/holders.sock", Units: "/run/metalplug/unit.sock"},
+		Reset: config.Reset{Socket: "/run/metalplug/reset.sock", Holders: "/run/metalplug/holders.sock", Units: "/run/metalplug/unit.sock"},
 	}
-	if !reflect.DeepEqual(c, expected) {
+	c.Resources = nil
+	if c = values(c); !reflect.DeepEqual(c, expected) {
 		t.Errorf("the rest is\n%+v, want\n%+v", c, expected)
 	}
 }
@@ -128,11 +131,11 @@ issm = true
 
 // TestPending checks that each key that a reload does not apply is listed.
 func TestPending(t *testing.T) {
-	now := Default()
-	if pending := now.Pending(Default()); pending != nil {
+	now := config.Default()
+	if pending := now.Pending(config.Default()); pending != nil {
 		t.Errorf("of the same: %q", pending)
 	}
-	then := Default()
+	then := config.Default()
 	then.Hardware.Recording = "/x"
 	var fields int
 	for _, table := range []reflect.Value{reflect.ValueOf(&then.Paths).Elem(), reflect.ValueOf(&then.Reset).Elem()} {
@@ -197,36 +200,35 @@ class = "infiniband"
 umad = true
 issm = true
 `)
-	want := Config{
-		Paths: Paths{
+	want := config.Config{
+		Paths: config.Paths{
 			DevicePlugins: "/a", PodResources: "/b/s.sock", State: "/c", Run: "/d", CDI: "/e", Sysfs: "/f",
 			Dev: "/dev", Proc: "/proc", Cgroup: "/sys/fs/cgroup",
 		},
-		Hardware: Hardware{Recording: "/r"},
-		Reset:    Reset{Socket: "/j.sock", Holders: "direct", Units: "/u.sock"},
-		Resources: []Resource{
+		Hardware: config.Hardware{Recording: "/r"},
+		Reset:    config.Reset{Socket: "/j.sock", Holders: "direct", Units: "/u.sock"},
+		Resources: []config.Resource{
 			{
 				Name: "example.com/x", Class: &device.Generic,
 				Match:   map[string]string{"ATTR{ready}": "1", "DEVNAME": "/dev/x*"},
 				Exclude: map[string]string{"DEVNAME": "/dev/x9"},
 				Shares:  2, Prefer: "spread", Inject: "cdi", CDIKind: "example.com/y", Permissions: "wmr", AllowInUse: true, Takeover: true,
-				Reset: ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second, ScrubUnset: true},
-				Units: Units{Init: "i@.service", Start: "s@.service", Release: "r@.service"},
+				Reset: config.ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second, ScrubUnset: true},
+				Units: config.Units{Init: "i@.service", Start: "s@.service", Release: "r@.service"},
 			},
 			{
 				Name: "example.com/z", Class: &device.NVMe,
 				Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
-				Reset: ResourceReset{Method: "pci", Scrub: "sanitize", When: "both", Timeout: 90 * time.Minute},
+				Reset: config.ResourceReset{Method: "pci", Scrub: "sanitize", When: "both", Timeout: 90 * time.Minute},
 			},
 			{
 				Name: "example.com/i", Class: &device.InfiniBand, Extras: []string{"umad", "issm"},
 				Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
-				Reset: ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second},
+				Reset: config.ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second},
 			},
 		},
 	}
-	c.Files, c.source, c.places = nil, Problem{}, nil
-	if !reflect.DeepEqual(c, want) {
+	if c = values(c); !reflect.DeepEqual(c, want) {
 		t.Errorf("\n%+v, want\n%+v", c, want)
 	}
 }
@@ -235,43 +237,43 @@ func TestResetDefaults(t *testing.T) {
 	const head = "[[resource]]\nname = \"example.com/x\"\n"
 	for _, test := range []struct {
 		name, text string
-		want       ResourceReset
+		want       config.ResourceReset
 		start, end bool
 	}{
-		{"nvme", "class = \"nvme\"\nreset.scrub = \"none\"", ResourceReset{Auto, None, WhenStart, 20 * time.Second, false}, true, false},
-		{"nothing works", `class = "infiniband"`, ResourceReset{None, None, WhenStart, 20 * time.Second, false}, false, false},
-		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", ResourceReset{"pci", None, WhenStart, 20 * time.Second, false}, true, false},
-		{"chosen", "class = \"nvme\"\nreset = { method = \"pci:flr\", scrub = \"none\" }", ResourceReset{"pci:flr", None, WhenStart, 20 * time.Second, false}, true, false},
-		{"shared", "class = \"nvme\"\nshares = 2\nreset.scrub = \"none\"", ResourceReset{None, None, WhenStart, 20 * time.Second, false}, false, false},
-		{"in use", "class = \"nvme\"\nallow_in_use = true\nreset.scrub = \"none\"", ResourceReset{None, None, WhenStart, 20 * time.Second, false}, false, false},
+		{"nvme", "class = \"nvme\"\nreset.scrub = \"none\"", config.ResourceReset{config.Auto, config.None, config.WhenStart, 20 * time.Second, false}, true, false},
+		{"nothing works", `class = "infiniband"`, config.ResourceReset{config.None, config.None, config.WhenStart, 20 * time.Second, false}, false, false},
+		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", config.ResourceReset{"pci", config.None, config.WhenStart, 20 * time.Second, false}, true, false},
+		{"chosen", "class = \"nvme\"\nreset = { method = \"pci:flr\", scrub = \"none\" }", config.ResourceReset{"pci:flr", config.None, config.WhenStart, 20 * time.Second, false}, true, false},
+		{"shared", "class = \"nvme\"\nshares = 2\nreset.scrub = \"none\"", config.ResourceReset{config.None, config.None, config.WhenStart, 20 * time.Second, false}, false, false},
+		{"in use", "class = \"nvme\"\nallow_in_use = true\nreset.scrub = \"none\"", config.ResourceReset{config.None, config.None, config.WhenStart, 20 * time.Second, false}, false, false},
 		{
 			"reset at release", "class = \"nvme\"\nreset = { when = \"release\", scrub = \"none\" }",
-			ResourceReset{Auto, None, WhenRelease, 20 * time.Second, false},
+			config.ResourceReset{config.Auto, config.None, config.WhenRelease, 20 * time.Second, false},
 			false, true,
 		},
 		{
 			"scrub at start", "class = \"nvme\"\nreset.scrub = \"discard\"",
-			ResourceReset{Auto, "discard", WhenStart, 20 * time.Second, false},
+			config.ResourceReset{config.Auto, "discard", config.WhenStart, 20 * time.Second, false},
 			true, false,
 		},
 		{
 			"scrub at release", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"release\" }",
-			ResourceReset{Auto, "zero", WhenRelease, time.Hour, false},
+			config.ResourceReset{config.Auto, "zero", config.WhenRelease, time.Hour, false},
 			false, true,
 		},
 		{
 			"scrub at both", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"both\", timeout = \"48h\" }",
-			ResourceReset{Auto, "zero", WhenBoth, 48 * time.Hour, false},
+			config.ResourceReset{config.Auto, "zero", config.WhenBoth, 48 * time.Hour, false},
 			true, true,
 		},
 		{
 			"only a scrub", "class = \"nvme\"\nreset = { method = \"none\", scrub = \"format\", when = \"both\", timeout = \"26s\" }",
-			ResourceReset{None, "format", WhenBoth, 26 * time.Second, false},
+			config.ResourceReset{config.None, "format", config.WhenBoth, 26 * time.Second, false},
 			true, true,
 		},
 		{
 			"longest start", "class = \"fpga\"\nreset.timeout = \"25s\"",
-			ResourceReset{Auto, None, WhenStart, 25 * time.Second, false},
+			config.ResourceReset{config.Auto, config.None, config.WhenStart, 25 * time.Second, false},
 			true, false,
 		},
 	} {
@@ -296,36 +298,14 @@ func TestReference(t *testing.T) {
 		"uncommented": setting.ReplaceAllString(reference, "$1"),
 	} {
 		c := good(t, text)
-		c.Files, c.places = nil, map[string]*table{}
 		for i := range c.Resources { // resources in a file are not optional
 			if c.Resources[i].Optional != (name == "as it is") {
 				t.Errorf("metalplug.toml %s: resource %s is optional: %v", name, c.Resources[i].Name, c.Resources[i].Optional)
 			}
 			c.Resources[i].Optional = true
 		}
-		if !reflect.DeepEqual(c, Default()) {
-			t.Errorf("metalplug.toml %s means\n%+v, want\n%+v", name, c, Default())
-		}
-	}
-}
-
-func TestReferenceShowsEveryKey(t *testing.T) {
-	f := parse("m.toml", "[[resource]]")
-	new(Config).apply("/", f)
-	if len(f.known) < 30 {
-		t.Fatalf("only %d keys are known", len(f.known))
-	}
-	for spelling, key := range f.known {
-		pattern := `(?m)^#(` + key[len(key)-1] + ` = |\[+` + regexp.QuoteMeta(spelling) + `\]+$)`
-		if !regexp.MustCompile(pattern).MatchString(reference) {
-			t.Errorf("metalplug.toml does not show %s", spelling)
-		}
-	}
-	for _, class := range device.Classes {
-		for _, method := range append(classAbilities[class.Name].methods, classAbilities[class.Name].scrubs...) {
-			if !strings.Contains(reference, method) {
-				t.Errorf("metalplug.toml does not mention %s of class %s", method, class.Name)
-			}
+		if !reflect.DeepEqual(values(c), values(config.Default())) {
+			t.Errorf("metalplug.toml %s means\n%+v, want\n%+v", name, c, config.Default())
 		}
 	}
 }
@@ -339,19 +319,19 @@ func TestReferenceExamples(t *testing.T) {
 		}
 	}
 	c := good(t, strings.Join(lines, ""))
-	if own := len(c.Resources) - len(Default().Resources) + 1; own != 13 { // nvidia.com/gpu is built in
+	if own := len(c.Resources) - len(config.Default().Resources) + 1; own != 13 { // nvidia.com/gpu is built in
 		t.Errorf("%d examples, want 13", own)
 	}
 }
 
 func TestUnitsOfAResource(t *testing.T) {
-	c := Config{Resources: []Resource{
-		{Units: Units{Init: "b@.service", Start: "a@.service", Release: "b@.service"}},
+	c := config.Config{Resources: []config.Resource{
+		{Units: config.Units{Init: "b@.service", Start: "a@.service", Release: "b@.service"}},
 		{},
-		{Units: Units{Release: "a@.service"}},
+		{Units: config.Units{Release: "a@.service"}},
 	}}
 	for i := range c.Resources {
-		c.Resources[i].Reset = ResourceReset{Method: None, Scrub: None, When: WhenStart}
+		c.Resources[i].Reset = config.ResourceReset{Method: config.None, Scrub: config.None, When: config.WhenStart}
 	}
 	if got, want := c.Templates(), []string{"a@.service", "b@.service"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
@@ -363,13 +343,5 @@ func TestUnitsOfAResource(t *testing.T) {
 	want := []device.Rule{{Init: "b@.service", ClearedAtRelease: true}, {}, {ClearedAtRelease: true}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
-func TestEveryClassHasAbilities(t *testing.T) {
-	for _, class := range device.Classes {
-		if _, ok := classAbilities[class.Name]; !ok {
-			t.Errorf("nothing is known of the resets of class %s", class.Name)
-		}
 	}
 }

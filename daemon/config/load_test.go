@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package config_test
 
 import (
 	"os"
@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
-func names(c Config) []string {
+func names(c config.Config) []string {
 	var all []string
 	for _, r := range c.Resources {
 		all = append(all, r.Name)
@@ -62,7 +64,7 @@ class = "fpga"
 		"conf.d/README":          "nonsense",
 		"conf.d/sub/50-sub.toml": "nonsense",
 	})
-	c, err := Load(filepath.Join(dir, "m.toml"))
+	c, err := config.Load(filepath.Join(dir, "m.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +79,7 @@ class = "fpga"
 	if c.Paths.Run != "/20" || c.Paths.CDI != "/100" || c.Paths.State != "/main" || c.Paths.Dev != "/dev" {
 		t.Errorf("paths %+v", c.Paths)
 	}
-	want = append([]string{"example.com/a", "example.com/b", "example.com/c", "example.com/d"}, names(Default())...)
+	want = append([]string{"example.com/a", "example.com/b", "example.com/c", "example.com/d"}, names(config.Default())...)
 	if got := names(c); !slices.Equal(got, want) {
 		t.Errorf("resources %q, want %q", got, want)
 	}
@@ -92,7 +94,7 @@ class = "fpga"
 
 func TestRecordingIsRelativeToTheMainFile(t *testing.T) {
 	dir := tree(t, map[string]string{"m.toml": "", "conf.d/a.toml": `hardware.source = "recording:sub/../a.rec"`})
-	c, err := Load(filepath.Join(dir, "m.toml"))
+	c, err := config.Load(filepath.Join(dir, "m.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +102,7 @@ func TestRecordingIsRelativeToTheMainFile(t *testing.T) {
 		t.Errorf("%s, want %s", c.Hardware.Recording, want)
 	}
 	t.Chdir(dir)
-	c, err = Load("m.toml")
+	c, err = config.Load("m.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,14 +113,14 @@ func TestRecordingIsRelativeToTheMainFile(t *testing.T) {
 
 func TestLaterSourceIsUdevAgain(t *testing.T) {
 	dir := tree(t, map[string]string{"m.toml": `hardware.source = "recording:/r"`, "conf.d/a.toml": `hardware.source = "udev"`})
-	c, err := Load(filepath.Join(dir, "m.toml"))
+	c, err := config.Load(filepath.Join(dir, "m.toml"))
 	if err != nil || c.Hardware.Recording != "" {
 		t.Errorf("%+v, %v", c.Hardware, err)
 	}
 }
 
 func TestDirect(t *testing.T) {
-	for text, want := range map[string]Reset{
+	for text, want := range map[string]config.Reset{
 		``:                         {"/run/metalplug/reset.sock", "/run/metalplug/holders.sock", "/run/metalplug/unit.sock"},
 		`reset.socket = "direct"`:  {"direct", "direct", "direct"},
 		`reset.holders = "direct"`: {"/run/metalplug/reset.sock", "direct", "/run/metalplug/unit.sock"},
@@ -133,26 +135,10 @@ func TestDirect(t *testing.T) {
 func TestMissingFile(t *testing.T) {
 	dir := t.TempDir()
 	main := filepath.Join(dir, "m.toml")
-	_, err := Load(main)
-	want := Problems{{File: main, What: "open: no such file or directory"}}
+	_, err := config.Load(main)
+	want := config.Problems{{File: main, What: "open: no such file or directory"}}
 	if !reflect.DeepEqual(err, want) {
 		t.Errorf("%#v, want %#v", err, want)
-	}
-	c, err := load(main, true)
-	if err != nil || !reflect.DeepEqual(c, Default()) {
-		t.Errorf("without the default file: %+v, %v", c, err)
-	}
-	// The drop-ins are read with and without a default file.
-	drop := filepath.Join(dir, "conf.d", "a.toml")
-	if err := os.MkdirAll(filepath.Dir(drop), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(drop, []byte(valid), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	c, err = load(main, true)
-	if err != nil || !slices.Equal(names(c), append([]string{"example.com/x"}, names(Default())...)) || !slices.Equal(c.Files, []string{drop}) {
-		t.Errorf("with a drop-in only: %+v, %v", c, err)
 	}
 }
 
@@ -172,7 +158,7 @@ func TestProblemsOfSeveralFiles(t *testing.T) {
 	if err := os.Symlink("/dev/null", filepath.Join(dir, "conf.d", "e.toml")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Load(filepath.Join(dir, "m.toml"))
+	_, err := config.Load(filepath.Join(dir, "m.toml"))
 	want := `m.toml:1: colour: unknown key; man metalplug.toml lists the keys
 conf.d/a.toml:1: unexpected '=': key name appears blank; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes
 conf.d/b.toml:4: resource.shares: 0 is not between 1 and 1000
@@ -197,7 +183,7 @@ func TestUnreadable(t *testing.T) {
 		if strings.HasPrefix(name, "unreadable") && os.Geteuid() == 0 {
 			continue // root can read every file; TestPermissionDenied replaces this case
 		}
-		_, err := Load(filepath.Join(dir, name))
+		_, err := config.Load(filepath.Join(dir, name))
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", name, err, want)
 		}
@@ -228,7 +214,7 @@ func TestNothingConfigured(t *testing.T) {
 	for _, text := range []string{"", "\n", "# only a comment", "\ufeff", "\r\n", "resource = []", "[paths]\n[reset]\n[hardware]\n"} {
 		c := good(t, text)
 		c.Files = nil
-		if !reflect.DeepEqual(c, Default()) {
+		if !reflect.DeepEqual(c, config.Default()) {
 			t.Errorf("%q means %+v", text, c)
 		}
 	}
@@ -249,7 +235,7 @@ func TestCheck(t *testing.T) {
 		"dir.toml":  ":1: hardware.source: open recording " + dir + "/conf.d: ",
 	} {
 		file := filepath.Join(dir, name)
-		c, err := Load(file)
+		c, err := config.Load(file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +250,7 @@ func TestCheck(t *testing.T) {
 		"m.toml": `hardware.source = "udev"`, "conf.d/a.toml": "\n\nhardware.source = \"recording:gone.rec\"",
 		"conf.d/b.toml": "[paths]\nrun = \"/x\"",
 	})
-	c, err := Load(filepath.Join(dir, "m.toml"))
+	c, err := config.Load(filepath.Join(dir, "m.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package config_test
 
 import (
 	"path/filepath"
@@ -8,23 +8,25 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // loaded loads m.toml with other files, which must be valid.
-func loaded(t *testing.T, files map[string]string) Config {
+func loaded(t *testing.T, files map[string]string) config.Config {
 	t.Helper()
-	c, err := Load(filepath.Join(tree(t, files), "m.toml"))
+	c, err := config.Load(filepath.Join(tree(t, files), "m.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-func find(t *testing.T, c Config, name string) Resource {
+func find(t *testing.T, c config.Config, name string) config.Resource {
 	t.Helper()
-	i := slices.IndexFunc(c.Resources, func(r Resource) bool { return r.Name == name })
+	i := slices.IndexFunc(c.Resources, func(r config.Resource) bool { return r.Name == name })
 	if i < 0 {
 		t.Fatalf("no %s among %q", name, names(c))
 	}
@@ -33,7 +35,7 @@ func find(t *testing.T, c Config, name string) Resource {
 
 // The operator's resources come first, in the order in which the files name them, then the built-in ones.
 func TestOrder(t *testing.T) {
-	rest := slices.DeleteFunc(names(Default()), func(name string) bool { return name == "amd.com/gpu" })
+	rest := slices.DeleteFunc(names(config.Default()), func(name string) bool { return name == "amd.com/gpu" })
 	const files = "[[resource]]\nname = \"example.com/a\"\nclass = \"gpu\"\n[[resource]]\nname = \"amd.com/gpu\"\nshares = 2\n"
 	own := []string{"example.com/a", "amd.com/gpu", "example.com/b"}
 	drop := "[[resource]]\nname = \"example.com/b\"\nclass = \"gpu\"\n[[resource]]\nname = \"example.com/a\"\nshares = 3\n"
@@ -69,8 +71,8 @@ func TestPodResourcesFollow(t *testing.T) {
 
 // A built-in resource is overridden key by key. The other keys stay.
 func TestOverrideBuiltIn(t *testing.T) {
-	want := find(t, Default(), "nvidia.com/gpu")
-	want.Shares, want.Optional, want.Reset.Method = 4, false, None // shared, so that auto has no effect
+	want := find(t, config.Default(), "nvidia.com/gpu")
+	want.Shares, want.Optional, want.Reset.Method = 4, false, config.None // shared, so that auto has no effect
 	got := find(t, good(t, "[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 4\n"), "nvidia.com/gpu")
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("\n%+v, want\n%+v", got, want)
@@ -92,7 +94,7 @@ func TestDisksAreOffUntilNamed(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
-	if slices.Contains(names(Default()), "metalplug.io/nvme") {
+	if slices.Contains(names(config.Default()), "metalplug.io/nvme") {
 		t.Error("disks are offered without a word of the operator")
 	}
 }
@@ -105,7 +107,7 @@ func TestOverrideNestedKeys(t *testing.T) {
 		"m.toml": main, "conf.d/a.toml": "[[resource]]\nname = \"example.com/x\"\nreset.scrub = \"format\"\nunits.start = \"\"\n",
 	})
 	r := find(t, c, "example.com/x")
-	if r.Reset.Scrub != "format" || r.Reset.When != WhenRelease || r.Reset.Timeout != eraseTimeout || r.Units != (Units{Init: "a@.service"}) {
+	if r.Reset.Scrub != "format" || r.Reset.When != config.WhenRelease || r.Reset.Timeout != time.Hour || r.Units != (config.Units{Init: "a@.service"}) {
 		t.Errorf("%+v", r)
 	}
 	dir := tree(t, map[string]string{
@@ -113,7 +115,7 @@ func TestOverrideNestedKeys(t *testing.T) {
 		"conf.d/b.toml": "[[resource]]\nname = \"example.com/x\"\nreset.colour = 1\n",
 		"conf.d/c.toml": "[[resource]]\nname = \"example.com/x\"\nshares = 3\n",
 	})
-	_, err := Load(filepath.Join(dir, "m.toml"))
+	_, err := config.Load(filepath.Join(dir, "m.toml"))
 	want := `m.toml:5: resource.reset.scrub: zero would erase what other containers have on the device, shares = 3; write shares = 1 or scrub = "none"
 conf.d/b.toml:3: resource.reset.colour: unknown key; man metalplug.toml lists the keys`
 	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
@@ -127,7 +129,7 @@ func TestWhereOverridden(t *testing.T) {
 		"m.toml":        "\n[[resource]]\nname = \"nvidia.com/gpu\"\nexclude = { PCI_SLOT_NAME = \"0000:01:*\" }\n",
 		"conf.d/a.toml": "[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 2\n",
 	})
-	c, err := Load(filepath.Join(dir, "m.toml"))
+	c, err := config.Load(filepath.Join(dir, "m.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +157,7 @@ func TestDiskNamedTwice(t *testing.T) {
 		"nothing is named": {strings.Replace(head("b", ""), "match.METALPLUG_ID", "match.ID_MODEL", 1), ""},
 	} {
 		dir := tree(t, map[string]string{"m.toml": head("a", "nvme-1|nvme-2"), "conf.d/a.toml": test.second})
-		_, err := Load(filepath.Join(dir, "m.toml"))
+		_, err := config.Load(filepath.Join(dir, "m.toml"))
 		got := ""
 		if err != nil {
 			got = strings.ReplaceAll(err.Error(), dir+"/", "")

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package config_test
 
 import (
 	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
 // Beginnings of resources. The last line is the third. A disk must still set scrub.
@@ -20,8 +22,8 @@ const (
 func problems(t *testing.T, text string) string {
 	t.Helper()
 	dir := tree(t, map[string]string{"m.toml": text})
-	_, err := Load(filepath.Join(dir, "m.toml"))
-	var found Problems
+	_, err := config.Load(filepath.Join(dir, "m.toml"))
+	var found config.Problems
 	if err != nil && !errors.As(err, &found) {
 		t.Fatalf("%v is no list of problems", err)
 	}

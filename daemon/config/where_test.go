@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package config_test
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
 // TestWhere checks that each rule is found in its file, in any notation.
@@ -48,7 +50,7 @@ class = "infiniband"
 	}
 	t.Chdir(dir)
 	for _, file := range []string{filepath.Join(dir, "t.toml"), "t.toml"} {
-		c, err := Load(file)
+		c, err := config.Load(file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +76,7 @@ class = "infiniband"
 			}
 		}
 	}
-	if got := Default().Where("nvidia.com/gpu", "match"); got != "" {
+	if got := config.Default().Where("nvidia.com/gpu", "match"); got != "" {
 		t.Errorf("a default is at %q", got)
 	}
 }

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysfs
+package sysfs_test
 
 import (
 	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // tree creates the three directories with files. "-> " begins the target of a link. A name that ends in "/" is a
 // directory.
-func tree(t *testing.T, files map[string]string) *Tree {
+func tree(t *testing.T, files map[string]string) *sysfs.Tree {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -22,7 +23,7 @@ func tree(t *testing.T, files map[string]string) *Tree {
 	for name, text := range files {
 		put(t, dir, name, text)
 	}
-	at := At(dir)
+	at := sysfs.At(dir)
 	return &at
 }
 
@@ -54,56 +55,45 @@ const (
 	gadget  = "/sys/kernel/config/usb_gadget/g1/functions/"
 )
 
+// TestExports checks which files of the targets export a disk.
 func TestExports(t *testing.T) {
-	const status = "Status: ACTIVATED  Max Queue Depth: 128  SectorSize: 512  HwMaxSectors: 16384\n"
 	for _, c := range []struct {
 		name  string
 		files map[string]string
-		want  []export
+		want  string // empty if the disk is not exported
 	}{
-		{"no configfs", nil, nil},
-		{"no target", map[string]string{"/sys/kernel/config/nvmet/hosts/x": "", "/sys/kernel/config/target/version": "Target Engine Core"}, nil},
-		{"an NVMe namespace", map[string]string{nvmetNS + "enable": "1\n", nvmetNS + "device_path": "/dev/nvme0n1\n"}, []export{
-			{by: "the NVMe subsystem nqn.1", name: "/dev/nvme0n1"},
-		}},
-		{"one that is not enabled", map[string]string{nvmetNS + "enable": "0\n", nvmetNS + "device_path": "/dev/nvme0n1\n"}, nil},
-		{"a controller", map[string]string{nvmet + "passthru/enable": "1\n", nvmet + "passthru/device_path": "/dev/nvme0\n"}, []export{
-			{by: "the NVMe subsystem nqn.1", name: "/dev/nvme0", reach: anyController},
-		}},
+		{"no target", map[string]string{"/sys/kernel/config/nvmet/hosts/x": "", "/sys/kernel/config/target/version": "Target Engine Core"}, ""},
+		{"a namespace that is not enabled", map[string]string{nvmetNS + "enable": "0\n", nvmetNS + "device_path": "/dev/nvme3n2\n"}, ""},
+		{"a controller", map[string]string{nvmet + "passthru/enable": "1\n", nvmet + "passthru/device_path": "/dev/nvme4\n"}, "nvme4 is exported by the NVMe subsystem nqn.1"},
 		{"a file of SCSI", map[string]string{
-			fileio + "enable": "1\n", fileio + "udev_path": "note", fileio + "info": status + "        TCM FILEIO ID: 0        File: /dev/a b  Size: 1024  Mode: O_DSYNC Async: 0\n",
-		}, []export{{by: "the SCSI target fileio_0/disk", name: "/dev/a b"}}},
-		{"a disk of SCSI, by its number", map[string]string{
-			iblock + "enable": "1\n", iblock + "udev_path": "/dev/other\n",
-			iblock + "info": status + "        iBlock device: sdb  UDEV PATH: /dev/disk/by-id/b  readonly: 0\n        Major: 8 Minor: 16  CLAIMED: IBLOCK\n",
-		}, []export{{by: "the SCSI target iblock_1/disk", number: "8:16"}}},
+			fileio + "enable": "1\n", fileio + "udev_path": "note", fileio + "info": "TCM FILEIO ID: 0        File: /dev/nvme3n2  Size: 1024  Mode: O_DSYNC Async: 0\n",
+		}, "nvme3n2 is exported by the SCSI target fileio_0/disk"},
 		{"a disk of SCSI without a number", map[string]string{
-			iblock + "enable": "1\n", iblock + "udev_path": "/dev/sdb\n", iblock + "info": status + "        Major: 0 Minor: 0\n",
-		}, []export{{by: "the SCSI target iblock_1/disk", name: "/dev/sdb", reach: noDisk}}},
-		{"memory", map[string]string{"/sys/kernel/config/target/core/rd_mcp_0/ram/enable": "1\n", "/sys/kernel/config/target/core/rd_mcp_0/ram/udev_path": "ram\n"}, nil},
-		{"an object that is not set up", map[string]string{iblock + "enable": "0\n", iblock + "udev_path": "/dev/sdb\n"}, nil},
+			iblock + "enable": "1\n", iblock + "udev_path": "/dev/nvme3n2\n", iblock + "info": "Major: 0 Minor: 0\n",
+		}, "nvme3n2 is exported by the SCSI target iblock_1/disk"},
+		{"memory", map[string]string{"/sys/kernel/config/target/core/rd_mcp_0/ram/enable": "1\n", "/sys/kernel/config/target/core/rd_mcp_0/ram/udev_path": "/dev/nvme3n2\n"}, ""},
+		{"an object that is not set up", map[string]string{iblock + "enable": "0\n", iblock + "udev_path": "/dev/nvme3n2\n"}, ""},
 		{"a disk over USB", map[string]string{
-			gadget + "mass_storage.0/lun.0/file": "/dev/nvme0n1\n", gadget + "mass_storage.0/lun.1/file": "\n",
+			gadget + "mass_storage.0/lun.0/file": "\n", gadget + "mass_storage.0/lun.1/file": "/dev/nvme3n2\n",
 			gadget + "mass_storage.0/stall": "1\n", gadget + "acm.0/port_num": "0\n",
-		}, []export{{by: "the USB gadget g1", name: "/dev/nvme0n1"}}},
+		}, "nvme3n2 is exported by the USB gadget g1"},
+		{"another function over USB", map[string]string{gadget + "acm.0/lun.0/file": "/dev/nvme3n2\n"}, ""},
 		{"a disk over RDMA", map[string]string{
-			"/sys/class/rnbd-server/ctl/devices/nvme0n1/block_dev":            "-> ../../../../class/block/nvme0n1",
-			"/sys/class/rnbd-server/ctl/devices/nvme0n1/sessions/a/read_only": "0\n",
-		}, []export{{by: "the RNBD server", name: "/dev/nvme0n1"}}},
+			"/sys/class/rnbd-server/ctl/devices/nvme3n2/block_dev":            "-> ../../../../class/block/nvme3n2",
+			"/sys/class/rnbd-server/ctl/devices/nvme3n2/sessions/a/read_only": "0\n",
+		}, "nvme3n2 is exported by the RNBD server"},
 		{"a disk of SCST", map[string]string{
-			"/sys/kernel/scst_tgt/devices/disk1/filename": "/dev/nvme0n1\n[key]\n", "/sys/kernel/scst_tgt/devices/tape/type": "1\n",
-		}, []export{{by: "the SCST device disk1", name: "/dev/nvme0n1"}}},
-		{"groups of ports", map[string]string{"/sys/kernel/config/target/core/alua/lu_gps/default_lu_gp/members": "", "/sys/kernel/config/target/core/fileio_0/hba_info": "x"}, nil},
+			"/sys/kernel/scst_tgt/devices/disk1/filename": "/dev/nvme3n2\n[key]\n", "/sys/kernel/scst_tgt/devices/tape/type": "1\n",
+		}, "nvme3n2 is exported by the SCST device disk1"},
+		// A file that cannot be read could contain anything.
+		{"an unreadable file", map[string]string{nvmetNS + "enable/x": ""}, "whether nvme3n2 is exported cannot be told: read " + nvmetNS + "enable: is a directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got, err := exports(tree(t, c.files)); err != nil || !reflect.DeepEqual(got, c.want) {
-				t.Errorf("%+v, %v; want %+v", got, err, c.want)
+			h := tree(t, with(aDisk(), c.files))
+			err := h.InUse(h.DiskAt(disk))
+			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("in use: %v, want %q", err, c.want)
 			}
 		})
-	}
-	// A file that cannot be read could contain anything.
-	h := tree(t, map[string]string{nvmetNS + "enable/x": ""})
-	if _, err := exports(h); err == nil || err.Error() != "read "+nvmetNS+"enable: is a directory" {
-		t.Errorf("not readable: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysfs
+package sysfs_test
 
 import (
 	"os"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysfs
+package sysfs_test
 
 import (
 	"errors"
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // A process that has another node of a disk open uses the disk, and an exclusive open does not notice this.
@@ -66,7 +68,7 @@ func TestNodes(t *testing.T) {
 			link(virtual+subsystem+"/"+member, filepath.Join(root, nvme, member))
 		}
 	}
-	tree := At(root)
+	tree := sysfs.At(root)
 	for _, c := range []struct {
 		of   string
 		want []string
@@ -84,13 +86,17 @@ func TestNodes(t *testing.T) {
 		{"/sys/devices/virtual/mem/null", nil},
 		{"/sys/devices/gone", nil},
 	} {
-		got, _ := reaching(&tree, c.of)
-		if got[0] != c.of {
-			t.Errorf("reaching(%s) begins with %s", c.of, got[0])
+		nodes, err := tree.NodesOf(c.of)
+		if err != nil || nodes[0].SysPath != c.of {
+			t.Errorf("the nodes of %s begin with %s, %v", c.of, nodes[0].SysPath, err)
 		}
-		got = slices.Sorted(slices.Values(got[1:]))
+		var got []string
+		for _, n := range nodes[1:] {
+			got = append(got, n.SysPath)
+		}
+		slices.Sort(got)
 		if !slices.Equal(got, c.want) {
-			t.Errorf("reaching(%s) =\n%q\nwant\n%q", c.of, got, c.want)
+			t.Errorf("the nodes of %s are\n%q\nwant\n%q", c.of, got, c.want)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysfs
+package sysfs_test
 
 import (
 	"maps"
@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // nvmeTree creates controllers, subsystems and devices below them. Each line has a path below /sys/devices, a class,
 // and attributes. The line of a subsystem names its controllers.
-func nvmeTree(t *testing.T, lines string) *Tree {
+func nvmeTree(t *testing.T, lines string) *sysfs.Tree {
 	t.Helper()
 	files := make(map[string]string)
 	for line := range strings.Lines(lines) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysfs
+package sysfs_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // The SCSI disk of the tests, with a partition, a generic node and a bsg node.
@@ -42,7 +44,7 @@ func TestExportedSCSIDisk(t *testing.T) {
 		for target, files := range exporting(opened) {
 			h := tree(t, with(aSCSIDisk(), files))
 			for _, sysPath := range []string{scsiDisk, scsiDisk + "/sdb1"} {
-				var use *Use
+				var use *sysfs.Use
 				err := h.InUse(h.DiskAt(sysPath))
 				if want == "" && err == nil || want != "" && errors.As(err, &use) && strings.HasPrefix(err.Error(), want+" is exported by ") {
 					continue

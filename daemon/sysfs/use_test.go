@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sysfs
+package sysfs_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -75,7 +76,7 @@ func TestInUse(t *testing.T) {
 			}
 			h := tree(t, with(files, c.files))
 			err := h.InUse(h.DiskAt(disk))
-			var use *Use
+			var use *sysfs.Use
 			switch {
 			case c.want == "":
 				if err != nil {
@@ -168,7 +169,7 @@ func TestExported(t *testing.T) {
 					put(t, dir, name, strings.NewReplacer("NODE", h.Path("/dev/nvme3n2"), "OTHER", h.Path("/dev/sda")).Replace(text))
 				}
 				err := h.InUse(h.DiskAt(disk))
-				var use *Use
+				var use *sysfs.Use
 				errors.As(err, &use)
 				switch c.want {
 				case "":
@@ -200,7 +201,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 		}
 	}
 	plain := with(aDisk(), map[string]string{ // sda, for which the tree has no other files
-		"/sys/devices/sda/subsystem": "-> ../../class/block", "/sys/devices/sda/holders/": "",
+		"/sys/devices/sda/subsystem": "-> ../../class/block", "/sys/devices/sda/holders/": "", "/proc/1/mountinfo": "",
 	})
 	for _, c := range []struct {
 		name        string
@@ -220,7 +221,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := tree(t, with(plain, c.files))
 			for sysPath, want := range map[string]bool{disk: c.nvme, "/sys/devices/sda": c.other} {
-				err := exported(h, h.DiskAt(sysPath))
+				err := h.InUse(h.DiskAt(sysPath))
 				if (err != nil) != want || want && !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which leads to nothing", hidden)) {
 					t.Errorf("%s: %v", sysPath, err)
 				}
@@ -304,7 +305,7 @@ func TestExportsThatAreNotShown(t *testing.T) {
 				}
 				return
 			}
-			var use *Use
+			var use *sysfs.Use
 			if !errors.As(err, &use) || use.Unread == nil || !strings.Contains(err.Error(), c.want) || !strings.HasSuffix(err.Error(), `run "mount -t configfs none /sys/kernel/config", then restart metalplugd`) {
 				t.Errorf("in use: %v", err)
 			}
