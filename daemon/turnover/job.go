@@ -19,6 +19,7 @@ type job struct {
 	*inventory.Status // of the device when the job, or its work, began
 	care              Care
 	taken             []string          // IDs of these devices, its own first
+	owners            []string          // UIDs of the pods whose container starts, or nil
 	outcome           inventory.Outcome // of the work on its own
 }
 

@@ -82,20 +82,24 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	return p, err
 }
 
-// count counts and notes a reset and an erasure. A proof that a disk is blank is neither.
+// count counts and notes a reset and an erasure. A proof that a disk is blank is neither. An erasure names the pods whose data
+// it erases. A reset before a start names the pod that starts.
 func (j *job) count(w device.Work, methods []string, p device.Prepared, took time.Duration, err error) {
 	if err != nil && len(methods) > 1 { // which of them has failed is in the error
 		methods = []string{strings.Join(methods, ", ")}
 	}
 	for _, method := range methods {
-		event := audit.Reset
-		if method == w.Scrub {
-			event = audit.Erased
+		event, pods := audit.Reset, j.owners
+		switch {
+		case method == w.Scrub:
+			event, pods = audit.Erased, nil
+		case err != nil && w.Scrub != "":
+			pods = nil
 		}
 		if j.Done != nil {
 			j.Done(w.Resource, method, took, err)
 		}
-		j.note(j.Status, event, err, audit.Entry{Method: method, Verified: p.Done, Seconds: took.Seconds()})
+		j.note(j.Status, event, err, audit.Entry{Method: method, Pods: pods, Verified: p.Done, Seconds: took.Seconds()})
 	}
 }
 
