@@ -46,7 +46,7 @@ type Hardware struct {
 	Model   string `json:"model,omitempty"`
 	Serial  string `json:"serial,omitempty"`
 	Size    int64  `json:"size,omitempty"` // of a disk, in bytes, as far as it was read
-	PCI     string `json:"pci,omitempty"`  // address of the PCI function that it is, or is below
+	PCI     string `json:"pci,omitempty"`  // address of the PCI function that it is, is below, or is reached through first
 	Present bool   `json:"present"`        // it is there
 }
 

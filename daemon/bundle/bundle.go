@@ -61,7 +61,7 @@ func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string
 	var items []Item
 	for _, s := range seen {
 		if kind := m.Kind(s.Resource); kind >= 0 && s.Offer == nil {
-			items = append(items, Item{ID: s.Device.ID, Kind: kind, Place: PlaceOf(s.Device, s.Functions...)})
+			items = append(items, Item{ID: s.Device.ID, Kind: kind, Place: PlaceOf(s.Device)})
 		}
 	}
 	sets, left := Make(m, items)

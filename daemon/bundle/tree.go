@@ -17,15 +17,10 @@ type Place struct {
 	NUMA int      // node, or -1 if it is not known
 }
 
-// PlaceOf returns the place of a device. One that is not below a PCI function may be reached by functions, of which the first
-// counts.
-func PlaceOf(d *device.Device, functions ...string) Place {
+// PlaceOf returns the place of a device.
+func PlaceOf(d *device.Device) Place {
 	p := Place{NUMA: d.NUMANode}
-	function := device.FunctionIn(d.SysPath)
-	if function == "" && len(functions) > 0 {
-		function = device.FunctionIn(functions[0])
-	}
-	if function != "" {
+	if function := d.Function(); function != "" {
 		p.Path = strings.Split(strings.TrimPrefix(function, "/sys/devices/"), "/")
 	}
 	return p

@@ -29,7 +29,7 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	if v := s.Evidence; v.Kind != "" && v.Scrub == "" {
 		d.Evidence = &api.Evidence{Kind: v.Kind, Since: v.Since.UTC()}
 	}
-	if function := device.FunctionIn(s.Device.SysPath); function != "" {
+	if function := s.Device.Function(); function != "" {
 		d.PCI = path.Base(function)
 	}
 	d.Bundle = s.Bundle

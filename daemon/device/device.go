@@ -25,6 +25,7 @@ type Device struct {
 	NUMANode int          // or -1 if unknown
 	Udev     *udev.Device // the udev device from which it was identified, shared, or nil before the first inspection
 	rule     *Rule        // the rule that takes it, or nil
+	reached  string       // sysfs path of the first PCI function through which a device that no function is above is reached
 	group    *members     // the nodes of a group, only during an inspection, or nil
 }
 

@@ -123,7 +123,9 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	if ok {
 		s.Health = nil
 	}
-	s.Functions = functionsOf(h, d)
+	if s.Functions = functionsOf(h, d); len(s.Functions) > 0 && FunctionIn(d.SysPath) == "" {
+		d.reached = s.Functions[0]
+	}
 	pciHealth(h, &s)
 	s.warn(string(usable))
 	s.aim(h)

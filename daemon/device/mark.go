@@ -8,6 +8,7 @@ package device
 // Documentation/PCI/pci-error-recovery.rst.
 
 import (
+	"cmp"
 	"path"
 
 	"github.com/metalplug/metalplug/daemon/sysfs"
@@ -78,4 +79,10 @@ func FunctionIn(sysPath string) string {
 		}
 	}
 	return ""
+}
+
+// Function returns the sysfs path of the PCI function that the device is, is below, or is reached through first, such as
+// the first controller of an NVMe namespace with several. It returns "" if there is none.
+func (d *Device) Function() string {
+	return cmp.Or(d.reached, FunctionIn(d.SysPath))
 }

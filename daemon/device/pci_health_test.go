@@ -3,6 +3,7 @@
 package device_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -65,6 +66,9 @@ func TestFunctions(t *testing.T) {
 		for _, s := range lookAll(h, append(anyNode(map[string]string{"SUBSYSTEM": "vfio"}), everything...), devices) {
 			for _, f := range s.Functions {
 				found = found || device.FunctionIn(f) == f && f[len(f)-len(test.function):] == test.function
+			}
+			if len(s.Functions) > 0 && !slices.Contains(s.Functions, s.Device.Function()) {
+				t.Errorf("%s: %s is placed at %q, want one of %v", test.recording, s.Device.ID, s.Device.Function(), s.Functions)
 			}
 		}
 		if !found {

@@ -58,11 +58,7 @@ func (s *Status) NUMANodes() (nodes []int) {
 
 // item returns a device in the form that the matching needs.
 func (e *entry) item(kind int) bundle.Item {
-	var functions []string
-	if e.sighting != nil {
-		functions = e.sighting.Functions
-	}
-	return bundle.Item{ID: e.device.ID, Kind: kind, Place: bundle.PlaceOf(e.device, functions...)}
+	return bundle.Item{ID: e.device.ID, Kind: kind, Place: bundle.PlaceOf(e.device)}
 }
 
 // members returns which devices a bundle of a resource consists of. It returns nil if the resource has no bundles.
