@@ -27,11 +27,16 @@ type service struct {
 	places *places
 }
 
+// handshake is the time in which a client has to say that it speaks HTTP/2. The end of the server waits for it, and
+// systemd would kill the daemon before gRPC's 120 seconds have passed.
+const handshake = 5 * time.Second
+
 // newServer returns the endpoint's gRPC server. A panic in a call becomes an error of that call and does not end the
 // daemon.
 func (e *Endpoint) newServer() *grpc.Server {
 	server := grpc.NewServer(
 		grpc.MaxRecvMsgSize(receiveSize),
+		grpc.ConnectionTimeout(handshake),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 			call grpc.UnaryHandler,

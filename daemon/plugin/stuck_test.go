@@ -5,6 +5,7 @@ package plugin_test
 import (
 	"context"
 	"log/slog"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -58,6 +59,26 @@ func TestStuckLook(t *testing.T) {
 			t.Errorf("it took %v; the device was made ready for a container: %v", waited, b.started)
 		}
 	})
+}
+
+// A client that connects and sends nothing does not keep the endpoint from its end.
+func TestEndBesideASilentClient(t *testing.T) {
+	b := newBench(t)
+	conn, err := net.Dial("unix", b.sockets()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ended := make(chan struct{})
+	go func() {
+		b.stop()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("the endpoint has not ended")
+	}
 }
 
 // wedged is a service in a synctest bubble, with a disk whose inspection may hang.
