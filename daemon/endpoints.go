@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,11 +37,12 @@ type running struct {
 }
 
 // apply starts, stops and restarts endpoints to match the resources. Endpoints run until ctx ends. Those of removed
-// resources are stopped, and those of changed ones restarted. It calls started when all new endpoints have checked once
+// resources are stopped, and those of changed ones restarted. A resource that DRA serves has none. It calls started when all new endpoints have checked once
 // for the kubelet.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	resources = slices.DeleteFunc(slices.Clone(resources), func(r config.Resource) bool { return r.Serve == config.ServeDRA })
 	next := make(map[string]*running, len(resources))
 	for _, r := range resources {
 		if now := e.running[r.Name]; now != nil && sameService(now.resource, r) {

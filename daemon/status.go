@@ -35,14 +35,17 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 // is loaded.
 func (d *daemon) status() string {
 	s := d.control.Status()
-	connected := 0
+	connected, plugins := 0, 0
 	for _, r := range s.Resources {
 		if r.Connected {
 			connected++
 		}
+		if !r.ByClaim() {
+			plugins++
+		}
 	}
 	line := fmt.Sprintf("%d devices healthy, %d unhealthy, %d seen and not offered; kubelet connected to %d of %d resources",
-		s.Devices.Healthy, s.Devices.Unhealthy, s.Devices.NotOffered, connected, len(s.Resources))
+		s.Devices.Healthy, s.Devices.Unhealthy, s.Devices.NotOffered, connected, plugins)
 	if refused, _, _ := strings.Cut(s.Configuration.Problem, "\n"); refused != "" {
 		return "the configuration was not reloaded: " + refused + "; " + line
 	}

@@ -90,7 +90,7 @@ func (p *preview) show(cmd *cobra.Command, o *operator, output string, v *view) 
 		state := state
 		state.Devices, state.Resources = devices, []api.Resource{}
 		for _, r := range resources {
-			if r.Expected() {
+			if r.Expected() || r.ByClaim() {
 				state.Resources = append(state.Resources, r)
 			}
 		}

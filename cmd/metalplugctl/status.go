@@ -95,7 +95,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 func (s *screen) standings(resources []api.Resource) {
 	var rows [][]cell
 	for _, r := range resources {
-		if r.Expected() || r.Connected {
+		if r.Expected() || r.Connected || r.ByClaim() {
 			rows = append(rows, []cell{{r.Name, bold}, {text: standing(r)}})
 		}
 	}

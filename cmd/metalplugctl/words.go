@@ -25,6 +25,8 @@ func standing(r api.Resource) string {
 		text += fmt.Sprintf(", %d shares each", r.Shares)
 	}
 	switch {
+	case r.ByClaim():
+		return text + "; served by DRA"
 	case r.Held != "":
 		return text + "; held back"
 	case r.Connected:

@@ -71,18 +71,26 @@ type Resource struct {
 	Reset    string `json:"reset"`    // the method by which a device is reset between two pods
 	Scrub    string `json:"scrub"`    // how it is erased
 	When     string `json:"when"`     // "start", "release" or "both"
+	Serve    string `json:"serve"`    // by which API of the kubelet: "plugin" or "dra"
 	Optional bool   `json:"optional"` // registered only once it has a device
 	Capacity int    `json:"capacity"` // as the kubelet counts, which is each share
 	Standing
 	Totals
 }
 
-// Expected reports whether the kubelet is to know the resource.
-func (r Resource) Expected() bool { return !r.Optional || r.Healthy+r.Unhealthy > 0 }
+// ByClaim reports whether pods get the devices by claims (DRA), and not from a device plugin.
+func (r Resource) ByClaim() bool { return r.Serve == "dra" }
+
+// Expected reports whether the resource is to be registered with the kubelet.
+func (r Resource) Expected() bool {
+	return !r.ByClaim() && (!r.Optional || r.Healthy+r.Unhealthy > 0)
+}
 
 // KubeletState describes how a resource stands with the kubelet. ok reports whether the kubelet sees its devices.
 func (r Resource) KubeletState() (text string, ok bool) {
 	switch {
+	case r.ByClaim():
+		return `served by DRA, and not registered as a device plugin`, true
 	case r.Held != "":
 		return "held back: " + r.Held, false
 	case r.Connected:

@@ -98,6 +98,8 @@ func (c *Config) checkMembers(t *table, r Resource) {
 		switch member := c.Resources[at]; {
 		case member.Class == &device.Bundle:
 			t.reportf("members", "%s is a bundle too: name its members", quoted(name))
+		case member.Serve == ServeDRA:
+			t.reportf("members", `%s has serve = "dra": a bundle is for device plugins`, quoted(name))
 		case member.Shares > 1:
 			t.reportf("members", "%s has shares = %d: a device in a bundle is one container's alone", quoted(name), member.Shares)
 		}

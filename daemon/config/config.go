@@ -50,6 +50,12 @@ const (
 	WhenBoth    = "both"
 )
 
+// Values of serve, which decides by which API the kubelet gets the devices.
+const (
+	ServePlugin = "plugin" // as a device plugin
+	ServeDRA    = "dra"    // by claims (Dynamic Resource Allocation)
+)
+
 // variablePrefix is the prefix of the variables that metalplug sets.
 const variablePrefix = "METALPLUG_"
 
@@ -120,7 +126,8 @@ type Resource struct {
 	// default.
 	Members *device.Members
 
-	Takeover bool // takeover, registers although another plugin serves the name (see [Resource.Yields]), default false
+	Serve    string // serve, [ServeDRA], or empty for [ServePlugin]
+	Takeover bool   // takeover, registers although another plugin serves the name (see [Resource.Yields]), default false
 
 	Reset ResourceReset
 	Units Units
@@ -148,7 +155,7 @@ type ResourceReset struct {
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
 	// Timeout is the maximum duration of the work. The default is 20 s, or 1 h if a device is erased after its release.
-	// For [WhenStart] it is at most 25 s. With [WhenBoth] it applies to the release only, and the work before a start
+	// For [WhenStart] it is at most 25 s, unless the resource is served by DRA. With [WhenBoth] it applies to the release only, and the work before a start
 	// must end within 25 s.
 	Timeout time.Duration
 	// ScrubUnset reports whether no file configures how devices of class node are erased. Disks among them are not

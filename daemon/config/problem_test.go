@@ -169,7 +169,18 @@ func TestProblems(t *testing.T) {
 
 		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string, not true or false`},
 		{"serve by the device plugin API", valid + "serve = \"plugin\"\n", ""},
-		{"serve by DRA", valid + "serve = \"dra\"\n", `m.toml:4: resource.serve: "dra" needs the DRA driver, which this version does not have; write "plugin"`},
+		{"serve by DRA", valid + "serve = \"dra\"\n", ""},
+		{"shares by DRA", valid + "serve = \"dra\"\nshares = 2\n", `m.toml:5: resource.shares: a claim has a device alone, shares = 2; write shares = 1 or serve = "plugin"`},
+		{"takeover by DRA", valid + "serve = \"dra\"\ntakeover = true\n", `m.toml:5: resource.takeover: concerns device plugins; write takeover = false or serve = "plugin"`},
+		{
+			"bundle by DRA", valid + "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nserve = \"dra\"\nmembers = [\"example.com/x*2\"]\n",
+			`m.toml:7: resource.serve: "dra" has no bundles: serve the members by "dra", and let a claim ask for devices that are near each other`,
+		},
+		{
+			"bundle of what DRA serves", valid + "serve = \"dra\"\n[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nmembers = [\"example.com/x*2\"]\n",
+			`m.toml:8: resource.members: "example.com/x" has serve = "dra": a bundle is for device plugins`,
+		},
+		{"long erasure by DRA", disk + "serve = \"dra\"\nreset.scrub = \"zero\"\nreset.timeout = \"2h\"\n", ""},
 		{"serve", valid + "serve = \"csi\"\n", `m.toml:4: resource.serve: "csi" is not a kubelet API: plugin or dra`},
 		{"builtin", "builtin = 1\n", `m.toml:1: builtin: is an integer, not true or false`},
 		{

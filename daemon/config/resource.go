@@ -56,7 +56,7 @@ func resource(t *table) Resource {
 	takeClass(t, &r)
 	if takeBundle(t, &r); r.Class == &device.Bundle {
 		r.Reset.Method = None
-		takeApi(t, &r)
+		takeAPI(t, &r)
 		t.end()
 		return r
 	}
@@ -68,9 +68,9 @@ func resource(t *table) Resource {
 		checkNarrow(t, r)
 	}
 	takeOffer(t, &r)
+	takeAPI(t, &r)
 	reset := t.table("reset")
 	takeReset(reset, &r)
-	takeApi(t, &r)
 	checkExclusive(t, reset, r)
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != nil && !classAbilities[r.Class.Name].auto) {
 		r.Reset.Method = None // auto has no effect
@@ -83,12 +83,21 @@ func resource(t *table) Resource {
 	return r
 }
 
-// takeApi reads how the resource is offered to the kubelet.
-func takeApi(t *table, r *Resource) {
+// takeAPI reads how the resource is offered to the kubelet.
+func takeAPI(t *table, r *Resource) {
 	t.boolean("takeover", &r.Takeover)
-	var api string
-	if t.choice("serve", "kubelet API", &api, "plugin", "dra"); api == "dra" {
-		t.reportf("serve", `"dra" needs the DRA driver, which this version does not have; write "plugin"`)
+	api := ServePlugin
+	if t.choice("serve", "kubelet API", &api, ServePlugin, ServeDRA); api == ServePlugin {
+		return
+	}
+	r.Serve = api
+	switch {
+	case r.Class == &device.Bundle:
+		t.reportf("serve", `"dra" has no bundles: serve the members by "dra", and let a claim ask for devices that are near each other`)
+	case r.Shares > 1:
+		t.reportf("shares", `a claim has a device alone, shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
+	case r.Takeover:
+		t.reportf("takeover", `concerns device plugins; write takeover = false or serve = "plugin"`)
 	}
 }
 
@@ -205,10 +214,10 @@ func takeReset(t *table, r *Resource) {
 	}
 	r.requireScrub(t)
 	t.choice("when", "moment", &r.Reset.When, WhenStart, WhenRelease, WhenBoth)
-	if r.Reset.When != WhenStart && r.Reset.Scrub != None {
+	if r.Reset.Scrub != None && (r.Reset.When != WhenStart || r.Serve == ServeDRA) {
 		r.Reset.Timeout = eraseTimeout
 	}
-	if t.duration("timeout", &r.Reset.Timeout) && r.Reset.When == WhenStart && r.Reset.Timeout > startMost {
+	if t.duration("timeout", &r.Reset.Timeout) && r.Reset.When == WhenStart && r.Reset.Timeout > startMost && r.Serve != ServeDRA {
 		t.reportf("timeout", "%s is more than %s: the kubelet waits 30s for everything that precedes a start",
 			r.Reset.Timeout, startMost)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/verdict"
@@ -94,7 +95,7 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 	standing, all := s.Standing(), []api.Resource{}
 	for _, r := range s.Config.Load().Resources {
 		shown := api.Resource{
-			Name: r.Name, Class: r.Class.Name, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional,
+			Name: r.Name, Class: r.Class.Name, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional, Serve: cmp.Or(r.Serve, config.ServePlugin),
 			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When, Standing: standing[r.Name],
 		}
 		count(&shown.Totals, snapshot.Offer(r.Name))

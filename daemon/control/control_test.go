@@ -185,7 +185,7 @@ func TestStatus(t *testing.T) {
 		Version: "1.2", Source: "udev", Ready: true, Devices: api.Totals{Healthy: 2}, Refused: []api.Refusal{}, Cordons: []api.Cordoned{},
 		Configuration: api.Configuration{Files: []string{}},
 		Resources: []api.Resource{{
-			Name: resource, Class: "node", Shares: 2, Scrub: "zero", Capacity: 4,
+			Name: resource, Class: "node", Shares: 2, Serve: "plugin", Scrub: "zero", Capacity: 4,
 			Standing: api.Standing{Registered: true, Connected: true}, Totals: api.Totals{Healthy: 2},
 		}},
 	}

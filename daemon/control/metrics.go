@@ -160,8 +160,10 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	for _, r := range s.resources(snapshot) {
 		gauge(devicesDesc, float64(r.Healthy), r.Name, health(true))
 		gauge(devicesDesc, float64(r.Unhealthy), r.Name, health(false))
-		gauge(connectedDesc, one(r.Connected), r.Name)
-		gauge(conflictDesc, one(r.Held != ""), r.Name)
+		if !r.ByClaim() {
+			gauge(connectedDesc, one(r.Connected), r.Name)
+			gauge(conflictDesc, one(r.Held != ""), r.Name)
+		}
 	}
 	if snapshot.Version == 0 { // before the first one 0 would not be true
 		return

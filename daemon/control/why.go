@@ -232,8 +232,8 @@ func add(x *api.Explanation, what, name string, ok bool, why string) {
 // tellKubelet adds whether the kubelet hears of a resource.
 func (q *question) tellKubelet(x *api.Explanation, resource string) (connected bool) {
 	text := "the resource is not configured any more: it goes once no pod holds it"
-	if slices.ContainsFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }) {
-		text, connected = api.Resource{Standing: q.Standing()[resource]}.KubeletState()
+	if i := slices.IndexFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }); i >= 0 {
+		text, connected = api.Resource{Serve: q.config.Resources[i].Serve, Standing: q.Standing()[resource]}.KubeletState()
 	}
 	add(x, "kubelet", resource, connected, text)
 	return connected
