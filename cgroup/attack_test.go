@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package cgroup_test
 
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,7 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -29,7 +30,7 @@ import (
 const maxResident = 64 << 10 // KiB
 
 // eight are the nodes of the test's request. A process has the first one open, and no process has the other seven open.
-var eight = []Number{full, {Major: 240}, {Major: 240, Minor: 1}, {Major: 240, Minor: 2}, {Block: true, Major: 240}, {Block: true, Major: 240, Minor: 1}, {Block: true, Major: 240, Minor: 2}, {Block: true, Major: 240, Minor: 3}}
+var eight = []cgroup.Number{full, {Major: 240}, {Major: 240, Minor: 1}, {Major: 240, Minor: 2}, {Block: true, Major: 240}, {Block: true, Major: 240, Minor: 1}, {Block: true, Major: 240, Minor: 2}, {Block: true, Major: 240, Minor: 3}}
 
 // attacks are roles of unprivileged processes that hide which devices they and other processes have open.
 var attacks = map[string]func(args []string) error{
@@ -302,7 +303,21 @@ func overlay(args []string) error {
 }
 
 // asked returns the answer of metalplug-holders about [eight], and its maximum memory in KiB.
-func asked(t *testing.T) (a Answer, resident int) {
+func asked(t *testing.T) (a cgroup.Answer, resident int) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"nodes": eight})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, resident = ask(t, "/proc", string(text))
+	if err := json.Unmarshal(text, &a); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return a, resident
+}
+
+// ask sends a request to a process metalplug-holders. It returns the answer and the maximum memory in KiB.
+func ask(t *testing.T, proc, request string) (answer []byte, resident int) {
 	t.Helper()
 	own, err := os.Executable()
 	if err != nil {
@@ -316,20 +331,17 @@ func asked(t *testing.T) (a Answer, resident int) {
 	stdin := os.NewFile(uintptr(ends[1]), "socket")
 	var stderr bytes.Buffer
 	helper := exec.Command(own)
-	helper.Args[0], helper.Stdin, helper.Stderr, helper.Env = Program, stdin, &stderr, []string{"TELL_MEMORY=1"}
+	helper.Args[0], helper.Stdin, helper.Stderr, helper.Env = cgroup.Program, stdin, &stderr, []string{"TELL_MEMORY=1", "PROC=" + proc}
 	err = helper.Start()
 	stdin.Close()
 	if err != nil {
 		t.Fatal(err)
 	}
-	message := make([]byte, 1<<16)
-	_, sendErr := unix.Write(ends[0], exchange.Encode(request{eight}))
-	n, readErr := unix.Read(ends[0], message)
+	answer = make([]byte, 1<<16)
+	_, sendErr := unix.Write(ends[0], []byte(request))
+	n, readErr := unix.Read(ends[0], answer)
 	if err := errors.Join(sendErr, readErr, helper.Wait()); err != nil {
 		t.Fatalf("%v: %s", err, &stderr)
-	}
-	if a, err = decodeAnswer(message[:n]); err != nil {
-		t.Fatal(err)
 	}
 	used := helper.ProcessState
 	t.Logf("%v of processor time, %v of it in the kernel", used.UserTime()+used.SystemTime(), used.SystemTime())
@@ -337,14 +349,14 @@ func asked(t *testing.T) (a Answer, resident int) {
 	if _, err := fmt.Sscanf(after, "%d kB", &resident); err != nil {
 		t.Fatalf("%v: %s", err, &stderr)
 	}
-	return a, resident
+	return answer[:n], resident
 }
 
 // onHost skips a test that inspects all processes of the host.
 func onHost(t *testing.T) {
 	t.Helper()
 	needsRoot(t)
-	if space, err := os.Readlink("/proc/self/ns/pid"); space != initPIDNamespace {
+	if space, err := os.Readlink("/proc/self/ns/pid"); space != hostPIDs {
 		need.Lacks(t, "root", "this is not the host's PID namespace: %s, %v", space, err)
 	}
 }
@@ -357,7 +369,7 @@ func TestHoldersUnderAttack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		start  func(t *testing.T) []int // processes that hold the requested devices
-		number Number
+		number cgroup.Number
 	}{
 		{"memory that is mapped again", func(t *testing.T) []int {
 			for range 4 {
@@ -481,7 +493,7 @@ func TestHoldersUnderAllAttacks(t *testing.T) {
 	if len(leaders(a.Holders, holder)) != 1 || resident > maxResident {
 		t.Errorf("process %d is not found, or it takes %d KiB", holder, resident)
 	}
-	if mine := func(u Unread) bool { return u.PodUID == uid && !u.Any }; !reflect.DeepEqual(slices.DeleteFunc(a.Unread, mine), before.Unread) {
+	if mine := func(u cgroup.Unread) bool { return u.PodUID == uid && !u.Any }; !reflect.DeepEqual(slices.DeleteFunc(a.Unread, mine), before.Unread) {
 		t.Errorf("unread: %+v, before %+v", a.Unread, before.Unread)
 	}
 }
@@ -498,7 +510,7 @@ func TestRealForkChain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := slices.ContainsFunc(a.Holders, func(h Holder) bool { return h.PodUID == uid })
+	named := slices.ContainsFunc(a.Holders, func(h cgroup.Holder) bool { return h.PodUID == uid })
 	t.Logf("named: %v, unread: %+v, still there: %q", named, a.Unread, left)
 	if !named && a.Err(uid) == nil && len(left) > 0 {
 		t.Errorf("the pod that has the node open is neither named nor unread: %+v", a)
@@ -531,84 +543,10 @@ func TestFilesOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestWorkOfThreads checks that comparing the descriptor tables of many threads costs no more than a sort.
-func TestWorkOfThreads(t *testing.T) {
-	needsRoot(t)
-	const n = 1000
-	pid, _ := child(t, "threads", strconv.Itoa(n), "/dev/full")
-	r := &scanner{scan: newScan("/proc", []Number{full}, 0), pid: pid, owner: &owner{}}
-	held := make(map[Number]bool)
-	if _, err := r.process(held); err != nil || !held[full] {
-		t.Errorf("the thread that has the node open is not found: %v, %v", held, err)
-	}
-	if steps := r.steps.Load(); steps > 64*n {
-		t.Errorf("%d system calls for %d threads", steps, n)
-	}
-}
-
-// TestHarmless checks that a file that cannot be inspected is judged by its kind.
-func TestHarmless(t *testing.T) {
-	needsRoot(t)
-	dir := t.TempDir()
-	fifo := filepath.Join(dir, "fifo")
-	node := filepath.Join(dir, "node")
-	if err := errors.Join(unix.Mkfifo(fifo, 0o600), unix.Mknod(node, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 7))), os.WriteFile(dir+"/file", nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(pair[0])
-	defer unix.Close(pair[1])
-	// The permissions prevent a thread of uid 65534 from inspecting it, as an SELinux policy would.
-	questions, answers := make(chan int), make(chan bool)
-	defer close(questions)
-	go func() {
-		runtime.LockOSThread() // the thread ends with this function
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
-			panic(errno)
-		}
-		task := fmt.Sprintf("/proc/%d", os.Getpid())
-		for fd := range questions {
-			r := &scanner{scan: newScan("/proc", nil, 0)}
-			answers <- r.harmless(link{dir: task + "/fd", name: strconv.Itoa(fd), task: task})
-		}
-	}()
-	check := func(name string, fd int, want bool) {
-		t.Helper()
-		questions <- fd
-		if got := <-answers; got != want {
-			t.Errorf("%s: %v, want %v", name, got, want)
-		}
-	}
-	for _, c := range []struct {
-		path  string
-		flags int
-		want  bool
-	}{
-		{dir, unix.O_RDONLY, true},
-		{dir + "/file", unix.O_RDONLY, true},
-		{"/proc/self/status", unix.O_RDONLY, true},
-		{node, unix.O_RDONLY, false},
-		{"/dev/full", unix.O_RDONLY, false},
-		{node, unix.O_PATH, true},
-		{fifo, unix.O_RDWR, false},
-	} {
-		fd, err := unix.Open(c.path, c.flags|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		check(c.path, fd, c.want)
-		unix.Close(fd)
-		check("closed "+c.path, fd, true)
-	}
-	check("a socket", pair[0], true)
-}
-
 // TestStuck checks that a process counts as unread if the kernel does not answer about it, but only for devices that
 // its pod could have. No other process of that pod is read. All processes of other pods and of the host are read.
 func TestStuck(t *testing.T) {
+	const pods = 300 // more than threads may wait
 	for _, c := range []struct {
 		name   string
 		pods   int // number of pods that have stuck processes
@@ -620,9 +558,10 @@ func TestStuck(t *testing.T) {
 		{"some pods", 5, 2, 10, true},
 		{"many pods", 40, 1, 40, true},
 		{"many pods with many processes", 40, 5, 200, true},
-		{"more pods than threads may wait", maxStuckPods + maxScanners + 20, 1, maxStuckPods + maxScanners + 21, false},
+		{"more pods than threads may wait", pods, 1, pods + 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			proc := newTree(t)
 			var fifos []string
 			add := func(pid int, pod string) {
@@ -645,26 +584,17 @@ func TestStuck(t *testing.T) {
 			proc.link("90000/fd/0", "/dev/null")
 			proc.process(90001, "host", "S", 0, 1)
 			proc.link("90001/fd/0", "/dev/null")
-			s := newScan(proc.dir, []Number{null}, 0)
-			s.patience /= 5
-			err := s.run()
-			a := s.answer()
+			a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
 			release(t, fifos)
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := []Holder{{PID: 90001, Comm: "host", Number: null}}
+			want := []cgroup.Holder{{PID: 90001, Comm: "host", Number: null}}
 			if c.found {
-				want = slices.Insert(want, 0, Holder{PID: 90000, Comm: "x", Number: null, PodUID: "b"})
+				want = slices.Insert(want, 0, cgroup.Holder{PID: 90000, Comm: "x", Number: null, PodUID: "b"})
 			}
 			if !slices.Equal(a.Holders, want) {
 				t.Errorf("holders are %+v, want %+v", a.Holders, want)
-			}
-			if most := min(c.pods, maxStuck); s.stuck > most {
-				t.Errorf("%d threads wait, at most %d", s.stuck, most)
-			}
-			if a, err := decodeAnswer(encodeAnswer(a)); err != nil || a.Err() != nil {
-				t.Errorf("as a message: %v, %v", err, a.Err())
 			}
 			if a.Err() != nil || (a.Err("b") == nil) != c.found || a.Err("a0") == nil {
 				t.Errorf("unread: %+v", a.Unread)
@@ -697,50 +627,41 @@ func release(t *testing.T, fifos []string) {
 	writers.Wait()
 }
 
-// TestTooMuchOfAPod checks that a pod with too much to read counts as unread, and that other pods are read.
-func TestTooMuchOfAPod(t *testing.T) {
-	proc := newTree(t)
-	for pid, pod := range map[int]string{7: "a", 8: "a", 9: "b"} {
-		proc.process(pid, "x", "S", 0, 1)
-		proc.write(fmt.Sprintf("%d/cgroup", pid), "0::/kubepods/pod"+pod+"/"+id1+"\n")
-	}
-	proc.link("9/fd/0", "/dev/null")
-	s := newScan(proc.dir, []Number{null}, 0)
-	s.owners["a"] = &owner{pod: true}
-	s.owners["a"].work.Store(maxWork)
-	s.owners[""] = &owner{}
-	s.owners[""].work.Store(maxWork) // the host has no limit
-	proc.link("1/fd/0", "/dev/null")
-	proc.link("7/fd/0", "/dev/full")
-	proc.link("8/fd/0", "/dev/full")
-	if err := s.run(); err != nil {
-		t.Fatal(err)
-	}
-	a := s.answer()
-	if len(a.Holders) != 2 || a.Holders[0].PID != 1 || a.Holders[1].PID != 9 {
-		t.Errorf("holders are %+v, want 1 and 9", a.Holders)
-	}
-	if len(a.Unread) != 1 || a.Unread[0].PodUID != "a" || a.Unread[0].Count != 2 || a.Unread[0].Any || !strings.Contains(a.Unread[0].Cause, errWork.Error()) {
-		t.Errorf("unread: %+v, want both processes of a", a.Unread)
-	}
-}
-
 // TestTooManyThreadsOfAPod checks that the threads of a process with too many of them are not listed, and that its pod
-// counts as unread.
+// counts as unread. Other pods are read, and so is the host, which has no limit.
 func TestTooManyThreadsOfAPod(t *testing.T) {
 	proc := newTree(t)
 	proc.process(7, "x", "S", 0, 640_000)
 	proc.write("7/cgroup", "0::/kubepods/poda/"+id1+"\n")
 	proc.link("7/task/7", "../..")
 	proc.link("7/fd/0", "/dev/null")
-	proc.process(9, "y", "S", 0, 1)
+	proc.process(8, "y", "S", 0, 1)
+	proc.write("8/cgroup", "0::/kubepods/podb/"+id1+"\n")
+	proc.link("8/fd/0", "/dev/null")
+	proc.process(9, "z", "S", 0, 640_000)
+	proc.link("9/task/9", "../..")
 	proc.link("9/fd/0", "/dev/null")
-	a, err := Holders(proc.dir, []Number{null}, 0)
-	if want := []Holder{{PID: 9, Comm: "y", Number: null}}; err != nil || !slices.Equal(a.Holders, want) {
+	a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
+	if want := []cgroup.Holder{{PID: 8, Comm: "y", Number: null, PodUID: "b"}, {PID: 9, Comm: "z", Number: null}}; err != nil || !slices.Equal(a.Holders, want) {
 		t.Errorf("Holders = %+v, %v, want %+v", a.Holders, err, want)
 	}
-	if len(a.Unread) != 1 || a.Unread[0].PodUID != "a" || a.Unread[0].Any || !strings.Contains(a.Unread[0].Cause, errWork.Error()) {
+	if len(a.Unread) != 1 || a.Unread[0].PodUID != "a" || a.Unread[0].Any || !strings.Contains(a.Unread[0].Cause, "too many") {
 		t.Errorf("unread: %+v, want the process of a", a.Unread)
+	}
+}
+
+// TestWorkOfThreads checks that comparing the descriptor tables of many threads costs no more than a sort. Otherwise
+// the pod of the threads would count as unread.
+func TestWorkOfThreads(t *testing.T) {
+	onHost(t)
+	r := realRoot(t, 1)
+	r.do("+kubepods", "+kubepods/pod"+uid)
+	pid, _ := child(t, "threads", "1200", "/dev/full")
+	r.move(pid, "kubepods/pod"+uid)
+	defer r.move(pid, "")
+	a, err := cgroup.Holders("/proc", []cgroup.Number{full}, 0)
+	if mine := func(u cgroup.Unread) bool { return u.PodUID == uid }; slices.ContainsFunc(a.Unread, mine) || len(leaders(a.Holders, pid)) != 1 {
+		t.Errorf("the thread that has the node open is not found: %+v, %v", a, err)
 	}
 }
 
@@ -750,10 +671,10 @@ func TestPrivilegedPod(t *testing.T) {
 		name, space, bounding string
 		any                   bool
 	}{
-		{"an unprivileged one", initUserNamespace, "00000000a80425fb", false},
-		{"a privileged one", initUserNamespace, "000001ffffffffff", true},
+		{"an unprivileged one", "user:[4026531837]", "00000000a80425fb", false},
+		{"a privileged one", "user:[4026531837]", "000001ffffffffff", true},
 		{"one with all capabilities in a namespace of its own", "user:[4026532201]", "000001ffffffffff", false},
-		{"one of which the kernel says nothing", initUserNamespace, "", true},
+		{"one of which the kernel says nothing", "user:[4026531837]", "", true},
 	} {
 		proc := newTree(t)
 		proc.process(7, "x", "S", 0, 1)
@@ -762,7 +683,7 @@ func TestPrivilegedPod(t *testing.T) {
 		proc.write("7/status", "Name:\tx\nCapBnd:\t"+c.bounding+"\nCapAmb:\t0\n")
 		proc.remove("7/fd")
 		proc.write("7/fd", "")
-		a, err := Holders(proc.dir, []Number{null}, 0)
+		a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
 		if len(a.Unread) != 1 || a.Unread[0].PodUID != "a" || a.Unread[0].Any != c.any || (err != nil) != c.any {
 			t.Errorf("%s: %+v, %v", c.name, a.Unread, err)
 		}
@@ -783,7 +704,7 @@ func TestMovingFileCountsAgainstItsPod(t *testing.T) {
 			pid, _ := child(t, "moving", "/var/tmp")
 			r.move(pid, "kubepods/pod"+uid)
 			defer r.move(pid, "")
-			a, err := Holders(processes(t, pid), eight, 0)
+			a, err := cgroup.Holders(processes(t, pid), eight, 0)
 			t.Logf("unread: %+v", a.Unread)
 			if err != nil || a.Err("another") != nil || len(a.Holders) > 0 {
 				t.Errorf("Holders = %+v, %v", a, err)
@@ -797,7 +718,7 @@ func TestAskerIsLeftOut(t *testing.T) {
 	needsRoot(t)
 	asker, _ := child(t, "thread", "/dev/full")
 	other, _ := child(t, "open", "/dev/full")
-	a, err := Holders(processes(t, other), []Number{full}, asker)
+	a, err := cgroup.Holders(processes(t, other), []cgroup.Number{full}, asker)
 	if err != nil || len(leaders(a.Holders, other)) != 1 {
 		t.Errorf("Holders = %+v, %v, want %d", a.Holders, err, other)
 	}
@@ -805,40 +726,7 @@ func TestAskerIsLeftOut(t *testing.T) {
 	proc.link("1/fd/0", "/dev/null")
 	proc.process(7, "x", "S", 0, 1)
 	proc.link("7/fd/0", "/dev/null")
-	if a, err := Holders(proc.dir, []Number{null}, 7); err != nil || len(a.Holders) != 1 || a.Holders[0].PID != 1 {
+	if a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 7); err != nil || len(a.Holders) != 1 || a.Holders[0].PID != 1 {
 		t.Errorf("Holders = %+v, %v, want process 1", a.Holders, err)
-	}
-}
-
-// TestMappingsBothWays checks that PROCMAP_QUERY and the text of maps give the same mapped files.
-func TestMappingsBothWays(t *testing.T) {
-	needsRoot(t)
-	pid, _ := child(t, "map", "/dev/zero")
-	task := fmt.Sprintf("/proc/%d", pid)
-	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{}}
-	all := func(each func(f func(at addresses, of file) error) error) (found []string) {
-		t.Helper()
-		err := each(func(at addresses, of file) error {
-			if of.inode != 0 {
-				found = append(found, fmt.Sprintf("%s %+v", at, of))
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return found
-	}
-	numbers := all(func(f func(at addresses, of file) error) error { return r.eachMapping(task, f) })
-	text := all(func(f func(at addresses, of file) error) error {
-		maps, err := openFile(task+"/maps", 0)
-		if err != nil {
-			return err
-		}
-		defer maps.Close()
-		return r.eachLine(maps, f)
-	})
-	if len(text) < 2 || !slices.Equal(numbers, text) {
-		t.Errorf("by numbers:\n%s\nby text:\n%s", strings.Join(numbers, "\n"), strings.Join(text, "\n"))
 	}
 }

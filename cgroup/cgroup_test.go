@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package cgroup_test
 
 import (
 	"strings"
 	"testing"
-	"unicode/utf8"
+
+	"github.com/metalplug/metalplug/cgroup"
 )
 
 const (
@@ -116,10 +117,23 @@ var paths = []struct {
 	{"upper case", "/docker/" + strings.ToUpper(id1), ""},
 }
 
+// podWith returns the pod to which a process with the given text in its cgroup file is assigned.
+func podWith(t *testing.T, text string) string {
+	t.Helper()
+	proc := newTree(t)
+	proc.write("1/cgroup", text)
+	proc.link("1/fd/0", "/dev/null")
+	got, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
+	if err != nil || len(got.Holders) != 1 {
+		t.Fatalf("Holders = %+v, %v", got, err)
+	}
+	return got.Holders[0].PodUID
+}
+
 func TestPodOf(t *testing.T) {
 	for _, c := range paths {
-		if got := podOf(c.path); got != c.want {
-			t.Errorf("%s: podOf(%q) = %q, want %q", c.from, c.path, got, c.want)
+		if got := podWith(t, "0::"+c.path+"\n"); got != c.want {
+			t.Errorf("%s: the pod of %q is %q, want %q", c.from, c.path, got, c.want)
 		}
 	}
 }
@@ -142,30 +156,9 @@ func TestPodIn(t *testing.T) {
 		{"nothing", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := podIn(c.text); got != c.want {
-				t.Errorf("podIn(%q) = %q, want %q", c.text, got, c.want)
+			if got := podWith(t, c.text); got != c.want {
+				t.Errorf("the pod of %q is %q, want %q", c.text, got, c.want)
 			}
 		})
 	}
-}
-
-func FuzzPodOf(f *testing.F) {
-	for _, c := range paths {
-		f.Add(c.path)
-	}
-	f.Fuzz(func(t *testing.T, path string) {
-		pod := podOf(path)
-		if strings.Contains(pod, "/") || utf8.ValidString(path) && !utf8.ValidString(pod) {
-			t.Errorf("podOf(%q) = %q", path, pod)
-		}
-		if again := podOf("/user.slice" + path); path != "" && path[0] == '/' && again != "" {
-			t.Errorf("podOf(%q) = %q in user.slice", path, again)
-		}
-		if again := podOf("/prefix" + path); path != "" && path[0] == '/' && pod != "" && again != pod {
-			t.Errorf("podOf(%q) = %q, below another directory %q", path, pod, again)
-		}
-		if got := podIn("0::" + path); !strings.Contains(path, "\n") && got != pod {
-			t.Errorf("podIn(%q) = %q, want %q", path, got, pod)
-		}
-	})
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package cgroup_test
 
 import (
 	"bufio"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
@@ -29,7 +32,7 @@ func init() {
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "metalplug-holders" {
-		if err := Serve("/proc"); err != nil {
+		if err := cgroup.Serve(cmp.Or(os.Getenv("PROC"), "/proc")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -144,8 +147,9 @@ func look(args []string) error {
 
 // see prints which processes in the argument hold the devices.
 func see(args []string) error {
-	a, err := Holders(args[0], []Number{full, zero}, 0)
-	fmt.Printf("%s %v\n", encodeAnswer(a), err)
+	a, err := cgroup.Holders(args[0], []cgroup.Number{full, zero}, 0)
+	text, _ := json.Marshal(a)
+	fmt.Printf("%s %v\n", text, err)
 	return nil
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package cgroup_test
 
 import (
 	"strings"
@@ -8,6 +8,7 @@ import (
 )
 
 func TestReply(t *testing.T) {
+	needsRoot(t)
 	proc := newTree(t)
 	proc.link("1/fd/0", "/dev/null")
 	hidden := newTree(t)
@@ -25,7 +26,7 @@ func TestReply(t *testing.T) {
 		{"rubbish", proc.dir, `{"nodes":["c 1:3"`, `{"error":"malformed message: unexpected EOF: \"{`},
 		{"an unknown field", proc.dir, `{"nodes":["c 1:3"],"x":1}`, `{"error":"malformed message: json: unknown field \"x\": `},
 	} {
-		if got := string(reply(c.proc, 0, []byte(c.request))); !strings.HasPrefix(got, c.want) {
+		if got, _ := ask(t, c.proc, c.request); !strings.HasPrefix(string(got), c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

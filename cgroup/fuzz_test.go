@@ -5,6 +5,7 @@ package cgroup
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // FuzzMapping checks that no line of /proc/PID/maps, whose paths a process chooses, leads out of map_files.
@@ -44,6 +45,29 @@ func FuzzMount(f *testing.F) {
 		}
 		if _, _, m, err := parseMount(before + path + after); err != nil && m {
 			t.Errorf("%q: %v, %v", before+path+after, m, err)
+		}
+	})
+}
+
+func FuzzPodOf(f *testing.F) {
+	const uid = "03f3f104-3215-44f2-9686-d4dd1f05a7ed"
+	f.Add("/kubepods/burstable/pod" + uid + "/crio-conmon-09d185410c4e25236cc24717f881589bb0978b24eafd101624e627a4dd8d3439")
+	f.Add("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice/x.scope")
+	f.Add("/system.slice/containerd.service/kubepods-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice:cri-containerd:x/init.scope")
+	f.Add("/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + uid)
+	f.Fuzz(func(t *testing.T, path string) {
+		pod := podOf(path)
+		if strings.Contains(pod, "/") || utf8.ValidString(path) && !utf8.ValidString(pod) {
+			t.Errorf("podOf(%q) = %q", path, pod)
+		}
+		if again := podOf("/user.slice" + path); path != "" && path[0] == '/' && again != "" {
+			t.Errorf("podOf(%q) = %q in user.slice", path, again)
+		}
+		if again := podOf("/prefix" + path); path != "" && path[0] == '/' && pod != "" && again != pod {
+			t.Errorf("podOf(%q) = %q, below another directory %q", path, pod, again)
+		}
+		if got := podIn("0::" + path); !strings.Contains(path, "\n") && got != pod {
+			t.Errorf("podIn(%q) = %q, want %q", path, got, pod)
 		}
 	})
 }

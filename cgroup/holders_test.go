@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package cgroup_test
 
 import (
 	"errors"
@@ -14,12 +14,19 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/cgroup"
 )
 
 var (
-	null = Number{Major: 1, Minor: 3} // Documentation/admin-guide/devices.txt
-	zero = Number{Major: 1, Minor: 5}
-	full = Number{Major: 1, Minor: 7}
+	null = cgroup.Number{Major: 1, Minor: 3} // Documentation/admin-guide/devices.txt
+	zero = cgroup.Number{Major: 1, Minor: 5}
+	full = cgroup.Number{Major: 1, Minor: 7}
+)
+
+const (
+	hostPIDs     = "pid:[4026531836]" // PROC_PID_INIT_INO of include/linux/proc_ns.h
+	kernelThread = 0x00200000         // PF_KTHREAD of include/linux/sched.h
 )
 
 // tree is a directory that replaces /proc.
@@ -31,7 +38,7 @@ type tree struct {
 func newTree(t *testing.T) tree {
 	t.Helper()
 	proc := tree{t, t.TempDir()}
-	proc.link("self/ns/pid", initPIDNamespace)
+	proc.link("self/ns/pid", hostPIDs)
 	proc.process(1, "init", "S", 0, 1)
 	return proc
 }
@@ -81,7 +88,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 	for _, c := range []struct {
 		name string
 		make func(proc tree)
-		want []Holder
+		want []cgroup.Holder
 	}{
 		{"nobody", func(tree) {}, nil},
 		{"by descriptors, named once", func(p tree) {
@@ -91,18 +98,18 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 			p.link("42/fd/2", "/dev/full")
 			p.link("42/fd/3", "/dev/zero")
 			p.link("42/fd/4", p.dir)
-		}, []Holder{{PID: 42, Comm: "fio", Number: null}, {PID: 42, Comm: "fio", Number: zero}}},
+		}, []cgroup.Holder{{PID: 42, Comm: "fio", Number: null}, {PID: 42, Comm: "fio", Number: zero}}},
 		{"in a container", func(p tree) {
 			p.process(42, "fio", "S", 0, 1)
 			p.link("42/fd/0", "/dev/null")
 			p.write("42/cgroup", "0::/kubepods/pod"+uid+"/"+id1+"\n")
-		}, []Holder{{PID: 42, Comm: "fio", Number: null, PodUID: uid}}},
+		}, []cgroup.Holder{{PID: 42, Comm: "fio", Number: null, PodUID: uid}}},
 		{"by a mapping", func(p tree) {
 			p.process(42, "dpdk", "S", 0, 1)
 			p.write("42/maps", maps)
 			p.link("42/map_files/55f76cf36000-55f76cf38000", p.dir)
 			p.link("42/map_files/7f0000000000-7f0000001000", "/dev/zero")
-		}, []Holder{{PID: 42, Comm: "dpdk", Number: zero}}},
+		}, []cgroup.Holder{{PID: 42, Comm: "dpdk", Number: zero}}},
 		{"a file mapped by two is asked about once", func(p tree) {
 			p.process(42, "a", "S", 0, 1)
 			p.process(43, "b", "S", 0, 1)
@@ -111,11 +118,11 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 			}
 			p.link("42/map_files/1000-2000", "/dev/zero")
 			p.link("43/map_files/1000-2000", "/dev/zero")
-		}, []Holder{{PID: 42, Comm: "a", Number: zero}, {PID: 43, Comm: "b", Number: zero}}},
+		}, []cgroup.Holder{{PID: 42, Comm: "a", Number: zero}, {PID: 43, Comm: "b", Number: zero}}},
 		{"a process of an odd name", func(p tree) {
 			p.process(42, ") S 1 (\n", "S", 0, 1)
 			p.link("42/fd/0", "/dev/null")
-		}, []Holder{{PID: 42, Comm: ") S 1 (\n", Number: null}}},
+		}, []cgroup.Holder{{PID: 42, Comm: ") S 1 (\n", Number: null}}},
 		{"a closed descriptor", func(p tree) { p.link("1/fd/0", "/nonexistent") }, nil},
 		{"a process that is gone before it is looked at", func(p tree) { p.write("42/x", "") }, nil},
 		{"one that is gone before its cgroup is read", func(p tree) {
@@ -129,7 +136,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 			p.link("42/fd/0", "/dev/null")
 		}, nil},
 		{"a thread of the kernel", func(p tree) {
-			p.process(42, "kworker/0:1-events", "I", pfKthread, 1)
+			p.process(42, "kworker/0:1-events", "I", kernelThread, 1)
 			p.link("42/fd/0", "/dev/null")
 		}, nil},
 		{"a thread with descriptors of its own, the first one has ended", func(p tree) {
@@ -140,12 +147,12 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 			p.link("4194306/task/4194305", "../..")
 			p.link("4194306/task/4194306", "../..")
 			p.link("4194306/fd/0", "/dev/null")
-		}, []Holder{{PID: 1<<22 + 1, Comm: "x", Number: null}, {PID: 1<<22 + 2, Comm: "x", Number: null}}},
+		}, []cgroup.Holder{{PID: 1<<22 + 1, Comm: "x", Number: null}, {PID: 1<<22 + 2, Comm: "x", Number: null}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			proc := newTree(t)
 			c.make(proc)
-			got, err := Holders(proc.dir, []Number{null, zero}, 0)
+			got, err := cgroup.Holders(proc.dir, []cgroup.Number{null, zero}, 0)
 			if err != nil || !slices.Equal(got.Holders, c.want) || got.Unread != nil {
 				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, c.want)
 			}
@@ -201,8 +208,8 @@ func TestHoldersOfWhatCannotBeRead(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			proc := newTree(t)
 			c.make(proc)
-			got, err := Holders(proc.dir, []Number{null}, 0)
-			if !errors.Is(err, ErrIncomplete) || len(got.Unread) != 1 || len(got.Holders) != c.named ||
+			got, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
+			if !errors.Is(err, cgroup.ErrIncomplete) || len(got.Unread) != 1 || len(got.Holders) != c.named ||
 				got.Unread[0].Count != 1 || !got.Unread[0].Any || !strings.Contains(got.Unread[0].Cause, c.cause) {
 				t.Errorf("Holders = %+v, %v\nwant one unread because of %q", got, err, c.cause)
 			}
@@ -216,22 +223,22 @@ func TestHoldersSeesThatProcessesAreHidden(t *testing.T) {
 		make func(proc tree)
 		want error
 	}{
-		{"by hidepid", func(p tree) { p.remove("1") }, ErrIncomplete},
+		{"by hidepid", func(p tree) { p.remove("1") }, cgroup.ErrIncomplete},
 		{"by a PID namespace", func(p tree) {
 			p.remove("self/ns/pid")
 			p.link("self/ns/pid", "pid:[4026532201]")
-		}, ErrIncomplete},
+		}, cgroup.ErrIncomplete},
 		{"no procfs", func(p tree) { p.remove(".") }, unix.ENOENT},
 		{"nothing but self", func(p tree) {
 			p.remove("self")
 			p.link("self", "/proc/self")
 			p.remove("1")
-		}, ErrIncomplete},
+		}, cgroup.ErrIncomplete},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			proc := newTree(t)
 			c.make(proc)
-			if got, err := Holders(proc.dir, []Number{null}, 0); !errors.Is(err, c.want) || got.Holders != nil {
+			if got, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0); !errors.Is(err, c.want) || got.Holders != nil {
 				t.Errorf("Holders = %+v, %v, want %v", got, err, c.want)
 			}
 		})
@@ -241,12 +248,12 @@ func TestHoldersSeesThatProcessesAreHidden(t *testing.T) {
 // TestForkChain starts a process that inherits descriptors, and ends its parent, while /proc is read.
 func TestForkChain(t *testing.T) {
 	const none, endless = 0, 1 << 20
-	heir := []Holder{{PID: 103, Comm: "x", Number: null, PodUID: "a"}}
+	heir := []cgroup.Holder{{PID: 103, Comm: "x", Number: null, PodUID: "a"}}
 	for _, c := range []struct {
 		name, cgroup string
 		links        int    // processes that end before they are read
 		state        string // that of an ended one in its stat, or "" if its directory has gone
-		want         []Holder
+		want         []cgroup.Holder
 		unread       bool // whether pod a counts as unread
 	}{
 		{"that ends", "0::/kubepods/poda/" + id1, 3, "", heir, false},
@@ -254,7 +261,7 @@ func TestForkChain(t *testing.T) {
 		{"of zombies", "0::/kubepods/poda/" + id1, endless, "Z", nil, true},
 		{"that ends after zombies", "0::/kubepods/poda/" + id1, 3, "Z", heir, false},
 		{"of the host", "0::/system.slice/x.service", endless, "", nil, false},
-		{"of one process", "0::/kubepods/poda/" + id1, none, "", []Holder{{PID: 100, Comm: "x", Number: null, PodUID: "a"}}, false},
+		{"of one process", "0::/kubepods/poda/" + id1, none, "", []cgroup.Holder{{PID: 100, Comm: "x", Number: null, PodUID: "a"}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			proc := newTree(t)
@@ -264,7 +271,7 @@ func TestForkChain(t *testing.T) {
 			}
 			done, ended := make(chan struct{}), make(chan error, 1)
 			go func() { ended <- chain.run(done) }()
-			got, err := Holders(proc.dir, []Number{null}, 0)
+			got, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
 			close(done)
 			if err := chain.end(ended); err != nil {
 				t.Fatal(err)
@@ -361,5 +368,30 @@ func (c *forkChain) end(ended chan error) error {
 			}
 		}
 		runtime.Gosched()
+	}
+}
+
+// TestUnreadCountsWhereItCould checks that an unread process of a pod counts for the devices of that pod, and one of
+// the host for all devices.
+func TestUnreadCountsWhereItCould(t *testing.T) {
+	const pods, privileged, host = 0, 1, 2
+	all := []cgroup.Unread{{PodUID: "a", Count: 3, Cause: "of a"}, {PodUID: "p", Any: true, Count: 1, Cause: "of p"}, {Any: true, Count: 1, Cause: "of the host"}}
+	for _, c := range []struct {
+		unread []cgroup.Unread
+		pods   []string
+		want   string
+	}{
+		{nil, []string{"a"}, ""},
+		{all[:privileged], nil, ""},
+		{all[:privileged], []string{"b", ""}, ""},
+		{all[:privileged], []string{"b", "a"}, "3 of them: of a"},
+		{all[privileged:host], nil, "1 of them: of p"},
+		{all[host:], []string{"b"}, "1 of them: of the host"},
+		{all[pods:], nil, "2 of them: of p"},
+	} {
+		err := cgroup.Answer{Unread: c.unread}.Err(c.pods...)
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, cgroup.ErrIncomplete) || !strings.HasSuffix(err.Error(), c.want)) {
+			t.Errorf("%+v, pods %q: %v, want %q", c.unread, c.pods, err, c.want)
+		}
 	}
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package cgroup_test
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -22,7 +22,7 @@ func TestPods(t *testing.T) {
 		want []string
 		err  error
 	}{
-		{"no kubelet yet", []string{"system.slice", "init.scope"}, nil, ErrNoKubepods},
+		{"no kubelet yet", []string{"system.slice", "init.scope"}, nil, cgroup.ErrNoKubepods},
 		{"no pods", []string{"kubepods/burstable"}, nil, nil},
 		{"cgroupfs", []string{
 			"kubepods/burstable/poda/" + id1, "kubepods/besteffort/podb", "kubepods/podc", "kubepods/x", "kubepods/burstable/x", "podx", "x/podx",
@@ -37,7 +37,7 @@ func TestPods(t *testing.T) {
 		{"one below services", []string{"system.slice/system-kubepods.slice/system-kubepods-poda.slice"}, []string{"a"}, nil},
 		{"in a service", []string{"system.slice/k3s.service/kubepods/burstable/poda"}, []string{"a"}, nil},
 		{"what is left of another --cgroup-root", []string{"kubepods.slice", "a/b/c/kubepods/poda"}, []string{"a"}, nil},
-		{"cgroups-per-qos=false", []string{"system.slice/cri-containerd-" + id1 + ".scope"}, nil, ErrNoKubepods},
+		{"cgroups-per-qos=false", []string{"system.slice/cri-containerd-" + id1 + ".scope"}, nil, cgroup.ErrNoKubepods},
 		{"one pod twice, with both drivers", []string{"kubepods/poda", "kubepods.slice/kubepods-poda.slice"}, []string{"a"}, nil},
 		{"the pods of others", []string{
 			"kubepods/poda/" + id1 + "/kubepods/podx", "docker/" + id2 + "/kubepods/podx",
@@ -50,21 +50,22 @@ func TestPods(t *testing.T) {
 				dir := "memory/"
 				if version == "2" {
 					dir = ""
-					root.write(controllersFile, "")
+					root.write("cgroup.controllers", "")
 				}
 				root.write(dir+"cgroup.procs", "")
 				for _, d := range c.dirs {
-					root.write(dir+d+"/cgroup.procs", "")
+					root.write(dir+d+"/cgroup.procs", "1\n")
 				}
-				found, err := findPods(root.dir)
-				if got := slices.Sorted(maps.Keys(found)); !slices.Equal(got, c.want) || !errors.Is(err, c.err) {
-					t.Errorf("pods %q, %v, want %q, %v", got, err, c.want, c.err)
+				for _, pod := range []string{"a", "b", "c", "x", uid, uid2} {
+					if got, err := cgroup.Populated(root.dir, pod); got != slices.Contains(c.want, pod) || !errors.Is(err, c.err) {
+						t.Errorf("pod %s: %v, %v, want %q, %v", pod, got, err, c.want, c.err)
+					}
 				}
 			})
 		}
 	}
-	if got, err := findPods(t.TempDir()); got != nil || !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNoKubepods) {
-		t.Errorf("pods where no cgroups are: %q, %v", got, err)
+	if got, err := cgroup.Populated(t.TempDir(), "a"); got || !errors.Is(err, fs.ErrNotExist) || errors.Is(err, cgroup.ErrNoKubepods) {
+		t.Errorf("pods where no cgroups are: %v, %v", got, err)
 	}
 }
 
@@ -75,13 +76,13 @@ func TestPopulated(t *testing.T) {
 		}
 		t.Run(kind, func(t *testing.T) {
 			r := newRoot(t)
-			if got, err := Populated(r.root, "a"); got || !errors.Is(err, ErrNoKubepods) {
+			if got, err := cgroup.Populated(r.root, "a"); got || !errors.Is(err, cgroup.ErrNoKubepods) {
 				t.Errorf("without a kubelet: %v, %v", got, err)
 			}
 			r.do("+kubepods", "+kubepods/poda", "+kubepods/poda/"+id1, "+kubepods/podb")
 			check := func(uid string, want bool) {
 				t.Helper()
-				if got, err := Populated(r.root, uid); got != want || err != nil {
+				if got, err := cgroup.Populated(r.root, uid); got != want || err != nil {
 					t.Errorf("Populated(%q) = %v, %v, want %v", uid, got, err, want)
 				}
 			}
@@ -122,8 +123,8 @@ func TestHoldersInARealCgroup(t *testing.T) {
 			pid, _ := child(t, "open", "/dev/full")
 			r.move(pid, "kubepods/pod"+uid+"/crio-"+id1+"/container")
 			defer r.move(pid, "")
-			got, err := Holders(processes(t, pid), []Number{full}, 0)
-			want := []Holder{{PID: pid, Comm: commOf(t), Number: full, PodUID: uid}}
+			got, err := cgroup.Holders(processes(t, pid), []cgroup.Number{full}, 0)
+			want := []cgroup.Holder{{PID: pid, Comm: commOf(t), Number: full, PodUID: uid}}
 			if err != nil || !slices.Equal(leaders(got.Holders, pid), want) {
 				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package cgroup_test
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/integration/need"
 )
@@ -41,12 +42,15 @@ func processes(t *testing.T, pids ...int) string {
 	t.Helper()
 	proc := newTree(t)
 	for _, pid := range pids {
-		tids, err := list(fmt.Sprintf("/proc/%d/task", pid), uncharged)
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, tid := range append(tids, pid) {
-			name := strconv.Itoa(tid)
+		names := []string{strconv.Itoa(pid)}
+		for _, task := range tasks {
+			names = append(names, task.Name())
+		}
+		for _, name := range names {
 			if _, err := os.Lstat(filepath.Join(proc.dir, name)); err != nil {
 				proc.link(name, "/proc/"+name)
 			}
@@ -56,8 +60,8 @@ func processes(t *testing.T, pids ...int) string {
 }
 
 // leaders returns the holders without the threads that a directory of [processes] also lists.
-func leaders(holders []Holder, pids ...int) []Holder {
-	return slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return !slices.Contains(pids, h.PID) })
+func leaders(holders []cgroup.Holder, pids ...int) []cgroup.Holder {
+	return slices.DeleteFunc(slices.Clone(holders), func(h cgroup.Holder) bool { return !slices.Contains(pids, h.PID) })
 }
 
 func TestHoldersOfRealProcesses(t *testing.T) {
@@ -66,25 +70,25 @@ func TestHoldersOfRealProcesses(t *testing.T) {
 	for _, c := range []struct {
 		role string
 		args []string
-		want []Number
+		want []cgroup.Number
 	}{
 		{"idle", nil, nil},
-		{"open", []string{"/dev/full"}, []Number{full}},
-		{"map", []string{"/dev/zero"}, []Number{zero}},
-		{"nobody", []string{"/dev/full"}, []Number{full}},
-		{"thread", []string{"/dev/full"}, []Number{full}},
-		{"widow", []string{"/dev/full", "/dev/zero"}, []Number{zero, full}},
+		{"open", []string{"/dev/full"}, []cgroup.Number{full}},
+		{"map", []string{"/dev/zero"}, []cgroup.Number{zero}},
+		{"nobody", []string{"/dev/full"}, []cgroup.Number{full}},
+		{"thread", []string{"/dev/full"}, []cgroup.Number{full}},
+		{"widow", []string{"/dev/full", "/dev/zero"}, []cgroup.Number{zero, full}},
 	} {
 		t.Run(c.role, func(t *testing.T) {
 			pid, _ := child(t, c.role, c.args...)
 			if c.role == "widow" {
 				awaitState(t, pid, "Z")
 			}
-			var want []Holder
+			var want []cgroup.Holder
 			for _, n := range c.want {
-				want = append(want, Holder{PID: pid, Comm: comm, Number: n})
+				want = append(want, cgroup.Holder{PID: pid, Comm: comm, Number: n})
 			}
-			got, err := Holders(processes(t, pid), []Number{full, zero}, 0)
+			got, err := cgroup.Holders(processes(t, pid), []cgroup.Number{full, zero}, 0)
 			if err != nil || !slices.Equal(leaders(got.Holders, pid), want) {
 				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
 			}
@@ -95,13 +99,13 @@ func TestHoldersOfRealProcesses(t *testing.T) {
 // TestHoldersAmongAll reports processes that even root cannot read. They must not change the rest of the answer.
 func TestHoldersAmongAll(t *testing.T) {
 	needsRoot(t)
-	if space, err := os.Readlink("/proc/self/ns/pid"); space != initPIDNamespace {
+	if space, err := os.Readlink("/proc/self/ns/pid"); space != hostPIDs {
 		need.Lacks(t, "root", "this is not the host's PID namespace: %s, %v", space, err)
 	}
 	pid, _ := child(t, "open", "/dev/full")
-	got, err := Holders("/proc", []Number{full}, 0)
-	want := []Holder{{PID: pid, Comm: commOf(t), Number: full}}
-	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, ErrIncomplete) != (got.Err() != nil) {
+	got, err := cgroup.Holders("/proc", []cgroup.Number{full}, 0)
+	want := []cgroup.Holder{{PID: pid, Comm: commOf(t), Number: full}}
+	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, cgroup.ErrIncomplete) != (got.Err() != nil) {
 		t.Errorf("Holders = %+v, %v\nwant %+v among them", got, err, want)
 	}
 }
@@ -109,11 +113,11 @@ func TestHoldersAmongAll(t *testing.T) {
 // commOf returns the kernel's name of the test binary.
 func commOf(t *testing.T) string {
 	t.Helper()
-	p, err := readStatus(fmt.Sprintf("/proc/%d", os.Getpid()))
+	comm, err := os.ReadFile("/proc/self/comm")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.comm
+	return strings.TrimSuffix(string(comm), "\n")
 }
 
 // awaitState waits until the first thread of a process is in a state.
@@ -150,7 +154,7 @@ func TestHoldersCapabilities(t *testing.T) {
 		t.Logf("without %s: %s", c.name, said)
 		complete := strings.HasSuffix(said[0], "<nil>") &&
 			strings.Contains(said[0], fmt.Sprintf(`"pid":%d,`, opener)) && strings.Contains(said[0], fmt.Sprintf(`"pid":%d,`, mapper))
-		incomplete := strings.Contains(said[0], ErrIncomplete.Error())
+		incomplete := strings.Contains(said[0], cgroup.ErrIncomplete.Error())
 		if complete == c.unread || incomplete != c.unread {
 			t.Errorf("without %s: %s", c.name, said)
 		}
@@ -162,20 +166,20 @@ func TestHoldersCapabilities(t *testing.T) {
 func TestHoldersOfABlockDevice(t *testing.T) {
 	needsRoot(t)
 	node, number := loopDevice(t)
-	other := Number{Block: true, Major: number.Major, Minor: number.Minor + 1}
+	other := cgroup.Number{Block: true, Major: number.Major, Minor: number.Minor + 1}
 	opener, _ := child(t, "open", node)
 	mapper, _ := child(t, "map", node)
 	comm := commOf(t)
-	got, err := Holders(processes(t, opener, mapper), []Number{other, number, {Major: number.Major, Minor: number.Minor}}, 0)
-	want := []Holder{{PID: opener, Comm: comm, Number: number}, {PID: mapper, Comm: comm, Number: number}}
-	slices.SortFunc(want, func(a, b Holder) int { return a.PID - b.PID })
+	got, err := cgroup.Holders(processes(t, opener, mapper), []cgroup.Number{other, number, {Major: number.Major, Minor: number.Minor}}, 0)
+	want := []cgroup.Holder{{PID: opener, Comm: comm, Number: number}, {PID: mapper, Comm: comm, Number: number}}
+	slices.SortFunc(want, func(a, b cgroup.Holder) int { return a.PID - b.PID })
 	if err != nil || !slices.Equal(leaders(got.Holders, opener, mapper), want) {
 		t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
 	}
 }
 
 // loopDevice makes a loop device of a 1 MiB file.
-func loopDevice(t *testing.T) (node string, number Number) {
+func loopDevice(t *testing.T) (node string, number cgroup.Number) {
 	t.Helper()
 	control, err := os.Open("/dev/loop-control")
 	if err != nil {
@@ -207,7 +211,7 @@ func loopDevice(t *testing.T) (node string, number Number) {
 	if err := unix.Stat(loop.Name(), &st); err != nil {
 		t.Fatal(err)
 	}
-	return loop.Name(), Number{Block: true, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
+	return loop.Name(), cgroup.Number{Block: true, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 }
 
 // attach attaches a file to a free loop device.
@@ -232,15 +236,10 @@ func BenchmarkHolders(b *testing.B) {
 	for range 20 {
 		child(b, "idle")
 	}
-	pids, err := list("/proc", uncharged)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var answer Answer
+	var answer cgroup.Answer
 	for b.Loop() {
-		answer, _ = Holders("/proc", someNumbers, 0)
+		answer, _ = cgroup.Holders("/proc", []cgroup.Number{{Major: 195}, {Major: 195, Minor: 255}, {Block: true, Major: 259, Minor: 1<<20 - 1}}, 0)
 	}
-	b.ReportMetric(float64(len(pids)), "processes")
 	b.ReportMetric(float64(len(answer.Unread)), "unread")
 }
 
@@ -256,15 +255,15 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(program) })
-	client := Client{exchange.Peer{Program: "metalplug-holders", Socket: exchange.Direct}}
+	client := cgroup.Client{exchange.Peer{Program: "metalplug-holders", Socket: exchange.Direct}}
 
 	pid, _ := child(t, "open", "/dev/full")
-	got, err := client.Holders(t.Context(), []Number{full})
-	want := []Holder{{PID: pid, Comm: commOf(t), Number: full}}
-	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, ErrIncomplete) != (got.Err() != nil) {
+	got, err := client.Holders(t.Context(), []cgroup.Number{full})
+	want := []cgroup.Holder{{PID: pid, Comm: commOf(t), Number: full}}
+	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, cgroup.ErrIncomplete) != (got.Err() != nil) {
 		t.Errorf("Holders = %+v, %v\nwant %+v among them", got, err, want)
 	}
-	if got, err := client.Holders(t.Context(), make([]Number, MaxNumbers+1)); err == nil || got.Holders != nil {
+	if got, err := client.Holders(t.Context(), make([]cgroup.Number, cgroup.MaxNumbers+1)); err == nil || got.Holders != nil {
 		t.Errorf("Holders of too many numbers = %+v, %v", got, err)
 	}
 }

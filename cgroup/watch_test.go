@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cgroup
+package cgroup_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -30,7 +31,7 @@ type root struct {
 func plainRoot(t *testing.T) root {
 	t.Helper()
 	dir := t.TempDir()
-	tree{t, dir}.write(controllersFile, "")
+	tree{t, dir}.write("cgroup.controllers", "")
 	return root{t, dir, dir}
 }
 
@@ -120,7 +121,7 @@ func startWatch(t *testing.T, dir string) watching {
 	ctx, stop := context.WithCancel(t.Context())
 	w := watching{t, make(chan string, 100), make(chan error, 1), stop}
 	go func() {
-		w.done <- Watch(ctx, dir, func() { w.reports <- "started" }, func() { w.reports <- "gone" })
+		w.done <- cgroup.Watch(ctx, dir, func() { w.reports <- "started" }, func() { w.reports <- "gone" })
 	}()
 	t.Cleanup(stop)
 	return w
@@ -259,7 +260,7 @@ func TestWatchReportsAfterAnOverflow(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	err = Watch(ctx, r.root, func() {
+	err = cgroup.Watch(ctx, r.root, func() {
 		for range limit/2 + 1 { // which Watch does not read in the meantime
 			r.do("+kubepods/x", "-kubepods/x")
 		}
@@ -272,7 +273,7 @@ func TestWatchReportsAfterAnOverflow(t *testing.T) {
 
 func TestWatchErrors(t *testing.T) {
 	never := func() { t.Error("it has started") }
-	if err := Watch(t.Context(), t.TempDir(), never, never); !errors.Is(err, fs.ErrNotExist) {
+	if err := cgroup.Watch(t.Context(), t.TempDir(), never, never); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Watch in a directory of no cgroups: %v", err)
 	}
 	// A hierarchy that vanishes while it is watched does not mean that its pods have ended.

@@ -13,6 +13,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
+const uid = "03f3f104-3215-44f2-9686-d4dd1f05a7ed"
+
+var null, zero = Number{Major: 1, Minor: 3}, Number{Major: 1, Minor: 5}
+
 var someNumbers = []Number{{Major: 195}, {Major: 195, Minor: 255}, {Block: true, Major: 259, Minor: 1<<20 - 1}}
 
 var someAnswer = Answer{
@@ -125,31 +129,6 @@ func TestLongAnswers(t *testing.T) {
 	}
 	if text := encodeError(errors.New(strings.Repeat("\x01", 1<<20))); len(text) > exchange.MessageSize {
 		t.Errorf("an error has %d bytes", len(text))
-	}
-}
-
-// TestUnreadCountsWhereItCould checks that an unread process of a pod counts for the devices of that pod, and one of
-// the host for all devices.
-func TestUnreadCountsWhereItCould(t *testing.T) {
-	const pods, privileged, host = 0, 1, 2
-	all := []Unread{{PodUID: "a", Count: 3, Cause: "of a"}, {PodUID: "p", Any: true, Count: 1, Cause: "of p"}, {Any: true, Count: 1, Cause: "of the host"}}
-	for _, c := range []struct {
-		unread []Unread
-		pods   []string
-		want   string
-	}{
-		{nil, []string{"a"}, ""},
-		{all[:privileged], nil, ""},
-		{all[:privileged], []string{"b", ""}, ""},
-		{all[:privileged], []string{"b", "a"}, "3 of them: of a"},
-		{all[privileged:host], nil, "1 of them: of p"},
-		{all[host:], []string{"b"}, "1 of them: of the host"},
-		{all[pods:], nil, "2 of them: of p"},
-	} {
-		err := Answer{Unread: c.unread}.Err(c.pods...)
-		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, ErrIncomplete) || !strings.HasSuffix(err.Error(), c.want)) {
-			t.Errorf("%+v, pods %q: %v, want %q", c.unread, c.pods, err, c.want)
-		}
 	}
 }
 
