@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package directory
+package directory_test
 
 import (
 	"os"

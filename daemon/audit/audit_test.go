@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package audit
+package audit_test
 
 import (
 	"bytes"
@@ -21,8 +21,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/need"
+)
+
+const (
+	retry   = time.Minute // between attempts to write
+	waiting = 4096        // entries that wait for a full disk
 )
 
 // output is a log that may be read while it is written.
@@ -49,14 +55,14 @@ func logger() (*slog.Logger, *output) {
 }
 
 // entries reads an audit file. It does not count a truncated line.
-func entries(t *testing.T, name string) (all []Entry, torn int) {
+func entries(t *testing.T, name string) (all []audit.Entry, torn int) {
 	t.Helper()
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		var e Entry
+		var e audit.Entry
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			torn++
 			continue
@@ -69,12 +75,12 @@ func entries(t *testing.T, name string) (all []Entry, torn int) {
 func TestEntry(t *testing.T) {
 	log, said := logger()
 	dir := t.TempDir()
-	l := Open(dir, log)
-	erased := Entry{
-		Event: Erased, Resource: "example.org/disk", Device: "nvme-1", Identity: map[string]string{"device/serial": "S1", "wwid": "eui.1"},
+	l := audit.Open(dir, log)
+	erased := audit.Entry{
+		Event: audit.Erased, Resource: "example.org/disk", Device: "nvme-1", Identity: map[string]string{"device/serial": "S1", "wwid": "eui.1"},
 		Pods: []string{"A"}, Method: "zero", Result: "ok", Verified: "1 GiB <zero>", Seconds: 1.5,
 	}
-	failed := Entry{Event: Failed, Device: "nvme-1", Result: "media error"}
+	failed := audit.Entry{Event: audit.Failed, Device: "nvme-1", Result: "media error"}
 	l.Note(erased)
 	l.Note(failed)
 	l.Close()
@@ -86,7 +92,7 @@ func TestEntry(t *testing.T) {
 		}
 		got[i].Time = time.Time{}
 	}
-	if want := []Entry{erased, failed}; torn != 0 || !reflect.DeepEqual(got, want) {
+	if want := []audit.Entry{erased, failed}; torn != 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %d torn, want %+v", got, torn, want)
 	}
 	if info, err := os.Stat(name); err != nil || info.Mode() != 0o600 {
@@ -106,30 +112,12 @@ func TestTornLine(t *testing.T) {
 	if err := os.WriteFile(name, []byte(`{"event":"reset"}`+"\n"+`{"event":"era`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := Open(dir, log)
-	l.Note(Entry{Event: Failed})
+	l := audit.Open(dir, log)
+	l.Note(audit.Entry{Event: audit.Failed})
 	l.Close()
 	all, torn := entries(t, name)
-	if len(all) != 2 || all[0].Event != Reset || all[1].Event != Failed || torn != 1 {
+	if len(all) != 2 || all[0].Event != audit.Reset || all[1].Event != audit.Failed || torn != 1 {
 		t.Errorf("%+v, %d torn", all, torn)
-	}
-}
-
-func TestRotation(t *testing.T) {
-	f := file{name: filepath.Join(t.TempDir(), "audit.jsonl"), size: 100}
-	line := func(n int) []byte { return []byte(fmt.Sprintf("%039d\n", n)) } // two of them fit
-	for n := range 15 {
-		if err := f.append(line(n)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for n, want := range map[string]string{"": string(line(14)), ".1": string(line(12)) + string(line(13))} {
-		if got, err := os.ReadFile(f.name + n); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v, want %q", n, got, err, want)
-		}
-	}
-	if err := f.append(bytes.Repeat([]byte("x"), 200)); err != nil { // more than fits into one file
-		t.Error(err)
 	}
 }
 
@@ -154,16 +142,16 @@ func TestFullDisk(t *testing.T) {
 	mend := full(t, dir)
 	log, said := logger()
 	synctest.Test(t, func(t *testing.T) {
-		l := Open(dir, log)
-		l.Note(Entry{Event: Failed, Method: "1"})
+		l := audit.Open(dir, log)
+		l.Note(audit.Entry{Event: audit.Failed, Method: "1"})
 		synctest.Wait()
 		for range 3 {
-			clock.Pass(retryInterval)
-			l.Note(Entry{Event: Failed, Method: "2"})
+			clock.Pass(retry)
+			l.Note(audit.Entry{Event: audit.Failed, Method: "2"})
 			synctest.Wait()
 		}
 		mend()
-		clock.Pass(retryInterval)
+		clock.Pass(retry)
 		l.Close()
 	})
 	all, _ := entries(t, filepath.Join(dir, "audit.jsonl"))
@@ -183,19 +171,19 @@ func TestTooMuchForAFullDisk(t *testing.T) {
 	mend := full(t, dir)
 	log, said := logger()
 	synctest.Test(t, func(t *testing.T) {
-		l := Open(dir, log)
-		l.Note(Entry{Event: Erased, Method: "zero"})
+		l := audit.Open(dir, log)
+		l.Note(audit.Entry{Event: audit.Erased, Method: "zero"})
 		synctest.Wait()
-		for n := range queueSize + 9 {
-			l.Note(Entry{Event: Refused, Method: fmt.Sprint(n)})
+		for n := range waiting + 9 {
+			l.Note(audit.Entry{Event: audit.Refused, Method: fmt.Sprint(n)})
 		}
 		synctest.Wait()
 		mend()
-		clock.Pass(retryInterval)
+		clock.Pass(retry)
 		l.Close()
 	})
 	all, _ := entries(t, filepath.Join(dir, "audit.jsonl"))
-	if len(all) != queueSize+1 || all[0].Method != "zero" || all[0].Lost != 9 || all[1].Lost != 0 {
+	if len(all) != waiting+1 || all[0].Method != "zero" || all[0].Lost != 9 || all[1].Lost != 0 {
 		t.Errorf("%d entries, the first are %+v", len(all), all[:2])
 	}
 	if text := said.String(); strings.Count(text, `msg="audit entries lost" err="9 are not in `) != 1 || !strings.Contains(text, "device erased") {
@@ -221,9 +209,9 @@ func TestStopOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	full(t, dir)
 	log, said := logger()
-	l := Open(dir, log)
-	l.Note(Entry{Event: Erased, Method: "zero"})
-	l.Note(Entry{Event: Erased, Method: "format"})
+	l := audit.Open(dir, log)
+	l.Note(audit.Entry{Event: audit.Erased, Method: "zero"})
+	l.Note(audit.Entry{Event: audit.Erased, Method: "format"})
 	l.Close()
 	if text := said.String(); !strings.Contains(text, `msg="audit entries lost" err="2 are not in `) || strings.Count(text, "device erased") != 2 {
 		t.Errorf("the log is %q", text)
@@ -234,16 +222,14 @@ func TestStopOnAFullDisk(t *testing.T) {
 func TestNothingHalfWritten(t *testing.T) {
 	dir := t.TempDir()
 	mount(t, dir, "8k")
-	f := file{name: filepath.Join(dir, "audit.jsonl"), size: fileSize}
-	line := append(bytes.Repeat([]byte("x"), 2999), '\n')
-	for n := range 4 {
-		err := f.append(line)
-		if full := n >= 2; errors.Is(err, unix.ENOSPC) != full || !full && err != nil {
-			t.Errorf("line %d: %v", n, err)
-		}
+	log, said := logger()
+	for range 4 {
+		l := audit.Open(dir, log)
+		l.Note(audit.Entry{Event: audit.Failed, Method: strings.Repeat("x", 2900)})
+		l.Close()
 	}
-	if got, err := os.ReadFile(f.name); err != nil || len(got) != 2*len(line) {
-		t.Errorf("%d bytes, %v, want %d", len(got), err, 2*len(line))
+	if all, torn := entries(t, filepath.Join(dir, "audit.jsonl")); len(all) != 2 || torn > 0 || strings.Count(said.String(), `err="1 are not in `) != 2 {
+		t.Errorf("%d whole lines, %d torn\n%s", len(all), torn, said)
 	}
 }
 
@@ -251,9 +237,9 @@ func TestNothingHalfWritten(t *testing.T) {
 func TestNotedAfterTheEnd(t *testing.T) {
 	log, said := logger()
 	dir := t.TempDir()
-	l := Open(dir, log)
+	l := audit.Open(dir, log)
 	l.Close()
-	l.Note(Entry{Event: Erased, Device: "late"})
+	l.Note(audit.Entry{Event: audit.Erased, Device: "late"})
 	if !strings.Contains(said.String(), "device=late") {
 		t.Errorf("not logged:\n%s", said)
 	}

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package exchange
+package exchange_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -15,15 +14,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/integration/leak"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
 // TestMain makes the test binary act as a program that answers, if it was started under its name.
 func TestMain(m *testing.M) {
-	answers := map[string]Answer{
+	answers := map[string]exchange.Answer{
 		"echo":   func(_ context.Context, _ int, request []byte) []byte { return append([]byte("answer to "), request...) },
-		"talker": func(context.Context, int, []byte) []byte { return make([]byte, MessageSize+1) },
+		"talker": func(context.Context, int, []byte) []byte { return make([]byte, exchange.MessageSize+1) },
 		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // until the requester has ended
 			<-ctx.Done()
 			return nil
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if !ok {
 		os.Exit(leak.Main(m))
 	}
-	os.Exit(Main(name, "is for tests.", func() error { return Serve(answer) }))
+	os.Exit(exchange.Main(name, "is for tests.", func() error { return exchange.Serve(answer) }))
 }
 
 // program creates a link to the test binary in its directory, where Direct looks first. It returns the name of the
@@ -54,8 +54,8 @@ func program(t *testing.T, name string) string {
 }
 
 func TestAskOfAChild(t *testing.T) {
-	p := Peer{Program: program(t, "echo"), Socket: Direct}
-	for _, request := range []string{"a question", strings.Repeat("x", MessageSize-len("answer to "))} {
+	p := exchange.Peer{Program: program(t, "echo"), Socket: exchange.Direct}
+	for _, request := range []string{"a question", strings.Repeat("x", exchange.MessageSize-len("answer to "))} {
 		answer, err := p.Ask(t.Context(), []byte(request))
 		if err != nil || string(answer) != "answer to "+request {
 			t.Errorf("Ask(%.20q…) = %.30q…, %v", request, answer, err)
@@ -69,16 +69,16 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "no.sock")
 	for _, c := range []struct {
 		name    string
-		peer    Peer
+		peer    exchange.Peer
 		request string
 		want    string
 	}{
-		{"no socket", Peer{Program: "metalplug-reset", Socket: missing}, "x", "connect to " + missing + ": no such file or directory: is metalplug-reset.socket started?"},
-		{"no program", Peer{Program: "nobody", Socket: Direct}, "x", "find nobody: it is neither in"},
-		{"a request too long", Peer{Program: "echo", Socket: Direct}, strings.Repeat("x", MessageSize+1), "ask echo: message is too long: 65537 bytes"},
-		{"an answer too long", Peer{Program: "talker", Socket: Direct}, "x", "ask talker: the other end has gone without a word"},
-		{"nothing asked", Peer{Program: "echo", Socket: Direct}, "", "ask echo: the other end has gone without a word"},
-		{"a path too long", Peer{Program: "echo", Socket: "/" + strings.Repeat("x", 200)}, "x", "invalid argument"},
+		{"no socket", exchange.Peer{Program: "metalplug-reset", Socket: missing}, "x", "connect to " + missing + ": no such file or directory: is metalplug-reset.socket started?"},
+		{"no program", exchange.Peer{Program: "nobody", Socket: exchange.Direct}, "x", "find nobody: it is neither in"},
+		{"a request too long", exchange.Peer{Program: "echo", Socket: exchange.Direct}, strings.Repeat("x", exchange.MessageSize+1), "ask echo: message is too long: 65537 bytes"},
+		{"an answer too long", exchange.Peer{Program: "talker", Socket: exchange.Direct}, "x", "ask talker: the other end has gone without a word"},
+		{"nothing asked", exchange.Peer{Program: "echo", Socket: exchange.Direct}, "", "ask echo: the other end has gone without a word"},
+		{"a path too long", exchange.Peer{Program: "echo", Socket: "/" + strings.Repeat("x", 200)}, "x", "invalid argument"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			answer, err := c.peer.Ask(t.Context(), []byte(c.request))
@@ -117,7 +117,7 @@ func TestByHand(t *testing.T) {
 }
 
 func TestAskEndsWithItsContext(t *testing.T) {
-	p := Peer{Program: program(t, "sleeper"), Socket: Direct}
+	p := exchange.Peer{Program: program(t, "sleeper"), Socket: exchange.Direct}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -130,9 +130,22 @@ func TestAskEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// served returns the result of Serve for one connection over a named socket, as from the service manager.
-func served(t *testing.T, request []byte) (answer []byte, err error) {
-	t.Helper()
+// served starts the program "echo" with a connection as its standard input, like the service manager. It returns the
+// output when the program has ended.
+func served(t *testing.T, fd int) (output string, err error) {
+	own, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	connection := os.NewFile(uintptr(fd), "connection")
+	defer connection.Close()
+	echo := exec.CommandContext(t.Context(), own)
+	echo.Args[0], echo.Stdin = "echo", connection
+	text, err := echo.CombinedOutput()
+	return string(text), err
+}
+
+func TestAskOverASocketWithAName(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -142,22 +155,16 @@ func served(t *testing.T, request []byte) (answer []byte, err error) {
 	if err := errors.Join(unix.Bind(listener, &unix.SockaddrUnix{Name: path}), unix.Listen(listener, 1)); err != nil {
 		t.Fatal(err)
 	}
-	result := make(chan error)
+	result := make(chan error, 1)
 	go func() {
 		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
 		if err == nil {
-			defer unix.Close(fd)
-			err = serve(fd, func(_ context.Context, _ int, request []byte) []byte { return bytes.ToUpper(request) })
+			_, err = served(t, fd)
 		}
 		result <- err
 	}()
-	answer, askErr := Peer{Program: "upper", Socket: path}.Ask(t.Context(), request)
-	return answer, errors.Join(askErr, <-result)
-}
-
-func TestAskOverASocketWithAName(t *testing.T) {
-	answer, err := served(t, []byte("hello"))
-	if err != nil || string(answer) != "HELLO" {
+	answer, err := exchange.Peer{Program: "echo", Socket: path}.Ask(t.Context(), []byte("hello"))
+	if err = errors.Join(err, <-result); err != nil || string(answer) != "answer to hello" {
 		t.Errorf("answer is %q, %v", answer, err)
 	}
 }
@@ -168,13 +175,12 @@ func TestServeRefusesForeignPeers(t *testing.T) {
 	}
 	ends := pairOf(t, 65534)
 	defer unix.Close(ends[0])
-	defer unix.Close(ends[1])
-	asked := func(context.Context, int, []byte) []byte {
-		t.Error("the request was read")
-		return nil
+	output, err := served(t, ends[1])
+	if err == nil || !strings.Contains(output, "uid 65534") || !strings.Contains(output, exchange.ErrForeign.Error()) {
+		t.Errorf("echo says %q, %v, want %v", output, err, exchange.ErrForeign)
 	}
-	if err := serve(ends[1], asked); !errors.Is(err, ErrForeign) {
-		t.Errorf("serve = %v, want %v", err, ErrForeign)
+	if n, err := unix.Read(ends[0], make([]byte, 100)); n > 0 {
+		t.Errorf("there is an answer, %v", err)
 	}
 }
 
@@ -210,8 +216,8 @@ func TestActivatedPeer(t *testing.T) {
 	if err := errors.Join(unix.Bind(listener, &unix.SockaddrUnix{Name: path}), unix.Listen(listener, 1)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Peer{Program: "upper", Socket: path, Activated: true}.Ask(t.Context(), []byte("x"))
-	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "connect to "+path+": process ") {
-		t.Errorf("Ask = %v, want %v", err, ErrForeign)
+	_, err = exchange.Peer{Program: "upper", Socket: path, Activated: true}.Ask(t.Context(), []byte("x"))
+	if !errors.Is(err, exchange.ErrForeign) || !strings.Contains(err.Error(), "connect to "+path+": process ") {
+		t.Errorf("Ask = %v, want %v", err, exchange.ErrForeign)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package helper
+package helper_test
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +23,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/reset"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/exchangetest"
@@ -90,7 +90,7 @@ func (r *resetter) requests() []reset.Request {
 func touching(t *testing.T, r *resetter) device.Touch {
 	t.Helper()
 	r.t = t
-	return Touch(config.Reset{Socket: serve(t, r.answer), Holders: "/nowhere"}, "/sys", "")
+	return helper.Touch(config.Reset{Socket: serve(t, r.answer), Holders: "/nowhere"}, "/sys", "")
 }
 
 var target = device.Target{
@@ -199,7 +199,7 @@ func TestWhatTheHelperAnswers(t *testing.T) {
 
 func TestSocketThatNobodyServes(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "s")
-	touch := Touch(config.Reset{Socket: missing, Holders: missing}, "/sys", "")
+	touch := helper.Touch(config.Reset{Socket: missing, Holders: missing}, "/sys", "")
 	_, probeErr := touch.Probe(t.Context(), target, false)
 	_, resetErr := touch.Prepare(t.Context(), target, device.Work{Method: "pci", Tenant: false})
 	_, eraseErr := touch.Prepare(t.Context(), target, device.Work{Scrub: "zero", ByHand: true})
@@ -215,7 +215,7 @@ func TestSocketThatNobodyServes(t *testing.T) {
 }
 
 func TestHelperThatDies(t *testing.T) {
-	touch := Touch(config.Reset{Socket: serve(t, func([]byte) []byte { return nil })}, "/sys", "")
+	touch := helper.Touch(config.Reset{Socket: serve(t, func([]byte) []byte { return nil })}, "/sys", "")
 	if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "format", Tenant: true}); err == nil || !strings.Contains(err.Error(), "gone without a word") {
 		t.Errorf("%v", err)
 	}
@@ -315,7 +315,7 @@ func TestHolding(t *testing.T) {
 			var asked atomic.Value
 			asked.Store("")
 			socket := serve(t, func(request []byte) []byte { asked.Store(string(request)); return []byte(c.answer) })
-			got, err := Touch(config.Reset{Holders: socket}, "/sys", "").Holders(t.Context(), c.nodes)
+			got, err := helper.Touch(config.Reset{Holders: socket}, "/sys", "").Holders(t.Context(), c.nodes)
 			if !reflect.DeepEqual(got, c.want) || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%+v, %v; want %+v, %q", got, err, c.want, c.err)
 			}
@@ -323,56 +323,6 @@ func TestHolding(t *testing.T) {
 				t.Errorf("asked for %q, want %q", request, c.asked)
 			}
 		})
-	}
-}
-
-// TestAskedTogether asks one question for all who ask at a time, and another for those whose question was cut short.
-func TestAskedTogether(t *testing.T) {
-	const devices = 24
-	questions := make(chan string, devices)
-	socket := serve(t, func(request []byte) []byte {
-		questions <- string(request)
-		return []byte(`{"holders":[{"pid":7,"comm":"dd","node":"c 1:3"}]}`)
-	})
-	h := &client{holders: cgroup.Client{Peer: exchange.Peer{Socket: socket}}, next: &question{done: make(chan struct{})}}
-	first := h.next
-	var all sync.WaitGroup
-	for minor := range uint32(devices) {
-		all.Go(func() {
-			a, err := h.ask(t.Context(), []cgroup.Number{{Major: 1, Minor: 3}, {Major: 2, Minor: minor}})
-			if err != nil || len(a.Holders) != 1 || a.Holders[0].PID != 7 {
-				t.Errorf("%+v, %v", a, err)
-			}
-		})
-	}
-	for joined := 0; joined < 2*devices; runtime.Gosched() {
-		h.mu.Lock()
-		joined = len(first.numbers)
-		h.mu.Unlock()
-	}
-	impatient, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := h.ask(impatient, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("a question that cannot wait: %v", err)
-	}
-	if h.askFor(impatient, first); first.err == nil {
-		t.Error("a question that was cut short has an answer")
-	}
-	all.Wait()
-	asked := ""
-	for len(questions) > 0 {
-		asked += <-questions
-	}
-	for minor := range devices {
-		if !strings.Contains(asked, fmt.Sprintf("%q", fmt.Sprint("c 2:", minor))) {
-			t.Errorf("no one asked about 2:%d: %s", minor, asked)
-		}
-	}
-	for socket, most := range map[string]int{"reset": maxWorking, "holders": maxWorking + maxAsking} {
-		text, err := os.ReadFile("../../systemd/metalplug-" + socket + ".socket")
-		if err != nil || !strings.Contains(string(text), fmt.Sprintf("\nMaxConnections=%d\n", most)) {
-			t.Errorf("metalplug-%s.socket takes other than %d connections: %v", socket, most, err)
-		}
 	}
 }
 
@@ -385,7 +335,7 @@ func TestWeHoldNothing(t *testing.T) {
 	reads, read := make(chan struct{}), make(chan struct{})
 	r := &resetter{t: t, answers: []reset.Answer{{Result: reset.OK}}, during: func(reset.Request) { close(reads); <-read }}
 	holders := serve(t, func([]byte) []byte { return []byte("{}") })
-	touch := Touch(config.Reset{Socket: serve(t, r.answer), Holders: holders}, "/sys", "")
+	touch := helper.Touch(config.Reset{Socket: serve(t, r.answer), Holders: holders}, "/sys", "")
 	var probe sync.WaitGroup
 	probe.Go(func() {
 		if _, err := touch.Probe(t.Context(), device.Target{Class: "nvme", SysPath: null}, false); err != nil {

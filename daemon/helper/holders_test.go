@@ -3,15 +3,23 @@
 package helper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/integration/exchangetest"
 )
 
 // TestReaching checks that a process with the controller, the generic node or a partition of a disk open counts as a
@@ -58,5 +66,64 @@ func TestReaching(t *testing.T) {
 	}
 	if numbers, _, err := h.reaching(cgroup.Number{Block: true, Major: 259, Minor: 1}); err == nil {
 		t.Errorf("without the number of its controller a disk is reached by %v", numbers)
+	}
+}
+
+// TestAskedTogether asks one question for all who ask at a time, and another for those whose question was cut short.
+func TestAskedTogether(t *testing.T) {
+	const devices = 24
+	questions := make(chan string, devices)
+	dir, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "s")
+	exchangetest.Listen(t, socket, func(fd int) {
+		request := make([]byte, exchange.MessageSize)
+		if n, err := unix.Read(fd, request); err == nil && n > 0 {
+			questions <- string(request[:n])
+			unix.Write(fd, []byte(`{"holders":[{"pid":7,"comm":"dd","node":"c 1:3"}]}`))
+		}
+	})
+	h := &client{holders: cgroup.Client{Peer: exchange.Peer{Socket: socket}}, next: &question{done: make(chan struct{})}}
+	first := h.next
+	var all sync.WaitGroup
+	for minor := range uint32(devices) {
+		all.Go(func() {
+			a, err := h.ask(t.Context(), []cgroup.Number{{Major: 1, Minor: 3}, {Major: 2, Minor: minor}})
+			if err != nil || len(a.Holders) != 1 || a.Holders[0].PID != 7 {
+				t.Errorf("%+v, %v", a, err)
+			}
+		})
+	}
+	for joined := 0; joined < 2*devices; runtime.Gosched() {
+		h.mu.Lock()
+		joined = len(first.numbers)
+		h.mu.Unlock()
+	}
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.ask(impatient, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a question that cannot wait: %v", err)
+	}
+	if h.askFor(impatient, first); first.err == nil {
+		t.Error("a question that was cut short has an answer")
+	}
+	all.Wait()
+	asked := ""
+	for len(questions) > 0 {
+		asked += <-questions
+	}
+	for minor := range devices {
+		if !strings.Contains(asked, fmt.Sprintf("%q", fmt.Sprint("c 2:", minor))) {
+			t.Errorf("no one asked about 2:%d: %s", minor, asked)
+		}
+	}
+	for socket, most := range map[string]int{"reset": maxWorking, "holders": maxWorking + maxAsking} {
+		text, err := os.ReadFile("../../systemd/metalplug-" + socket + ".socket")
+		if err != nil || !strings.Contains(string(text), fmt.Sprintf("\nMaxConnections=%d\n", most)) {
+			t.Errorf("metalplug-%s.socket takes other than %d connections: %v", socket, most, err)
+		}
 	}
 }

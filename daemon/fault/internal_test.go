@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"testing"
+	"time"
+)
+
+// The memory of a damper must not grow with the number of failures.
+func TestDamperForgets(t *testing.T) {
+	var d Damper
+	now := time.Now()
+	for range 10_000 {
+		d.Observe("sick", now)
+		d.Observe("", now.Add(time.Second))
+		now = now.Add(time.Minute)
+	}
+	if n := len(d.falls); n > int(fallWindow/time.Minute)+1 {
+		t.Errorf("%d failures are kept", n)
+	}
+}
