@@ -2,7 +2,7 @@
 
 package reset
 
-// Holding a disk so that no other process can begin to use it.
+// This file holds a disk, so that no other process can start to use it.
 
 import (
 	"cmp"
@@ -20,8 +20,8 @@ import (
 // ioctls of block devices (include/uapi/linux/fs.h).
 const (
 	blkRRPart     = 0x125f     // BLKRRPART reads the partition table again
-	blkFlsBuf     = 0x1261     // BLKFLSBUF writes back and drops the cache
-	blkSSZGet     = 0x1268     // BLKSSZGET gets the bytes of a logical block
+	blkFlsBuf     = 0x1261     // BLKFLSBUF writes the cache back and drops it
+	blkSSZGet     = 0x1268     // BLKSSZGET returns the size of a logical block in bytes
 	blkDiscard    = 0x1277     // BLKDISCARD
 	blkSecDiscard = 0x127d     // BLKSECDISCARD
 	blkZeroOut    = 0x127f     // BLKZEROOUT
@@ -29,30 +29,31 @@ const (
 	blkGetDiskSeq = 0x80081280 // BLKGETDISKSEQ, since Linux 5.15
 )
 
-// claim is a disk that is open.
+// claim is an open disk.
 type claim struct {
 	*host
 	sysfs.Disk
 	sysPath string
 	fd      int
-	twins   []int  // descriptors of other ways to the disk
+	twins   []int  // descriptors of the other block devices of the same disk
 	size    int64  // bytes
-	block   int64  // bytes of a logical block
+	block   int64  // size of a logical block in bytes
 	seq     uint64 // diskseq, or 0 before Linux 5.15
 
-	controller controller // as it has described itself, or nil
+	controller controller // the result of Identify Controller, or nil
 }
 
-// hold opens a disk exclusively. Then no part of it is mounted, swapped to or part of another device, and none can become so
-// (bd_may_claim in block/bdev.c). Only users in the kernel count for that. A process, or a virtual machine, that has just
-// opened the node is not in the way. Flags are O_RDONLY or O_RDWR. udev inspects a disk again when a descriptor for writing is
-// closed, so a look alone must not have one.
+// hold opens a disk exclusively. The kernel refuses this if a part of the disk is mounted, used for swap or part of
+// another device. While the disk is open, no part of it can become so (bd_may_claim in block/bdev.c). The kernel checks
+// only its own users. It does not detect a process or a virtual machine that has merely opened the node. flags are
+// O_RDONLY or O_RDWR. udev inspects a disk again when a descriptor for writing is closed, so an inspection must use
+// O_RDONLY.
 //
-// The kernel claims a block device and knows nothing of another way to the disk, so that hold opens its twins too. Besides are
-// the paths that the caller holds by themselves.
+// The kernel claims a block device, and knows no other block device of the same disk. So hold opens the twins too.
+// besides are the paths that the caller holds itself.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
-		if d, gone := h.diskAt(sysPath); gone == nil { // an exclusive open does not tell who uses the disk
+		if d, gone := h.diskAt(sysPath); gone == nil { // a failed exclusive open does not show who uses the disk
 			err = cmp.Or(h.unused(d), err)
 		}
 		return nil, err
@@ -74,8 +75,8 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 	return c, nil
 }
 
-// look opens a disk, and makes sure that it is the one that sysfs tells of. To read, and not exclusively, that is in no one's
-// way.
+// look opens a disk, and checks that it is the disk that sysfs describes. An open for reading without O_EXCL disturbs
+// no other process.
 func (h *host) look(sysPath string, flags int) (*claim, error) {
 	fd, err := h.opened(sysPath, flags)
 	if err != nil {
@@ -89,11 +90,12 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// claimedFor is how long the helper waits for a claim on a disk without another sign of use. Tools that make sure that a disk
-// is free have a claim for a moment (blkdiscard, mkfs and wipefs, by O_EXCL). A process that has it for longer uses the disk.
+// claimedFor is how long the helper waits for a claim on a disk without another sign of use. Some tools claim a disk
+// for a moment to check that it is free (blkdiscard, mkfs and wipefs, by O_EXCL). A process that claims it for longer
+// uses the disk.
 const claimedFor = time.Second
 
-// holdable returns why a disk could not be held now, or nil. It is held just for as long as that takes.
+// holdable returns why a disk cannot be held now, or nil. It holds the disk only for this check.
 func (h *host) holdable(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
@@ -109,7 +111,7 @@ func (c *claim) release() {
 	c.close(c.fd)
 }
 
-// inspect makes sure that the disk that is open is the one that sysfs tells of.
+// inspect checks that the open disk is the one that sysfs describes.
 func (c *claim) inspect(sysPath string) (err error) {
 	if c.seq, err = c.sameAppearance(c.fd, sysPath); err != nil {
 		return err
@@ -127,14 +129,15 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// sameAppearance compares the number of the open disk with that in sysfs. The kernel counts the number up with each disk that
-// appears. A disk that took the place of another in between has another one. It returns that of the open disk.
+// sameAppearance compares the diskseq of the open disk with that in sysfs. The kernel increments the number with each
+// disk that appears. So a disk that replaced another one in between has a different number. It returns the number of
+// the open disk.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
 	seq, err = h.number(fd, blkGetDiskSeq, 8)
 	switch {
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-		return 0, nil // before Linux 5.15, where the device number has to do
+		return 0, nil // before Linux 5.15, where only the device number is checked
 	case err != nil:
 		return 0, errorf(Gone, "ask %s for its number of appearance: %w", sysPath, err)
 	case seq != want:
@@ -147,8 +150,8 @@ func otherDisk(sysPath string, was, is uint64) error {
 	return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", sysPath, is, was)
 }
 
-// same checks by its diskseq, 0 if that is not known, that the disk is the one that was open before. Its name and its number
-// may be those of another disk by now.
+// same checks that the disk is the one that was open before. seq is the diskseq of that disk, or 0 if unknown. Another
+// disk may have its name and its device number by now.
 func (c *claim) same(seq uint64) error {
 	if seq != 0 && c.seq != seq {
 		return otherDisk(c.sysPath, seq, c.seq)
@@ -156,7 +159,7 @@ func (c *claim) same(seq uint64) error {
 	return nil
 }
 
-// number asks an open disk for a number of 4 or 8 bytes.
+// number reads a number of 4 or 8 bytes from an open disk.
 func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 	b := make([]byte, size)
 	_, err := h.ioctl(fd, request, b)
@@ -166,15 +169,15 @@ func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 	return binary.NativeEndian.Uint64(b), err
 }
 
-// sizes returns the bytes of an open disk, and of one of its logical blocks.
+// sizes returns the size of an open disk and of its logical blocks, in bytes.
 func (h *host) sizes(fd int) (size, block int64, err error) {
 	all, err1 := h.number(fd, blkGetSize64, 8)
 	one, err2 := h.number(fd, blkSSZGet, 4)
 	return int64(all), int64(one), cmp.Or(err1, err2)
 }
 
-// flush writes back what is cached of a disk, also by the drive itself (blkdev_fsync, block/fops.c), and forgets it, so
-// that what is read next comes from the disk.
+// flush writes back the cache of a disk, including the cache of the drive (blkdev_fsync, block/fops.c). It then drops
+// the cache, so that the next read comes from the disk.
 func (c *claim) flush() error {
 	if err := c.fsync(c.fd); err != nil {
 		return errorf(Failed, "have %s write back what it caches: %w", c.Name(), err)
@@ -185,11 +188,13 @@ func (c *claim) flush() error {
 	return nil
 }
 
-// lockedFor is how long the helper waits for a lock of another process on a disk. The lock of udev lasts as long as one look.
+// lockedFor is how long the helper waits for another process's lock on a disk. udev locks a disk only during one
+// inspection.
 const lockedFor = 5 * time.Second
 
-// lock keeps udev from looking at a disk until it is closed, and makes sure that no tool is at work on it that locks it
-// (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH for a look, which keeps no other look away, or LOCK_EX.
+// lock prevents udev from inspecting a disk until the disk is closed. It also checks that no tool that locks disks
+// works on it (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH for an inspection, which other inspections may share,
+// or LOCK_EX.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -200,7 +205,7 @@ func (c *claim) lock(ctx context.Context, how int) error {
 	return nil
 }
 
-// holdAll holds further disks.
+// holdAll holds several disks.
 func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	slices.Sort(sysPaths)
 	for _, p := range slices.Compact(sysPaths) {

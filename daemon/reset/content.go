@@ -2,8 +2,9 @@
 
 package reset
 
-// The quick check of what is on a disk reads its first and last 16 MiB, with all places where volume managers and file systems
-// leave a mark, and 4,096 random places between. A disk is blank if all that was read is 00, or all is ff.
+// The quick check of the content of a disk reads the first and last 16 MiB and 4,096 random places in between. The ends
+// include all places where volume managers and file systems write a signature. A disk is blank if all bytes that were
+// read are 00, or all are ff.
 
 import (
 	"bytes"
@@ -26,29 +27,29 @@ import (
 )
 
 const (
-	edge        = 16 << 20 // bytes that are read at either end
-	piece       = 1 << 20  // bytes of one read there
-	blockSize   = 4096     // bytes that are compared at once
-	randomCount = 4096     // random places, of a block each
-	turnedCount = 1024     // the same on a disk that turns
-	readers     = 8        // reads at once, as NVMe drives answer random reads side by side
-	mostBad     = 16       // blocks of a read that are found to be unreadable, of which each may take a drive seconds
+	edge        = 16 << 20 // bytes that are read at each end
+	piece       = 1 << 20  // bytes of one read at an end
+	blockSize   = 4096     // bytes that are compared at a time
+	randomCount = 4096     // number of random places, each of one block
+	turnedCount = 1024     // the same on a rotating disk
+	readers     = 8        // reads at the same time, because NVMe drives serve random reads in parallel
+	mostBad     = 16       // unreadable blocks of a read after which the rest is skipped; each may take a drive seconds
 )
 
-// surface is what the quick check has read of a disk.
+// surface is the data that the quick check has read from a disk.
 type surface struct {
 	size   int64
 	seed   seed
-	chunks []chunk // in their order
+	chunks []chunk // in the order of their offsets
 }
 
-// seed decides which places are read. Each check takes another, so that no one can prepare a disk for it. Its lowest bit
-// reports whether the disk turns. Then there are fewer places. A disk of 7,200 rpm takes up to 10 ms for each, and a probe has
-// 16 s.
+// seed determines which places are read. Each check uses a new seed, so a forger cannot prepare a disk for it. The
+// lowest bit reports whether the disk rotates. Then fewer places are read. A disk of 7,200 rpm takes up to 10 ms for
+// each place, and a probe has 16 s.
 type seed [8]byte
 
-// seed returns the seed of a fingerprint, or without one a new seed for the disk (Documentation/ABI/stable/sysfs-block,
-// queue/rotational).
+// seed returns the seed of a fingerprint, or a new seed for the disk without a fingerprint
+// (Documentation/ABI/stable/sysfs-block, queue/rotational).
 func (c *claim) seed(fingerprint string) (s seed) {
 	if fingerprints.MatchString(fingerprint) {
 		return seedIn(fingerprint)
@@ -61,7 +62,7 @@ func (c *claim) seed(fingerprint string) (s seed) {
 	return s
 }
 
-// count returns how many random places are read.
+// count returns the number of random places.
 func (s seed) count() int {
 	if s[0]&1 != 0 {
 		return turnedCount
@@ -69,9 +70,9 @@ func (s seed) count() int {
 	return randomCount
 }
 
-// seedIn returns the seed of a fingerprint.
+// seedIn returns the seed in a fingerprint.
 func seedIn(fingerprint string) (s seed) {
-	hex.Decode(s[:], []byte(fingerprint[:2*len(s)])) // digits, as it was checked or made here
+	hex.Decode(s[:], []byte(fingerprint[:2*len(s)])) // valid digits, because the fingerprint was checked or created here
 	return s
 }
 
@@ -81,8 +82,8 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads the places of a disk. It reads all of the disk where that is not twice as much as the places of one that
-// does not turn.
+// readSurface reads the places of a disk. It reads the whole disk if that is less than twice the amount of the places
+// of a disk that does not rotate.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -106,7 +107,7 @@ func readSurface(ctx context.Context, size int64, from seed, read func(p []byte,
 type chunk struct {
 	at  int64
 	b   []byte
-	bad []badBlock // that cannot be read, in their order
+	bad []badBlock // blocks that cannot be read, in the order of their offsets
 }
 
 // badBlock is a block that the drive cannot read.
@@ -115,14 +116,15 @@ type badBlock struct {
 	err error
 }
 
-// isBad reports whether an error of a read is about what is read, and not about the drive. Its data is lost (blk_errors in
-// block/blk-core.c, BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache makes EIO of each (filemap_read).
+// isBad reports whether a read failed because the data is lost, and not because the drive failed (blk_errors in
+// block/blk-core.c, BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache turns each of these errors into EIO
+// (filemap_read).
 func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
 
-// fill reads a chunk. Where the drive cannot read all of it, each block is read by itself. After [mostBad] the rest of the
-// chunk counts as unreadable too.
+// fill reads a chunk. If the drive cannot read all of it, fill reads each block separately. After [mostBad] unreadable
+// blocks, the rest of the chunk also counts as unreadable.
 func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
 	if !isBad(err) {
@@ -144,7 +146,7 @@ func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	return nil
 }
 
-// blocks yields the blocks of a chunk and where they are, in their order. One that cannot be read is nil.
+// blocks yields the offset and the data of each block of a chunk, in order. The data of an unreadable block is nil.
 func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	return func(yield func(int64, []byte) bool) {
 		at := c.at
@@ -161,8 +163,7 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// together fills all chunks, several at a time, until a read fails or ctx ends. A block that the drive cannot read is no
-// such failure.
+// together fills all chunks, several at a time, until a read fails or ctx ends. An unreadable block is not a failure.
 func together(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
 	var first error
@@ -192,8 +193,8 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 	return first
 }
 
-// places returns random blocks between the ends of a disk, in their order, each as likely as any other. The same seed gives
-// the same places (ChaCha8, C2SP chacha8rand).
+// places returns random blocks between the ends of a disk, in the order of their offsets. Each block is equally likely.
+// The same seed returns the same places (ChaCha8, C2SP chacha8rand).
 func places(size int64, from seed) (chosen []int64) {
 	blocks := uint64(lastFrom(size)-edge) / blockSize
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
@@ -204,10 +205,11 @@ func places(size int64, from seed) (chosen []int64) {
 	return slices.Compact(chosen)
 }
 
-// lastFrom returns where the last blocks begin that are read. They begin at a whole block, at least edge bytes before the end.
+// lastFrom returns the offset where the read of the disk's end begins. It is a multiple of the block size, at least
+// edge bytes before the end.
 func lastFrom(size int64) int64 { return (size - edge) &^ (blockSize - 1) }
 
-// read reads all of p. A disk that is gone ends at 0 bytes.
+// read reads all of p. A disk that was removed ends at 0 bytes.
 func (c *claim) read(p []byte, offset int64) error {
 	for done := 0; done < len(p); {
 		n, err := c.pread(c.fd, p[done:], offset+int64(done))
@@ -222,16 +224,17 @@ func (c *claim) read(p []byte, offset int64) error {
 	return nil
 }
 
-// has reports whether a text is at a place of the disk.
+// has reports whether the disk has a text at an offset.
 func (s *surface) has(at int64, text string) bool {
 	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found {
-		i-- // the chunk that begins before
+		i-- // the chunk that begins before at
 	}
 	return i >= 0 && at-s.chunks[i].at < int64(len(s.chunks[i].b)) && bytes.HasPrefix(s.chunks[i].b[at-s.chunks[i].at:], []byte(text))
 }
 
-// content describes what is on the disk by its signatures, or by where other data begins. It returns "" for a blank disk.
+// content describes the data on a disk by its signatures, or by the offset of other data. It returns "" for a blank
+// disk.
 func (s *surface) content() string {
 	for at, b := range s.filled() {
 		if found := s.signs(); len(found) > 0 {
@@ -245,7 +248,8 @@ func (s *surface) content() string {
 	return ""
 }
 
-// readable returns an error that names the first block that cannot be read. With such a block nothing is proven of a disk.
+// readable returns an error that names the first unreadable block. Such a block could hold data, so the disk is not
+// proven to be blank.
 func (s *surface) readable() error {
 	for _, c := range s.chunks {
 		if len(c.bad) > 0 {
@@ -257,11 +261,11 @@ func (s *surface) readable() error {
 
 func unknownData(at int64) string { return fmt.Sprintf("unknown data at byte %d", at) }
 
-// fingerprint returns the seed, and the hash over all blocks that were read and are not blank.
+// fingerprint returns the seed and a hash of all blocks that were read and are not blank.
 func (s *surface) fingerprint() string {
 	sum := sha256.New()
 	for at, b := range s.blocks() {
-		if !blank(b) { // some drives give now 00 and now ff for blocks that were never written
+		if !blank(b) { // some drives alternate between 00 and ff for blocks that were never written
 			sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(at)))
 			sum.Write(b)
 		}
@@ -269,7 +273,7 @@ func (s *surface) fingerprint() string {
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// filled yields the blocks that hold something, in their order. ff among 00 may be data, and so may 00 among ff.
+// filled yields the blocks with data, in order. Blocks of ff among blocks of 00 may be data, and the reverse.
 func (s *surface) filled() iter.Seq2[int64, []byte] {
 	filler := s.filler()
 	return func(yield func(int64, []byte) bool) {
@@ -281,7 +285,7 @@ func (s *surface) filled() iter.Seq2[int64, []byte] {
 	}
 }
 
-// filler returns the byte of which a disk is full where nothing was written, by its first blank block.
+// filler returns the byte that fills unwritten blocks of the disk, from its first blank block.
 func (s *surface) filler() byte {
 	for _, b := range s.blocks() {
 		if blank(b) {
@@ -291,10 +295,10 @@ func (s *surface) filler() byte {
 	return 0
 }
 
-// holds reports whether a block holds something, on a disk with that filler.
+// holds reports whether a block has data, on a disk with this filler.
 func holds(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
 
-// blocks yields all blocks, in their order. One that cannot be read is nil.
+// blocks yields all blocks, in order. An unreadable block is nil.
 func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	return func(yield func(int64, []byte) bool) {
 		for _, c := range s.chunks {
@@ -307,8 +311,8 @@ func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// blank reports whether a block is one byte over and over, 00 or ff. Flash reads so where nothing was written. A block that
-// cannot be read is not blank.
+// blank reports whether all bytes of a block are 00, or all are ff. Flash returns such blocks where nothing was
+// written. An unreadable block is not blank.
 func blank(b []byte) bool {
 	return len(b) > 0 && (b[0] == 0 || b[0] == 0xff) && bytes.Count(b, b[:1]) == len(b)
 }

@@ -2,11 +2,11 @@
 
 package reset
 
-// NVMe admin commands, each through the node of a namespace. The kernel passes them to the controller as they are
-// (nvme_ns_ioctl). So the helper acts on the disk that it has open exclusively, and needs no further node.
+// This file sends NVMe admin commands through the node of a namespace. The kernel passes them to the controller
+// unchanged (nvme_ns_ioctl). So the helper uses the disk that it has open exclusively, and needs no other node.
 //
-// Numbers are those of the NVM Express Base Specification 2.0 and NVM Command Set Specification 1.0. Numbers of ioctls are in
-// include/uapi/linux/nvme_ioctl.h.
+// Numbers are those of the NVM Express Base Specification 2.0 and NVM Command Set Specification 1.0. Numbers of ioctls
+// are in include/uapi/linux/nvme_ioctl.h.
 
 import (
 	"encoding/binary"
@@ -19,14 +19,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// drive is the NVMe controller behind a namespace that is open.
+// drive is the NVMe controller of an open namespace.
 type drive struct{ *claim }
 
 const (
-	nvmeIoctlID       = 0x4e40     // NVME_IOCTL_ID, whose result is the namespace ID
+	nvmeIoctlID       = 0x4e40     // NVME_IOCTL_ID, which returns the namespace ID
 	nvmeIoctlAdminCmd = 0xc0484e41 // NVME_IOCTL_ADMIN_CMD
 	nvmeIoctlIOCmd    = 0xc0484e43 // NVME_IOCTL_IO_CMD
-	nvmeIoctlReset    = 0x4e44     // NVME_IOCTL_RESET, of a controller's node only
+	nvmeIoctlReset    = 0x4e44     // NVME_IOCTL_RESET, only for the node of a controller
 )
 
 // adminCommand is struct nvme_passthru_cmd, 72 bytes.
@@ -49,13 +49,13 @@ const (
 	opSanitize   = 0x84
 )
 
-// Time that a command is given, after which the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
+// The timeout of a command, after which the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
-	shortly    = 5 * time.Second  // what only tells something
-	formatTime = 10 * time.Minute // as much as nvme-cli gives, for to reset a controller that formats makes nothing better
+	shortly    = 5 * time.Second  // for commands that only return data
+	formatTime = 10 * time.Minute // the timeout of nvme-cli; a reset of a controller during a format does not help
 )
 
-// command passes a command by one of the two ioctls for that, and waits for it, which nothing can interrupt.
+// command sends a command with one of the two ioctls, and waits for its end. The wait cannot be interrupted.
 func (d drive) command(request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
 	status, err := d.pass(d.fd, request, &c, data)
@@ -70,14 +70,14 @@ const (
 	cnsNamespace           = 0x00
 	cnsController          = 0x01
 	cnsActiveNamespaces    = 0x02
-	cnsNamespaces          = 0x10 // the inactive ones too, where namespaces can be managed
+	cnsNamespaces          = 0x10 // includes the inactive ones, if the controller can manage namespaces
 	cnsAttachedControllers = 0x12 // the IDs of the controllers that have a namespace attached
 	cnsControllers         = 0x13 // the IDs of all controllers of the NVM subsystem
 )
 
 const identifySize = 4096
 
-// identify returns a data structure.
+// identify returns a data structure of Identify.
 func (d drive) identify(cns, nsid uint32) ([]byte, error) {
 	b := make([]byte, identifySize)
 	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, shortly, b)
@@ -106,10 +106,11 @@ func (d drive) log(page uint32) ([]byte, error) {
 	return b, nil
 }
 
-// nvmeStatus is how a command ended. It is the status code type << 8 | the status code, and some flags.
+// nvmeStatus is the status of a completed command. It consists of the status code type << 8 | the status code, and some
+// flags.
 type nvmeStatus uint16
 
-// code is the status without the flags More and Do Not Retry.
+// code returns the status without the flags More and Do Not Retry.
 func (s nvmeStatus) code() uint16 { return uint16(s) & 0x7ff }
 
 // Status codes (Base Specification, figures 94 to 99).
@@ -121,7 +122,7 @@ const (
 	statusSanitizeInProgress = 0x01d
 )
 
-// statusOf returns the code of the status that an error is of, or 0.
+// statusOf returns the status code in an error, or 0.
 func statusOf(err error) uint16 {
 	status, _ := errors.AsType[nvmeStatus](err)
 	return status.code()
@@ -130,7 +131,7 @@ func statusOf(err error) uint16 {
 // unsupported reports whether a controller does not know a command, by the code of its status.
 func unsupported(code uint16) bool { return code == statusInvalidOpcode || code == statusInvalidField }
 
-// Error returns the status, and of those that an operator can do something about what they say.
+// Error returns the status code. It adds the meaning of the codes that an operator can act on.
 func (s nvmeStatus) Error() string {
 	text := map[uint16]string{
 		statusInvalidOpcode:      ": invalid command opcode",
@@ -147,7 +148,7 @@ func (s nvmeStatus) Error() string {
 	return fmt.Sprintf("NVMe status %#03x%s", s.code(), text)
 }
 
-// commandError says how a command that changes something went wrong, as what result.
+// commandError returns the error of a command that changes the drive. what names the command.
 func commandError(what string, err error) error {
 	switch code := statusOf(err); {
 	case unsupported(code):
@@ -164,10 +165,10 @@ func commandError(what string, err error) error {
 	return errorf(Failed, "%s: %w", what, err)
 }
 
-// controller is what Identify Controller returns (Base Specification, figure 275).
+// controller is the data that Identify Controller returns (Base Specification, figure 275).
 type controller []byte
 
-// feature is a bit of one byte there.
+// feature is a bit in one byte of this data.
 type feature struct {
 	at   int
 	mask byte
@@ -181,8 +182,8 @@ var (
 	canSanitize        = feature{328, sanitizeCrypto | sanitizeBlock | sanitizeOverwrite}
 	sanitizesByBlock   = feature{328, sanitizeBlock}  // SANICAP
 	sanitizesByKey     = feature{328, sanitizeCrypto} // SANICAP
-	reserves           = feature{520, 1 << 5}         // it supports reservations (ONCS)
-	formatHitsAll      = feature{524, 1<<0 | 1<<1}    // a format, or an erasure with it, hits all namespaces (FNA)
+	reserves           = feature{520, 1 << 5}         // the controller supports reservations (ONCS)
+	formatHitsAll      = feature{524, 1<<0 | 1<<1}    // a format or its erasure affects all namespaces (FNA)
 	cryptoFormat       = feature{524, 1 << 2}         // FNA
 )
 
@@ -196,7 +197,7 @@ const (
 	sanitizeOverwrite = 1 << 2
 )
 
-// controllerOf asks the controller of an open disk once.
+// controllerOf returns Identify Controller of an open disk. It asks only once.
 func (d drive) controllerOf() (controller, error) {
 	if d.controller != nil {
 		return d.controller, nil
@@ -209,17 +210,17 @@ func (d drive) controllerOf() (controller, error) {
 	return b, nil
 }
 
-// namespace is what we ask of Identify Namespace (NVM Command Set Specification, figure 97).
+// namespace has the fields of Identify Namespace that the helper uses (NVM Command Set Specification 1.0, figure 97).
 type namespace struct {
 	nsid       uint32
 	flbas, dps uint8
-	shared     bool   // several controllers may have it attached at once (NMIC bit 0)
-	reservable bool   // it supports any type of reservation (RESCAP)
-	thin       bool   // it is thinly provisioned, so that NUSE counts (NSFEAT bit 0)
+	shared     bool   // several controllers may have the namespace attached at the same time (NMIC bit 0)
+	reservable bool   // the namespace supports a type of reservation (RESCAP)
+	thin       bool   // the namespace is thinly provisioned, so NUSE is valid (NSFEAT bit 0)
 	used       uint64 // blocks that are allocated (NUSE)
 }
 
-// namespace asks the controller of an open disk. Its ID the kernel knows by itself.
+// namespace returns Identify Namespace of an open disk. The kernel provides the namespace ID.
 func (d drive) namespace() (namespace, error) {
 	id, err := d.ioctl(d.fd, nvmeIoctlID, nil)
 	if err != nil {
@@ -235,7 +236,7 @@ func (d drive) namespace() (namespace, error) {
 	}, nil
 }
 
-// smart reads the log page. It returns the zero value, which means not known, if the page cannot be read.
+// smart reads the SMART log page. If the page cannot be read, it returns the zero value, which means unknown.
 func (d drive) smart() device.Smart {
 	b, err := d.log(logSmart)
 	if err != nil {
@@ -243,7 +244,7 @@ func (d drive) smart() device.Smart {
 	}
 	return device.Smart{
 		Known: true, Warning: b[0], Spare: b[3], Used: b[5],
-		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // kelvin
-		MediaErrors: binary.LittleEndian.Uint64(b[160:]),          // of 128 bits
+		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // from kelvin
+		MediaErrors: binary.LittleEndian.Uint64(b[160:]),          // the low half of 128 bits
 	}
 }

@@ -2,8 +2,8 @@
 
 package reset
 
-// Making what is on a disk unreadable. Each method holds the disk exclusively and locks it against udev before it writes. It
-// reads the disk again then, and afterwards in the places that held something.
+// This file erases disks. Each method holds the disk exclusively and locks it against udev before it writes. It reads
+// the disk before the erasure. After the erasure it reads the places again that had data.
 
 import (
 	"cmp"
@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// erasure is one method on a disk that is held.
+// erasure is one method to erase a disk that is held.
 type erasure struct {
 	promise promise
-	// ready refuses a disk that the method cannot erase, or not alone.
+	// ready refuses a disk that the method cannot erase, or cannot erase without other disks.
 	ready func(c *claim) error
-	// run erases the disk and returns what it did, in words. had is what was found there before.
+	// run erases the disk and returns a description of what it did. had is the data that was found before.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
 }
 
@@ -40,11 +40,12 @@ func erasures() map[string]erasure {
 	}
 }
 
-// Erasures are the names of the methods by which a disk is erased, where it can be by that.
+// Erasures returns the names of the erase methods. A disk may not support each of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
-// erase erases a disk that was examined before, and returns what it did. It holds the disk, open to write now, and reads it
-// again. In between this process may have been stopped, and a reset may have made the disk appear again.
+// erase erases a disk that was examined before, and returns a description of what it did. It holds the disk open for
+// writing and reads it again. Since the examination, this process may have been stopped, or a reset may have made the
+// disk appear again.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
@@ -54,7 +55,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := c.lock(ctx, unix.LOCK_EX); err != nil {
 		return "", err
 	}
-	if err := c.flush(); err != nil { // or what is cached would be written later
+	if err := c.flush(); err != nil { // otherwise the kernel would write the cache back later
 		return "", err
 	}
 	now, err := t.examined(ctx, c, before)
@@ -73,8 +74,9 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := t.unheld(ctx, c); err != nil {
 		return "", err
 	}
-	// The answer about processes ages from here on. Nothing below takes longer than the drive needs to describe itself. An
-	// export, a loop device or another host claims nothing, and reading the disk has taken its time.
+	// The check of open files gets older from here on. Each step below takes only the time that the drive needs to
+	// identify itself. Reading the disk has taken time. Exports, loop devices and other hosts claim nothing, so they
+	// are checked again.
 	if err := cmp.Or(e.ready(c), t.unused(c.Disk), c.shared(), t.identified(anyAppearance)); err != nil {
 		return "", err
 	}
@@ -87,7 +89,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err != nil {
 		return done, err
 	}
-	if time.Since(began) > passingFor { // a process may have opened it meanwhile, and written behind the erasure
+	if time.Since(began) > passingFor { // a process may have opened the disk in between, and written after the erasure
 		if err := t.unheld(ctx, c); err != nil {
 			return done, err
 		}
@@ -99,8 +101,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	return done + "; " + seen, nil
 }
 
-// examined reads a disk again while it is held to be erased. It must be the one that was examined before, also after a reset,
-// and hold the same. It returns nil for a disk that cannot be read.
+// examined reads a held disk again before its erasure. The disk must be the one that was examined before, also after a
+// reset, and have the same content. It returns nil for a disk that cannot be read.
 func (t *task) examined(ctx context.Context, c *claim, before string) (*surface, error) {
 	switch err := c.same(t.seq); {
 	case err != nil && t.Method != "":
@@ -121,8 +123,8 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	return s, err
 }
 
-// verified waits until an erased disk is back, and makes sure that it is the same and keeps the promise. It describes how the
-// disk reads.
+// verified waits until an erased disk is back. It checks that the disk is the same and that its blocks read as the
+// method promises. It returns a description of the blocks.
 func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.back(ctx), c.sameSize()); err != nil {
 		return "", err
@@ -137,7 +139,8 @@ func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen stri
 	return had.inWords(), err
 }
 
-// forgetPartitions makes the kernel see that there are no partitions any more. The kernel does not look by itself.
+// forgetPartitions makes the kernel read the partition table of a blank disk. The kernel does not do this
+// automatically.
 func (c *claim) forgetPartitions() error {
 	if len(c.Partitions(c.sysPath)) == 0 {
 		return nil
@@ -148,13 +151,13 @@ func (c *claim) forgetPartitions() error {
 	return nil
 }
 
-// Bytes that one ioctl is about. Between two of them the time is looked at, and a signal ends the program.
+// The number of bytes for each ioctl. Between two ioctls the helper checks the time, and a signal ends the program.
 const (
 	discardChunk = 1 << 30
-	zeroChunk    = 64 << 20 // a tenth of a second where zeroes are really written
+	zeroChunk    = 64 << 20 // takes a tenth of a second if the drive really writes zeroes
 )
 
-// inChunks makes an ioctl on all of a disk, piece by piece.
+// inChunks returns a function that runs an ioctl for each chunk of a disk.
 func inChunks(name, did string, chunk int64, request uintptr) func(context.Context, *claim, *evidence) (string, error) {
 	return func(ctx context.Context, c *claim, _ *evidence) (string, error) {
 		began := time.Now()
@@ -175,7 +178,7 @@ func inChunks(name, did string, chunk int64, request uintptr) func(context.Conte
 	}
 }
 
-// ranged makes an ioctl with uint64_t range[2].
+// ranged runs an ioctl whose argument is uint64_t range[2].
 func (c *claim) ranged(request uintptr, from, length int64) error {
 	b := binary.NativeEndian.AppendUint64(nil, uint64(from))
 	_, err := c.ioctl(c.fd, request, binary.NativeEndian.AppendUint64(b, uint64(length)))

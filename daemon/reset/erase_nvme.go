@@ -18,7 +18,7 @@ const (
 	eraseCrypto   = 2
 )
 
-// formatBy returns the erasure by Format NVM with one of those settings.
+// formatBy returns the erasure by Format NVM with one of these settings.
 func formatBy(ses uint32) erasure {
 	return erasure{
 		promise: mustChange,
@@ -27,9 +27,9 @@ func formatBy(ses uint32) erasure {
 	}
 }
 
-// format formats one namespace as it is formatted, erasing what is on it. The kernel stops the I/O of all namespaces of the
-// controller until it is over, which nothing can interrupt (nvme_passthru_start). It takes seconds, or minutes where a disk
-// really erases its cells.
+// format formats one namespace with its present format, which erases the data. The kernel stops the I/O of all
+// namespaces of the controller in the meantime, and the command cannot be interrupted (nvme_passthru_start). It takes
+// seconds, or minutes if a drive really erases its cells.
 func (d drive) format(ses uint32) (string, error) {
 	ns, err := d.namespace()
 	if err != nil {
@@ -43,7 +43,7 @@ func (d drive) format(ses uint32) (string, error) {
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", ns.nsid, ses, formatOf(ns)), nil
 }
 
-// formattable asks the controller whether it can do that, to this namespace alone.
+// formattable checks that the controller can format this namespace without others.
 func (d drive) formattable(ses uint32) error {
 	id, err := d.localController()
 	switch {
@@ -59,8 +59,8 @@ func (d drive) formattable(ses uint32) error {
 	return nil
 }
 
-// formatWord returns dword 10 of the command that changes nothing of how the namespace is formatted. It takes the LBA format,
-// the place of the metadata and the protection information from FLBAS and DPS. 0 instead would change the block size.
+// formatWord returns dword 10 of a command that keeps the present format. FLBAS and DPS provide the LBA format, the
+// place of the metadata and the protection information. With 0 the command would change the block size.
 func formatWord(ns namespace, ses uint32) uint32 {
 	format := formatOf(ns)
 	metadata := uint32(ns.flbas >> 4 & 1) // FLBAS bit 4 to MSET
@@ -69,10 +69,10 @@ func formatWord(ns namespace, ses uint32) uint32 {
 	return format&0xf | metadata<<4 | protection<<5 | first<<8 | ses<<9 | format>>4<<12
 }
 
-// formatOf returns the number of the LBA format in use. It has FLBAS bits 3:0, and 6:5 above them.
+// formatOf returns the number of the present LBA format. Its low bits are FLBAS bits 3:0, its high bits 6:5.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
-// sameSize checks that a disk has kept its size and its blocks.
+// sameSize checks that a disk has the same size and block size as before.
 func (c *claim) sameSize() error {
 	size, block, err := c.sizes(c.fd)
 	if err != nil {
@@ -84,8 +84,8 @@ func (c *claim) sameSize() error {
 	return nil
 }
 
-// localNVMe returns the controllers of an NVMe namespace, which must be in this machine. Over a network others may use what is
-// behind them.
+// localNVMe returns the controllers of an NVMe namespace. They must be in this node, because other hosts may use a
+// drive behind a network.
 func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	controllers, err = h.controllersOf(sysPath)
 	if err != nil {
@@ -99,7 +99,7 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	return controllers, nil
 }
 
-// localController asks the controller of an open disk, which must be in this machine.
+// localController returns Identify Controller of an open disk, which must be in this node.
 func (d drive) localController() (controller, error) {
 	if _, err := d.localNVMe(d.sysPath); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// sole refuses an erasure of the whole NVM subsystem unless the disk is the only namespace there.
+// sole refuses an erasure of the whole NVM subsystem unless the disk is its only namespace.
 func (d drive) sole() error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -129,8 +129,8 @@ func (d drive) sole() error {
 	return d.noOther()
 }
 
-// allOurs checks that the NVM subsystem has no controllers but those here. A virtual machine may have one through VFIO, or
-// another host by the other port of the drive. It uses namespaces that this kernel does not know of.
+// allOurs checks that this kernel has all controllers of the NVM subsystem. A virtual machine may have one through
+// VFIO, or another host through the other port of the drive. It can use namespaces that this kernel does not know.
 func (d drive) allOurs() error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
@@ -151,8 +151,8 @@ func (d drive) allOurs() error {
 	return nil
 }
 
-// noOther checks that the drive knows no other namespace. One may be attached to another controller, or to none. A controller
-// that cannot manage namespaces has none that is not attached.
+// noOther checks that the drive has no other namespace. Another namespace may be attached to another controller, or to
+// none. A controller without Namespace Management has no unattached namespaces.
 func (d drive) noOther() error {
 	id, err := d.controllerOf()
 	if err != nil {
@@ -178,13 +178,13 @@ func (d drive) noOther() error {
 	return nil
 }
 
-// By a sanitize the controller erases everything that the NVM subsystem holds, all namespaces, caches and spare blocks, in the
-// background. Nothing stops it, no reset and no loss of power. Until it is over no namespace can be read (NVMe Base
-// Specification 2.0, 8.21). Seconds with cryptographic erasure, up to a day with overwriting.
+// With a sanitize, the controller erases the whole NVM subsystem in the background. This includes all namespaces,
+// caches and spare blocks. Neither a reset nor a loss of power stops it. No namespace can be read until its end (NVMe
+// Base Specification 2.0, 8.21). Cryptographic erasure takes seconds, and overwriting up to a day.
 
 // sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
-	status   uint8  // SSTAT bits 2:0
+	status   uint8  // since then no data was written (SSTAT bit 8)
 	erased   bool   // nothing has been written since (SSTAT bit 8)
 	progress uint16 // 65536ths
 	action   uint32 // SCDW10 bits 2:0
@@ -203,10 +203,10 @@ const (
 	actBlockErase  = 2
 	actOverwrite   = 3
 	actCryptoErase = 4
-	onePass        = 1 << 4 // Overwrite Pass Count, of which 0 would be 16 passes
+	onePass        = 1 << 4 // Overwrite Pass Count; 0 would mean 16 passes
 )
 
-// stateOf reads the log page.
+// stateOf reads the Sanitize Status log page.
 func (d drive) stateOf() (sanitizeState, error) {
 	b, err := d.log(logSanitize)
 	if err != nil {
@@ -219,13 +219,14 @@ func (d drive) stateOf() (sanitizeState, error) {
 	}, nil
 }
 
-// unreadable reports whether a sanitize that runs or has failed keeps a disk from being read.
+// unreadable reports whether a disk cannot be read because a sanitize is running or has failed.
 func (d drive) unreadable() bool {
 	s, err := d.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
 
-// sanitizing returns the state of the last sanitize, of a controller that knows of any.
+// sanitizing returns the state of the last sanitize. It returns the zero value if the controller does not support
+// sanitize.
 func (d drive) sanitizing() (sanitizeState, error) {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(canSanitize) {
@@ -236,7 +237,7 @@ func (d drive) sanitizing() (sanitizeState, error) {
 
 func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status == sanitizeDoneNoFree }
 
-// sanitizable asks the controller whether it can do that, to this namespace alone.
+// sanitizable checks that the controller can sanitize this namespace without others.
 func sanitizable(c *claim) error {
 	d := drive{c}
 	id, err := d.localController()
@@ -249,9 +250,9 @@ func sanitizable(c *claim) error {
 	return d.sole()
 }
 
-// sanitize erases the whole subsystem. It follows a sanitize that runs, also of another. A sanitize that is over counts if the
-// controller says that nothing has been written since. The disk must be blank then, as nothing tells other content from what
-// was there before.
+// sanitize erases the whole subsystem. If a sanitize is already running, it waits for that one, even if another program
+// started it. A completed sanitize counts if the controller reports that no data was written since. Then the disk must
+// be blank, because nothing distinguishes other data from the data before.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()
@@ -274,9 +275,9 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	return d.followed(ctx)
 }
 
-// actionFor chooses an action. Erased cells are the surest, a thrown away key is quickest, and overwriting is for disks
-// without flash. Deallocation afterwards is not forbidden, nor is it allowed to go on after a failure without another
-// sanitize.
+// actionFor chooses an action. Erasing the cells is the safest, discarding the key is the fastest, and overwriting is
+// for disks without flash. The command allows deallocation afterwards. After a failure, only another sanitize makes the
+// disk usable.
 func actionFor(id controller) uint32 {
 	switch {
 	case id.has(sanitizesByBlock):
@@ -287,7 +288,7 @@ func actionFor(id controller) uint32 {
 	return actOverwrite | onePass
 }
 
-// followed waits until a sanitize is over, or the time is up. Then the error is [Running].
+// followed waits until a sanitize has ended, or ctx ends. Then the error is [Running].
 func (d drive) followed(ctx context.Context) (string, error) {
 	began := time.Now()
 	for {
@@ -307,10 +308,10 @@ func (d drive) followed(ctx context.Context) (string, error) {
 	}
 }
 
-// percent returns how much of a sanitize that runs is done.
+// percent returns the progress of a running sanitize.
 func (s sanitizeState) percent() int { return int(s.progress) * 100 / 65536 }
 
-// pollEvery returns how long to wait between looks. They are frequent at first, for some sanitizes are over within a second.
+// pollEvery returns the wait between two checks. The first waits are short, because some sanitizes end within a second.
 func pollEvery(since time.Duration) time.Duration {
 	return min(max(since/10, 50*time.Millisecond), 5*time.Second)
 }

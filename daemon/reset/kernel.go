@@ -2,7 +2,7 @@
 
 package reset
 
-// The one seam to the kernel. Nothing else in this package opens a node, makes an ioctl or writes to sysfs.
+// This file has all calls to the kernel. No other file of this package opens a node, calls an ioctl or writes to sysfs.
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// kernel is what the kernel is asked for. Tests put something else in its place.
+// kernel has the calls to the kernel. Tests replace them.
 type kernel struct {
 	open  func(path string, flags int) (fd int, err error)
 	close func(fd int) error
@@ -26,25 +26,25 @@ type kernel struct {
 	flock func(fd, how int) error
 	fsync func(fd int) error
 	pread func(fd int, p []byte, offset int64) (n int, err error)
-	// ioctl passes the address of an argument, which the kernel may change, or 0 for nil.
+	// ioctl passes the address of an argument, or 0 for nil. The kernel may change the argument.
 	ioctl func(fd int, request uintptr, argument []byte) (result int, err error)
-	// pass passes an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. Data goes either way. The status is the
-	// controller's, 0 for success.
+	// pass sends an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. The kernel reads or writes data,
+	// depending on the command. The status is the controller's, and 0 for success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
 	write func(path, value string) error // an attribute of sysfs
-	// openLock opens a lock file, whose directory no one else may enter.
+	// openLock opens a lock file in a directory that no other user can enter.
 	openLock func(file string) (fd int, err error)
-	// idle lets the calling thread read only when no one else wants to.
+	// idle puts the calling thread into the idle I/O class.
 	idle func()
 }
 
-// node is what an open node is.
+// node describes an open node.
 type node struct {
-	block  bool // or a character device
+	block  bool // a block device; otherwise a character device
 	number string
 }
 
-// theKernel is the real one.
+// theKernel returns the calls to the real kernel.
 func theKernel() kernel {
 	return kernel{
 		open:  openNode,
@@ -62,7 +62,7 @@ func theKernel() kernel {
 	}
 }
 
-// openNode follows no link.
+// openNode opens a node. It does not follow a link.
 func openNode(path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NOCTTY, 0)
@@ -92,7 +92,7 @@ func ioctl(fd int, request uintptr, argument []byte) (int, error) {
 	return int(result), nil
 }
 
-// pass makes such an ioctl, which returns an errno, or else the status of the command.
+// pass calls such an ioctl. The ioctl returns an errno, or the status of the command.
 func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error) {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
@@ -104,7 +104,7 @@ func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error)
 	return uint16(max(status, 0)), err
 }
 
-// writeAttribute does what "echo value > path" does, in one write, which is what sysfs takes.
+// writeAttribute does the same as "echo value > path". It uses one write, which sysfs requires.
 func writeAttribute(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -117,8 +117,8 @@ func writeAttribute(path, value string) error {
 	return nil
 }
 
-// idle asks for the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). It counts for the calling
-// thread. Where it is not allowed the reads are as urgent as any.
+// idle sets the idle class of the I/O scheduler for the calling thread (ioprio_set(2), include/uapi/linux/ioprio.h). If
+// the kernel denies this, the reads have normal priority.
 func idle() {
 	const (
 		whoProcess = 1 // IOPRIO_WHO_PROCESS, with 0 for the calling thread
@@ -128,20 +128,20 @@ func idle() {
 	unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle<<classShift)
 }
 
-// devices is where the kernel keeps all devices.
+// devices is the directory with all devices of the kernel.
 const devices = sysfs.Devices
 
-// host is the machine, with the seam to its kernel. Its methods take the names that the kernel uses ("/sys/devices/…",
-// "/dev/…", "/proc/…"), wherever the trees really are.
+// host is the node with the calls to its kernel. Its methods take the names that the kernel uses ("/sys/devices/…",
+// "/dev/…", "/proc/…"), even if the trees are elsewhere.
 type host struct {
 	sysfs.Tree
 	kernel
 	step step
 
-	run      string                        // where udevd keeps its state, in the directory udev
+	run      string                        // the directory whose subdirectory udev has the state of udevd
 	locks    string                        // the directory of the lock files
 	settings func() (config.Config, error) // reads the configuration
 	selects  func(Request) error           // refuses a device that no resource selects
-	// holders asks which processes have devices open.
+	// holders returns the processes that have devices open.
 	holders func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error)
 }

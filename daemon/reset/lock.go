@@ -2,9 +2,10 @@
 
 package reset
 
-// One request at a time acts on a device. The lock is a file in a directory that all instances of the program share. It is not
-// in sysfs. Since systemd 254 each instance has a sysfs of its own (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c),
-// where a lock holds no other instance back. Also any local process can lock a directory of sysfs.
+// Only one request at a time works on a device. The lock is a file in a directory that all instances of the program
+// share. It is not in sysfs for two reasons. Since systemd 254 each instance has its own sysfs, so a lock there does
+// not stop other instances (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). Also, any local process can lock a
+// directory of sysfs.
 
 import (
 	"context"
@@ -19,10 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onlyFor is how long the helper waits for the lock of another instance. An instance whose asker has gone ends within that.
+// onlyFor is how long the helper waits for the lock of another instance. An instance whose client has disconnected ends
+// within this time.
 const onlyFor = time.Second
 
-// only makes this the only instance that acts on a device, until unlock is called. The error is [Busy].
+// only waits until no other instance works on a device. Other instances wait until unlock is called. The error is
+// [Busy].
 func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err error) {
 	file := filepath.Join(h.locks, lockName(sysPath))
 	fd, err := h.openLock(file)
@@ -40,7 +43,7 @@ func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err err
 	return nil, errorf(Failed, "lock %s: %w", file, err)
 }
 
-// flocked locks an open file, LOCK_SH or LOCK_EX, and waits a while if another process has locked it.
+// flocked locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, it waits until limit.
 func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -52,13 +55,14 @@ func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) er
 	}
 }
 
-// lockName returns the name of a device's lock file. It is a hash of its path, which is longer than a name may be.
+// lockName returns the name of a device's lock file. This is a hash, because the path is longer than a file name may
+// be.
 func lockName(sysPath string) string {
 	sum := sha256.Sum256([]byte(sysPath))
 	return hex.EncodeToString(sum[:16])
 }
 
-// openLock opens a lock file, which is made if it is not there. Another user must not be able to lock it.
+// openLock opens or creates a lock file. Other users cannot lock the file.
 func openLock(file string) (fd int, err error) {
 	dir := filepath.Dir(file)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// reset brings a device to a known state by the method that is asked for, and returns what it did.
+// reset resets a device by the requested method, and returns a description of what it did.
 func (t *task) reset(ctx context.Context) (done string, err error) {
 	if done, err = t.resetter()(ctx); err != nil {
 		return "", err
@@ -42,8 +42,8 @@ func (t *task) resetter() func(context.Context) (string, error) {
 	return nil
 }
 
-// holdReset holds the disks that a reset hits, and checks again that the request's own is the same. Each of the others must be
-// one that the request lists.
+// holdReset holds the disks that a reset affects, and checks again that the disk of the request is the same. The
+// request must list each other disk.
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
@@ -67,9 +67,9 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	return held, nil
 }
 
-// resetControllers resets the controllers that reach a namespace, one after the other. Everything behind them waits and loses
-// nothing, as I/O is done again. It takes 50 ms in an emulator. The kernel waits up to twice CAP.TO (at most 127.5 s) and a
-// quirk's 2.3 s for a controller (nvme_reset_work), which nothing can interrupt.
+// resetControllers resets the controllers of a namespace, one after the other. All I/O of these controllers waits and
+// is repeated, so no data is lost. A reset takes 50 ms in an emulator. For a controller, the kernel waits up to twice
+// CAP.TO (at most 127.5 s) and 2.3 s for a quirk (nvme_reset_work). This wait cannot be interrupted.
 func (t *task) resetControllers(context.Context) (string, error) {
 	controllers, err := t.localNVMe(t.SysPath)
 	if err != nil {
@@ -95,7 +95,7 @@ func (t *task) resetControllers(context.Context) (string, error) {
 	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", namesOf(controllers), len(held)), nil
 }
 
-// namesOf returns the names of devices, for people.
+// namesOf returns the names of devices for a message.
 func namesOf(sysPaths []string) string {
 	var names []string
 	for _, p := range sysPaths {
@@ -104,14 +104,14 @@ func namesOf(sysPaths []string) string {
 	return strings.Join(names, ", ")
 }
 
-// resetController resets one controller by its own node.
+// resetController resets one controller through its own node.
 func (t *task) resetController(sysPath string) error {
 	fd, err := t.opened(sysPath, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer t.close(fd)
-	if err := t.identified(); err != nil { // another may have its name and number by now
+	if err := t.identified(); err != nil { // another controller may have its name and number by now
 		return err
 	}
 	name := path.Base(sysPath)
@@ -133,9 +133,9 @@ func (t *task) resetController(sysPath string) error {
 // dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h), which takes no argument and wants 0.
 const dflPortReset = 0xb640
 
-// resetPort resets the accelerator behind a port. It takes a millisecond, or is a time-out (RST_POLL_TIMEOUT). It touches
-// neither the memory beside it nor the bitstream. By an exclusive open the kernel says that no process has the port
-// (dfl_feature_dev_use_begin). The last close resets it once more.
+// resetPort resets the accelerator behind a port. This takes a millisecond, or the driver reports a time-out
+// (RST_POLL_TIMEOUT). The memory next to it and the bitstream do not change. An exclusive open proves that no other
+// process has the port open (dfl_feature_dev_use_begin). The last close resets the accelerator once more.
 func (t *task) resetPort(context.Context) (string, error) {
 	name := path.Base(t.SysPath)
 	if t.Link(t.SysPath, "driver") != "dfl-port" {
@@ -156,8 +156,8 @@ func (t *task) resetPort(context.Context) (string, error) {
 	return "reset port " + name, nil
 }
 
-// back waits until a device that was reset or erased is there again, is the same, and works. A device whose attributes do not
-// show its state counts as working. A disk that appears again has another diskseq.
+// back waits until a device that was reset or erased is present again. It checks that the device is the same and works.
+// If its attributes do not show its state, it counts as working. The diskseq of a disk may have changed.
 func (t *task) back(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.is("waiting for %s to come back", name)
@@ -172,7 +172,7 @@ func (t *task) back(ctx context.Context) error {
 	}
 }
 
-// works returns nil if the device is there and works, or what is the matter.
+// works returns nil if the device is present and works, or the reason why not.
 func (t *task) works() error {
 	if err := t.find(anyAppearance); err != nil {
 		return err

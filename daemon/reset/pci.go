@@ -2,7 +2,8 @@
 
 package reset
 
-// The attributes reset and reset_method of a PCI function (Documentation/ABI/testing/sysfs-bus-pci, drivers/pci/pci.c).
+// This file uses the attributes reset and reset_method of a PCI function (Documentation/ABI/testing/sysfs-bus-pci,
+// drivers/pci/pci.c).
 
 import (
 	"cmp"
@@ -17,13 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the attribute class without its last two bytes.
+// baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the highest byte of the attribute class.
 const baseBridge = 0x06
 
-// survivors are the drivers that save what they need before a reset and go on after it. They have reset_prepare and reset_done
-// in their pci_error_handlers, in Linux 6.12. No GPU driver but those of Gaudi and of Intel's and Qualcomm's accelerators is
-// one, and no RDMA driver. Left out are drivers of network and storage adapters, which other hosts see go, and cxl_pci, which
-// has reset_done only to warn that memory of the system may be lost.
+// survivors returns the drivers that continue to work after a reset, because they save their state before it. Their
+// pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Of the GPU and accelerator drivers, only those of
+// Gaudi and of Intel's and Qualcomm's accelerators qualify. No RDMA driver does. The list omits network and storage
+// adapters, because other hosts see them disappear. It omits cxl_pci, whose reset_done only warns that memory of the
+// system may be lost.
 func survivors() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.
@@ -42,7 +44,7 @@ func (f function) vfio() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
 
-// may returns why the function must not be reset, by what sysfs tells of it.
+// may returns why the function must not be reset, according to sysfs.
 func (f function) may() error {
 	driver := f.Link(f.path, "driver")
 	if driver != "" && !f.vfio() && !slices.Contains(survivors(), driver) {
@@ -60,7 +62,7 @@ func (f function) may() error {
 	return nil
 }
 
-// methods returns the list in the attribute reset_method. The choice, if there is one, has to be among it.
+// methods returns the content of the attribute reset_method. A choice must be in that list.
 func (f function) methods(choice string) (listed string, err error) {
 	if !f.Present(f.path + "/reset") {
 		return "", errorf(Unsupported, "%s has no way to reset it", f.name())
@@ -75,7 +77,7 @@ func (f function) methods(choice string) (listed string, err error) {
 	return listed, nil
 }
 
-// reset makes the reset. A method that is chosen out of those that are listed is so for this one time.
+// reset resets the function. It restores the list of methods after a reset by a chosen method.
 func (f function) reset(choice, listed string) (done string, err error) {
 	if choice != "" {
 		attribute := f.Path(f.path + "/reset_method")
@@ -101,8 +103,9 @@ func (f function) reset(choice, listed string) (done string, err error) {
 	}
 }
 
-// scope returns the functions that a reset by any of some methods can hit. flr, af_flr and pm hit the function alone. The
-// others, and unknown ones, hit all that is behind the same bridge. On a root bus, which cannot be reset, that is the slot.
+// scope returns the functions that a reset by any of these methods can affect. flr, af_flr and pm affect only the
+// function itself. All other methods affect every function behind the same bridge. On a root bus, which cannot be
+// reset, they affect the functions of the same slot.
 func (f function) scope(methods string) (hit []function) {
 	alone := methods != ""
 	for m := range strings.FieldsSeq(methods) {
@@ -122,9 +125,9 @@ func (f function) scope(methods string) (hit []function) {
 	return hit
 }
 
-// hasNetwork reports whether the function has a network interface. The directory net is there in each sysfs. Its entries are
-// only in that of its network namespace (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). It may be
-// that of a device below, such as one of virtio or of the auxiliary bus.
+// hasNetwork reports whether the function has a network interface. The directory net exists in each sysfs. Its entries
+// exist only in the sysfs of their network namespace (net_ns_type_operations, class_dir_create_and_add in
+// drivers/base/core.c). The directory may belong to a child device, such as one of virtio or of the auxiliary bus.
 func (f function) hasNetwork() (found bool) {
 	root := f.Path(f.path)
 	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -135,14 +138,14 @@ func (f function) hasNetwork() (found bool) {
 			found = true
 			return fs.SkipAll
 		case name != root && f.Link(f.path+strings.TrimPrefix(name, root), "subsystem") == "pci":
-			return fs.SkipDir // another function
+			return fs.SkipDir // it belongs to another function
 		}
 		return nil
 	})
 	return found
 }
 
-// disks returns the sysfs paths of the disks that the function carries.
+// disks returns the sysfs paths of the disks of the function.
 func (f function) disks() (disks []string, err error) {
 	for _, name := range f.Names("/sys/block") {
 		d := f.Resolve("/sys/block/" + name)
@@ -158,9 +161,10 @@ func (f function) disks() (disks []string, err error) {
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
 }
 
-// resetFunctions resets the PCI functions of the device, each by one method of those that its reset_method lists, or the first
-// that works. "flr" takes 100 ms and hits the function alone. "pm" takes 10 ms. "bus" takes the link down for 1 s
-// (pci_reset_secondary_bus, pci_bridge_wait_for_secondary_bus), and is possible only where nothing else is on the bus.
+// resetFunctions resets the PCI functions of the device. It uses the chosen method, or the first method in reset_method
+// that works. "flr" takes 100 ms and affects only the function itself. "pm" takes 10 ms. "bus" takes the link down for
+// 1 s (pci_reset_secondary_bus, pci_bridge_wait_for_secondary_bus). It is possible only if no other device is on the
+// bus.
 func (t *task) resetFunctions(ctx context.Context, choice string) (string, error) {
 	functions, err := t.functions()
 	if err != nil {
@@ -200,7 +204,7 @@ func (t *task) resetFunction(ctx context.Context, f function, choice string) (st
 	return f.reset(choice, listed)
 }
 
-// functions returns the PCI functions of the device, which is one but for a VFIO group.
+// functions returns the PCI functions of the device. Only a VFIO group can have several.
 func (t *task) functions() ([]function, error) {
 	at := t.SysPath
 	switch {
@@ -226,16 +230,16 @@ func (t *task) functions() ([]function, error) {
 	return []function{f}, nil
 }
 
-// freeFunction makes sure that a reset by any of some methods disturbs no user of the function, and that no use begins until
-// letGo is called. Its
-// driver survives, or there is none. It has no network interface. Its disks are not used. Where user space has it, no process
-// has opened it. metalplug-holders finds processes that have just opened a node of it.
+// freeFunction checks that a reset by any of these methods disturbs no user of the function. It prevents new use until
+// letGo is called. The function must have no driver, or one that survives a reset. It must have no network interface,
+// and its disks must be unused. If it has a VFIO driver, no process may have opened it. metalplug-holders finds
+// processes that have merely opened a node of it.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.may(); err != nil {
 		return nil, err
 	}
 	scope := f.scope(methods)
-	if t.Method == "vfio" { // as VFIO_DEVICE_RESET, which refuses a reset that hits others (pci_reset_function)
+	if t.Method == "vfio" { // like VFIO_DEVICE_RESET, which refuses a reset that affects other functions (pci_reset_function)
 		scope = []function{f}
 	}
 	var hit []string

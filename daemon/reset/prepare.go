@@ -2,8 +2,8 @@
 
 package reset
 
-// The work that a start of a pod, a release and the operator ask for proves a device free, resets it, and erases it or proves
-// it blank.
+// This file does the work before a container starts, after a release and by order of the operator. It proves that a
+// device is free, and resets it. It then erases a disk, or proves that the disk is blank.
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare does what the request asks for. It proves, resets and erases, in this order.
+// prepare does the work of the request in this order: check, reset, erase.
 func (t *task) prepare(ctx context.Context) error {
 	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)
@@ -50,8 +50,8 @@ func (t *task) prepare(ctx context.Context) error {
 			return err
 		}
 		done = append(done, text)
-		// After the disk has appeared again, another medium with the same identity may be in its place, and no attribute tells
-		// the one from the other.
+		// After the disk has appeared again, another medium with the same identity may have replaced it. No attribute
+		// shows the difference.
 		if t.seq != 0 && t.Uint(t.SysPath, "diskseq") != t.seq {
 			t.answer.Appearance = ""
 		}
@@ -78,7 +78,7 @@ func (t *task) prepare(ctx context.Context) error {
 	return nil
 }
 
-// appearanceOf returns a diskseq as answers have it.
+// appearanceOf returns a diskseq in the form of an answer.
 func appearanceOf(seq uint64) string {
 	if seq == 0 {
 		return ""
@@ -86,9 +86,9 @@ func appearanceOf(seq uint64) string {
 	return strconv.FormatUint(seq, 10)
 }
 
-// examine proves that a disk is free and may be touched, and returns the fingerprint of what is on it. The fingerprint is
-// empty if the disk was not or could not be read. A look leaves no trace. The disk is open to read only, for udev inspects a
-// disk again when a descriptor for writing is closed. It notes which disk it was.
+// examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or
+// "" if the disk was not or could not be read. It records the diskseq. It opens the disk only for reading, because udev
+// inspects a disk again when a descriptor for writing is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {
@@ -121,10 +121,10 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	return t.allowed(c, s)
 }
 
-// withheld reports whether a sanitize keeps the disk from being read that is to be sanitized.
+// withheld reports whether a disk that must be sanitized cannot be read because of an earlier sanitize.
 func (c *claim) withheld(scrub string) bool { return scrub == "sanitize" && drive{c}.unreadable() }
 
-// allowed refuses a disk that is not blank where it must be, and to erase data that no pod left there.
+// allowed refuses a disk that must be blank and is not. It also refuses to erase data that no pod wrote.
 func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signs()
 	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {
@@ -153,8 +153,8 @@ func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	return "", errorf(Foreign, "%s holds %s", c.Name(), holds)
 }
 
-// byHand is how an operator erases a disk.
+// byHand is the command with which an operator erases a disk.
 const byHand = "metalplugctl reset ID --scrub zero"
 
-// knownPartitions is the content of a blank disk of which the kernel still has partitions.
+// knownPartitions is the content of a blank disk with partitions that the kernel has not dropped yet.
 const knownPartitions = "partitions that the kernel still knows of"

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe reads a disk, and changes nothing. It does not hold the disk for that. The mkfs in "mkfs DISK && mount DISK" of an
-// operator makes us look, and the mount must not fail because of it.
+// probe reads a disk and changes nothing. It does not hold the disk while it reads. If an operator runs "mkfs DISK &&
+// mount DISK", the mkfs leads to a probe, and the mount must not fail because of it.
 func (t *task) probe(ctx context.Context) error {
 	t.step.is("reading what %s says of itself", path.Base(t.SysPath))
 	c, err := t.look(t.SysPath, unix.O_RDONLY)
@@ -20,7 +20,7 @@ func (t *task) probe(ctx context.Context) error {
 		return err
 	}
 	defer c.release()
-	if t.IsNVMe(c.sysPath) { // it may be in use
+	if t.IsNVMe(c.sysPath) { // the disk may be in use
 		d := drive{c}
 		t.answer.Smart = d.smart()
 		if s, err := d.sanitizing(); err == nil && s.status == sanitizeRunning {
@@ -41,8 +41,8 @@ func (t *task) probe(ctx context.Context) error {
 	return err
 }
 
-// contentOf reads an open disk. A disk that would be offered, blank or with any content, is held for a moment to find out
-// whether another process holds it. A process that did so for a moment may have written to it.
+// contentOf reads an open disk. If the disk could be offered, contentOf holds it for a moment to find out whether
+// another process holds it. If another process held it for a moment, that process may have written to it.
 func (t *task) contentOf(ctx context.Context, c *claim) error {
 	waiting, cancel := context.WithTimeout(ctx, claimedFor)
 	defer cancel()
@@ -56,14 +56,14 @@ func (t *task) contentOf(ctx context.Context, c *claim) error {
 		case errors.Is(err, errClaimed) && pause(waiting, 20*time.Millisecond):
 			claimed = true
 		case err == nil && claimed:
-			claimed = false // and now read what was written
+			claimed = false // the process may have written, so read the disk again
 		default:
 			return err
 		}
 	}
 }
 
-// contentIn describes the content of an open disk as it was read, and its partitions.
+// contentIn describes the content of an open disk and its partitions.
 func (t *task) contentIn(ctx context.Context, c *claim) error {
 	if err := t.identified(); err != nil {
 		return err

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reset reads a disk, resets a device and erases it. It has the daemon's end ([Client]) and the end of the program
-// metalplug-reset ([Serve]). The program lives for one request and is the only one that opens the nodes of devices.
+// Package reset reads, resets and erases devices. It has the client for the daemon ([Client]) and the server for the
+// program metalplug-reset ([Serve]). The program handles one request and ends. No other program of metalplug opens
+// device nodes.
 //
-// metalplug-reset believes nothing about a device. It finds the device below /sys/devices. It reads /etc/metalplug and refuses
-// a device or a method that no resource selects. It checks by the kernel's attributes which device it is, and that no one uses
-// it. It opens the device exclusively where the kernel can do that, and checks again while it holds the device. Then it acts,
-// verifies, and reports what it has done. It refuses where it is not certain.
+// metalplug-reset trusts no field of the request. It finds the device below /sys/devices. It reads /etc/metalplug and
+// refuses a device or a method that no resource selects. It checks the kernel's attributes to identify the device and
+// to find its users. If the kernel supports that, it opens the device exclusively and checks again while it holds the
+// device. Then it does the work, verifies the result, and reports it. If it is not certain, it refuses.
 package reset
 
 import (
@@ -16,115 +17,119 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Do is what a request is for.
+// Do is the kind of a request.
 type Do string
 
 // Kinds of requests. The first four only read.
 const (
-	Look    Do = "look"    // who uses the device, and how it is; neither reads nor claims a disk, as a pod has it
-	Probe   Do = "probe"   // the same, and what is on the disk
-	Offer   Do = "offer"   // as probe, and who has a claim on the disk, which would be offered with any content; nothing else shows an imported ZFS pool
+	Look    Do = "look"    // returns the users of the device and its state; it neither reads nor claims a disk, because a pod has the disk
+	Probe   Do = "probe"   // the same as look, and the content of the disk
+	Offer   Do = "offer"   // the same as probe, and claims on a disk that could be offered; only a claim shows an imported ZFS pool
 	Survey  Do = "survey"  // reads a disk from Request.From to its end
-	Prepare Do = "prepare" // proves a device free, resets it, and erases it or proves it blank
+	Prepare Do = "prepare" // proves that a device is free, resets it, and erases it or proves that it is blank
 )
 
-// Blank in the place of a fingerprint is that of a disk that is blank in the quick check.
+// Blank replaces the fingerprint of a disk that is blank in the quick check.
 const Blank = "blank"
 
-// Request is what to do to one device. The zero value of an optional field is left out of the message.
+// Request describes work on one device. The message omits optional fields with the zero value.
 type Request struct {
 	Do      Do     `json:"do"`
-	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link anywhere in it
+	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link in any part
 	Class   string `json:"class"`   // "nvme", "fpga", "gpu", "infiniband" or "node"
 
-	// Identity are attributes of sysfs that must read so, surrounding blanks aside. To prepare takes at least one.
+	// Identity are attributes of sysfs and the values that they must have. Surrounding blanks are ignored. A prepare
+	// needs at least one attribute.
 	Identity []device.Attribute `json:"identity,omitempty"`
 
-	// Resource is the resource whose rules apply to a prepare. The helper reads /etc/metalplug and refuses a device that
-	// this resource does not select, and a method or scrub that it does not name.
+	// Resource is the resource whose rules apply to a prepare. The helper reads /etc/metalplug. It refuses a device
+	// that this resource does not select, and a method or scrub that the resource does not name.
 	Resource string `json:"resource,omitempty"`
 
-	// Method is how a prepare resets the device first, as "nvme-controller", "dfl-port", "vfio", "pci" or, to choose one of
-	// the attribute reset_method, "pci:flr". With "" it does not.
+	// Method is the method with which a prepare resets the device first. Examples are "nvme-controller", "dfl-port",
+	// "vfio" and "pci". "pci:flr" chooses one method of the attribute reset_method. With "" there is no reset.
 	Method string `json:"method,omitempty"`
 
-	// Scrub is how a prepare erases the disk after that, as "discard", "secure-discard", "zero", "format", "crypto-erase" or
-	// "sanitize". With "" it does not. A scrub needs Tenant or ByHand.
+	// Scrub is the method with which a prepare then erases the disk, such as "discard", "secure-discard", "zero",
+	// "format", "crypto-erase" or "sanitize". With "" there is no erasure. A scrub requires Tenant or ByHand.
 	Scrub string `json:"scrub,omitempty"`
 
-	// Tenant reports whether a pod of this node left what is on the disk, as the daemon's state has it.
+	// Tenant reports whether a pod of this node wrote the content of the disk, according to the state of metalplugd.
 	Tenant bool `json:"tenant,omitempty"`
 
-	// ByHand reports whether the operator asked for it. Then neither data that no pod left nor the signatures of volume
-	// managers, RAID, LUKS, ZFS and Ceph refuse an erasure.
+	// ByHand reports whether the operator ordered the work. Then the helper also erases data that no pod wrote, and
+	// signatures of volume managers, RAID, LUKS, ZFS and Ceph.
 	ByHand bool `json:"byHand,omitempty"`
 
-	// Fingerprint is that of what the tenant left or the operator adopted, from the answer to a probe, or [Blank]. A prepare
-	// refuses other data as [Foreign], with the Content. A probe reads the same places again, so that its answer can be
-	// compared. It is "" if it is not known.
+	// Fingerprint identifies the content that the tenant left or the operator adopted. It comes from the answer to a
+	// probe, or is [Blank]. A prepare refuses other content with the result [Foreign] and the Content. A probe reads
+	// the same places again, so that the fingerprints can be compared. It is "" if unknown.
 	Fingerprint string `json:"fingerprint,omitempty"`
 
-	// Written is the number of sectors that had been written to the disk ([sysfs.Written]) when its last pod had gone or the
-	// operator allowed to erase it. A prepare that erases refuses a disk with more as [Foreign]. It is nil if the number is not known.
+	// Written is the number of sectors that had been written to the disk ([sysfs.Written]) when its last pod ended or
+	// the operator allowed the erasure. A prepare that erases refuses a disk with more written sectors with the result
+	// [Foreign]. It is nil if unknown.
 	Written *uint64 `json:"written,omitempty"`
 
-	// From is the byte at which a survey goes on.
+	// From is the byte offset at which a survey continues.
 	From int64 `json:"from,omitempty"`
 
-	// Together are the sysfs paths of the further disks that will be hit too and that no pod holds. Each is checked like
-	// the device itself. A disk that would be hit and is not listed refuses the request.
+	// Together has the sysfs paths of the other disks that the work affects. No pod holds them. The helper checks each
+	// of them like the device itself. It refuses the request if an affected disk is not listed.
 	Together []string `json:"together,omitempty"`
 
-	// Pods are the UIDs of the pods that have had the disk. Processes of theirs that cannot be read may have it open.
+	// Pods has the UIDs of the pods that have had the disk. A process of these pods that cannot be read may have the
+	// disk open.
 	Pods []string `json:"pods,omitempty"`
 
-	// TimeoutMS is how long it may take, in milliseconds, at most 48 h. Waits end there. A step that the kernel does not let
-	// go of goes on. The answer then comes 2 s later and names the step.
+	// TimeoutMS is the time limit in milliseconds, at most 48 h. All waits end then. A call that the kernel does not
+	// end continues. Then the answer comes 2 s later and names that step.
 	TimeoutMS int64 `json:"timeoutMs"`
 }
 
-// Timeout returns how long the request may take.
+// Timeout returns the time limit of the request.
 func (r Request) Timeout() time.Duration { return time.Duration(r.TimeoutMS) * time.Millisecond }
 
-// Result is how a request ended. All but [OK] are errors. See [Answer.Err].
+// Result is how a request ended. All results except [OK] are errors, see [Answer.Err].
 type Result string
 
 // Results.
 const (
-	OK          Result = "ok"          // done and verified, or not in use after a probe or a survey
-	Refused     Result = "refused"     // the request does not fit the device, or the device must be left alone
-	Foreign     Result = "foreign"     // the disk holds other data than it may, and nothing was done
-	Busy        Result = "busy"        // another process or the kernel uses it
-	Gone        Result = "gone"        // it is not there, or did not come back
-	Unsupported Result = "unsupported" // the device or the kernel cannot do that
-	Failed      Result = "failed"      // it was tried, and the state of the device is not known
-	Late        Result = "late"        // a probe or a survey has no answer yet, which says nothing of the device
-	Running     Result = "running"     // it goes on in the device, and the next request of the kind follows it
-	Malformed   Result = "malformed"   // the request is not valid, and nothing was looked at
+	OK          Result = "ok"          // done and verified; for a probe or a survey, the disk is not in use
+	Refused     Result = "refused"     // the request does not fit the device, or the device must not be changed
+	Foreign     Result = "foreign"     // the disk has other data than the request allows, and was not changed
+	Busy        Result = "busy"        // another process or the kernel uses the device
+	Gone        Result = "gone"        // the device is absent, or did not come back
+	Unsupported Result = "unsupported" // the device or the kernel does not support the method
+	Failed      Result = "failed"      // the work failed, and the state of the device is unknown
+	Late        Result = "late"        // a probe or a survey has no result yet, which does not mean a fault of the device
+	Running     Result = "running"     // the work continues in the device; the next request of this kind waits for it
+	Malformed   Result = "malformed"   // the request is invalid, and the device was not examined
 )
 
-// Error returns the result itself, so that errors.Is(err, reset.Busy) holds for the error of [Answer.Err].
+// Error returns the result itself. So errors.Is(err, reset.Busy) is true for an error of [Answer.Err].
 func (r Result) Error() string { return string(r) }
 
 // Answer is the outcome of a request.
 type Answer struct {
 	Result      Result       `json:"result"`
-	Detail      string       `json:"detail,omitempty"`      // one line for people, with what, where and what to do next
+	Detail      string       `json:"detail,omitempty"`      // one line for the operator, with the action, the device and a remedy
 	Content     string       `json:"content,omitempty"`     // on the disk, as "ext4" or "gpt, unknown data at byte 4096", or ""
-	Fingerprint string       `json:"fingerprint,omitempty"` // of all that was read of a disk, or "" for a blank one
-	Claimed     bool         `json:"claimed,omitempty"`     // the one sign of use in a probe is that the kernel refuses an exclusive open
+	Fingerprint string       `json:"fingerprint,omitempty"` // of the data that was read, or "" for a blank disk
+	Claimed     bool         `json:"claimed,omitempty"`     // for a probe, the kernel refuses an exclusive open, and no other sign of use was found
 	Smart       device.Smart `json:"smart,omitzero"`        // of a probe of an NVMe namespace
-	Done        string       `json:"done,omitempty"`        // by a prepare, and how it was verified
+	Done        string       `json:"done,omitempty"`        // for a prepare, the work and how it was verified
 	Size        int64        `json:"size,omitempty"`        // of a disk, in bytes
-	Read        int64        `json:"read,omitempty"`        // by a survey, which found all before this byte blank; Size after the whole disk
+	Read        int64        `json:"read,omitempty"`        // for a survey, the number of blank bytes before the first data; equal to Size if the whole disk is blank
 	Erased      bool         `json:"erased,omitempty"`      // a prepare erased the disk and verified that
 
-	// Appearance is the diskseq of the disk that was proven to be the same medium afterwards, by the kernel's number or by our
-	// exclusive hold. It is "" if that is not proven.
+	// Appearance is the diskseq of the disk after the work. The helper has proven that it is the same medium, by the
+	// diskseq or by its exclusive hold. It is "" if that is not proven.
 	Appearance string `json:"appearance,omitempty"`
 }
 
-// Err returns nil if all went well, or an error that is the result (errors.Is) and has the detail.
+// Err returns nil if the request succeeded. Otherwise it returns an error that wraps the result and has the detail as
+// its text.
 func (a Answer) Err() error {
 	if a.Result == OK {
 		return nil
@@ -132,19 +137,19 @@ func (a Answer) Err() error {
 	return fmt.Errorf("%w: %s", a.Result, a.Detail)
 }
 
-// outcome is an error with the result that it makes.
+// outcome is an error with a result.
 type outcome struct {
 	Result
 	err error
 }
 
-// Error leaves out the result, which stands next to it.
+// Error returns the text without the result.
 func (o outcome) Error() string { return o.err.Error() }
 
-// Unwrap returns both, so that errors.As finds the outermost result.
+// Unwrap returns the result and the cause, so that errors.As finds the outermost result.
 func (o outcome) Unwrap() []error { return []error{o.Result, o.err} }
 
-// errorf makes an error of a result.
+// errorf returns an error with a result.
 func errorf(r Result, format string, args ...any) error {
 	return outcome{r, fmt.Errorf(format, args...)}
 }

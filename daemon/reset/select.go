@@ -2,8 +2,8 @@
 
 package reset
 
-// /etc/metalplug says which resource has a device, and by which method the device may be reset and erased. The daemon, which
-// may have been taken over, can only ask.
+// /etc/metalplug determines which resource has a device, and with which methods the device may be reset and erased. An
+// attacker may have taken over metalplugd, so the helper does not rely on its requests.
 
 import (
 	"fmt"
@@ -16,7 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// selected refuses a request for a device that its resource does not select, or by a way that this does not name.
+// selected refuses a device that the resource of the request does not select, and a method that the resource does not
+// name.
 func (h *host) selected(r Request) error {
 	settings, err := h.settings()
 	if err != nil {
@@ -42,7 +43,7 @@ func (h *host) selected(r Request) error {
 	return scrubNamed(settings, resource, sighting, r)
 }
 
-// matched returns how a device is seen that a resource selects.
+// matched returns the sighting of a device if the resource selects it.
 func matched(machine *device.Host, settings config.Config, resource config.Resource, seen *udev.Device, sysPath string) (device.Sighting, error) {
 	var reasons []string
 	for _, s := range device.Look(machine, settings.Rules(), seen) {
@@ -83,13 +84,13 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 		return errorf(Refused, "resource %s (%s) does not take %s as a disk", resource.Name, where, path.Base(r.SysPath))
 	case r.ByHand && (resource.AllowInUse || resource.Shares > 1):
 		return errorf(Refused, "resource %s (%s) gives out disks that others use: they are not erased", resource.Name, where)
-	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // which erases all that the subsystem holds
+	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // sanitize erases everything in the subsystem
 		return nil
 	}
 	return errorf(Refused, "resource %s (%s) has scrub %q, not %q", resource.Name, where, resource.Reset.Scrub, r.Scrub)
 }
 
-// whereOf returns where a key of a resource is written.
+// whereOf returns the file and line of a key of a resource.
 func whereOf(settings config.Config, resource, key string) string {
 	if where := settings.Where(resource, key); where != "" {
 		return where
@@ -97,7 +98,7 @@ func whereOf(settings config.Config, resource, key string) string {
 	return "built in"
 }
 
-// filesOf returns the files that were read.
+// filesOf returns the files of the configuration.
 func filesOf(settings config.Config) string {
 	if len(settings.Files) == 0 {
 		return fmt.Sprintf("%s is not there", config.DefaultFile)

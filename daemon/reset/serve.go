@@ -18,17 +18,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Serve answers the one request on standard input. It blocks for as long as the request allows and little more, even if the
-// device hangs. The configuration is that of a file.
+// Serve answers the one request on standard input. It blocks until the time limit of the request and little longer,
+// even if the device hangs. file is the configuration file.
 func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 
-// newHost returns this machine, with the configuration of a file.
+// newHost returns this node with the configuration in a file.
 func newHost(file string) *host {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), run: "/run", holders: askHolders}
 	h.settings = func() (config.Config, error) { return config.Load(file) }
 	h.selects = h.selected
-	// systemd says by RUNTIME_DIRECTORY= that it has made the directory (systemd.exec(5)). A child of the daemon has no such
-	// directory, and that of the configuration is where the daemon may write.
+	// If systemd has created the directory, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of
+	// metalplugd has no such directory. It uses the one in the configuration, where metalplugd may write.
 	if h.locks = os.Getenv("RUNTIME_DIRECTORY"); h.locks == "" {
 		c, err := h.settings()
 		if err != nil { // a probe needs no configuration
@@ -39,12 +39,12 @@ func newHost(file string) *host {
 	return h
 }
 
-// step is what is being done right now, in words that fit before "goes on".
+// step is the current step of the work, as a text that fits before "goes on".
 type step struct{ text atomic.Value }
 
 func (s *step) is(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
 
-// String returns the step. At first there is only a look.
+// String returns the current step. The first step is the inspection.
 func (s *step) String() string {
 	if text, ok := s.text.Load().(string); ok {
 		return text
@@ -52,9 +52,9 @@ func (s *step) String() string {
 	return "looking at the device"
 }
 
-// reply makes an answer of a request. asked ends when no one waits for the answer any more, which ends all that only reads. If a
-// call of the kernel does not return in time, the answer is [Late]. The step then cannot be interrupted. It keeps this process, with its
-// claims on the device, until it is over.
+// reply returns the answer to a request. asked ends when the client has disconnected, which stops all requests that
+// only read. If a call of the kernel does not return in time, the answer is [Late]. That call cannot be interrupted. It
+// keeps this process and its claims on the device until it returns.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
@@ -81,12 +81,13 @@ func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	return a.Encode()
 }
 
-// task is a request that is being carried out.
+// task is a request in progress.
 type task struct {
 	*host
 	Request
-	answer Answer // as far as it is known
-	// seq is the diskseq of the disk that the task first had open, or 0 if it is not known. Every later open must find the same.
+	answer Answer // the parts that are known so far
+	// seq is the diskseq of the disk that the task opened first, or 0 if unknown. All later opens must find the same
+	// value.
 	seq uint64
 }
 
@@ -106,7 +107,7 @@ func (t *task) attempt(ctx context.Context) Answer {
 	return *a
 }
 
-// resultOf returns the result that an error is of. One without a result is a failure.
+// resultOf returns the result in an error. An error without a result is a failure.
 func resultOf(err error) Result {
 	var r Result
 	switch {
@@ -120,7 +121,7 @@ func resultOf(err error) Result {
 	return Failed
 }
 
-// do serves the request, and notes in the answer what it finds.
+// do serves the request, and adds its results to the answer.
 func (t *task) do(ctx context.Context) error {
 	if err := t.find(); err != nil {
 		return err
@@ -132,14 +133,14 @@ func (t *task) do(ctx context.Context) error {
 	case disk || t.Do == Prepare:
 	case t.Do == Survey:
 		return errorf(Refused, "%s is not a disk: there is nothing to read", t.SysPath)
-	default: // to open its node might disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
+	default: // opening its node might disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
 		return nil
 	}
 	if t.Do == Look {
 		return t.probe(ctx)
 	}
 	unlock, err := t.only(ctx, t.SysPath)
-	if errors.Is(err, Busy) && t.Do != Prepare { // an earlier request which the kernel did not let go of is no sign of use
+	if errors.Is(err, Busy) && t.Do != Prepare { // an earlier request that hangs in the kernel is not a sign of use
 		return errorf(Late, "%w", err)
 	} else if err != nil {
 		return err
@@ -154,7 +155,7 @@ func (t *task) do(ctx context.Context) error {
 	return t.probe(ctx)
 }
 
-// pause waits. It returns false at once when the time is up.
+// pause waits. It returns false at once when ctx ends.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

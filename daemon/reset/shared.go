@@ -2,13 +2,13 @@
 
 package reset
 
-// Another host, or a virtual machine through a controller of its own, may use an NVMe namespace. Dual-port drives, virtual
-// functions and drives over a network have namespaces that several controllers reach. The kernel here knows only its own
+// Another host may use an NVMe namespace, or a virtual machine through its own controller. Several controllers reach
+// the namespaces of dual-port drives, virtual functions and drives behind a network. This kernel knows only its own
 // controllers, so the helper asks the drive.
 //
-// This follows NVM Express Base Specification 2.0, Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report. The block layer
-// shows reservations to user space by no ioctl of Linux 6.12 (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the same
-// command.
+// This follows NVM Express Base Specification 2.0, Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report. Linux 6.12
+// has no ioctl of the block layer that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the
+// same command.
 
 import (
 	"cmp"
@@ -21,8 +21,8 @@ import (
 	"strings"
 )
 
-// shared returns [Busy] if an NVMe drive reports that another host or a virtual machine has the disk of a claim, or if the
-// drive does not report it. It returns nil for a disk that is not NVMe.
+// shared returns [Busy] if the NVMe drive reports that another host or a virtual machine uses the disk, or if the drive
+// does not report its users. It returns nil for a disk that is not NVMe.
 func (c *claim) shared() error {
 	if !c.IsNVMe(c.sysPath) {
 		return nil
@@ -38,14 +38,15 @@ func (c *claim) shared() error {
 	return errorf(Busy, "whether another host uses %s cannot be told: %w", c.Name(), err)
 }
 
-// attachedElsewhere returns [Busy] if a controller that is not one of this kernel has the namespace attached.
+// attachedElsewhere returns [Busy] if the namespace is attached to a controller that this kernel does not have.
 func (d drive) attachedElsewhere(ns namespace) error {
 	if !ns.shared {
 		return nil
 	}
 	list, err := d.identify(cnsAttachedControllers, ns.nsid)
 	if unsupported(statusOf(err)) {
-		// A drive without Namespace Management need not know. Then all controllers that there are have to be here.
+		// A drive without Namespace Management may not know the answer. Then this kernel must have all controllers of
+		// the drive.
 		return d.allOurs()
 	} else if err != nil {
 		return err
@@ -58,8 +59,8 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	return err
 }
 
-// strangers returns the IDs in a Controller List that are not those of controllers here. The list has their number and
-// then their IDs, 16 bits each (Base Specification, Controller List).
+// strangers returns the IDs of a Controller List that no controller of this kernel has. The list has a count and then
+// the IDs, 16 bits each (Base Specification, Controller List).
 func (d drive) strangers(list []byte) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {
@@ -75,7 +76,7 @@ func (d drive) strangers(list []byte) (strange []string, err error) {
 	return strange, nil
 }
 
-// ownIDs returns the IDs by which a drive calls the controllers here.
+// ownIDs returns the IDs that the drive uses for the controllers of this kernel.
 func (d drive) ownIDs() (ids []string, err error) {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -91,16 +92,16 @@ func (d drive) ownIDs() (ids []string, err error) {
 	return ids, nil
 }
 
-// Reservation Report, an I/O command, and what it returns (NVM Express Base Specification 2.0, Reservation Status data
-// structure). The extended structure has host identifiers of 16 bytes in the place of 8.
+// Reservation Report is an I/O command. It returns the Reservation Status data structure (NVM Express Base
+// Specification 2.0). The extended structure has host identifiers of 16 bytes instead of 8.
 const (
 	opReservationReport = 0x0e
 	extendedStatus      = 1  // EDS, bit 0 of dword 11
-	plainEntry          = 24 // bytes of an entry, and of what is before the first
+	plainEntry          = 24 // bytes of an entry, and of the header before the first entry
 	extendedEntry       = 64
 )
 
-// reserved returns [Busy] if another host is registered with a namespace, or holds a reservation on it.
+// reserved returns [Busy] if another host is registered with a namespace or has a reservation on it.
 func (d drive) reserved(ns namespace) error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(reserves) {
@@ -109,7 +110,7 @@ func (d drive) reserved(ns namespace) error {
 	report, entry, err := d.reservations(ns.nsid)
 	switch code := statusOf(err); {
 	case code == statusSanitizeInProgress, code == statusSanitizeFailed:
-		return nil // no host reaches the data, and reservations were asked for before the sanitize began
+		return nil // no host can read the data, and the reservations were checked before the sanitize began
 	case unsupported(code) && !ns.reservable:
 		return nil
 	case err != nil:
@@ -125,7 +126,7 @@ func (d drive) reserved(ns namespace) error {
 	return nil
 }
 
-// reservations asks for the report in the format that fits the host identifier, as nvme_pr_resv_report does.
+// reservations requests the report in the format for the size of the host identifier, like nvme_pr_resv_report.
 func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	for _, eds := range []uint32{extendedStatus, 0} {
 		report = make([]byte, identifySize)
@@ -144,7 +145,8 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	return report, entry, err
 }
 
-// registrants returns those of a report that are not controllers here, in words. More than fit are strangers.
+// registrants describes the registrants of a report that are not controllers of this kernel. Registrants that do not
+// fit into the report count as others.
 func (d drive) registrants(report []byte, size int) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {

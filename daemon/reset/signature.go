@@ -2,26 +2,26 @@
 
 package reset
 
-// Where volume managers, RAID sets, encrypted volumes and clusters leave their mark on a disk. It may be one of several disks,
-// or one whose owner is not mounted. Only the operator may have it erased. Linux's own marks are named at the line by their
-// header. Other content is unknown data, which is erased only if a pod has left it. The property ID_FS_TYPE of udev names it
-// for people.
+// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with one of them
+// may be one of several disks, or may belong to a system that is not running. Only an operator can order its erasure.
+// Each line of a Linux signature names the header that defines it. Other content is unknown data, which is erased only
+// if a pod wrote it. For messages, ID_FS_TYPE of udev names the content.
 
 import (
 	"encoding/binary"
 	"slices"
 )
 
-// signature is bytes that may be at several places.
+// signature is a text that may be at several offsets of a disk.
 type signature struct {
 	name  string
 	magic string
-	align int64   // bytes to which the end is rounded down, with 0 for 1
-	at    []int64 // bytes, from the end if negative
+	align int64   // the end of the disk is rounded down to a multiple of this; 0 means 1
+	at    []int64 // offsets in bytes, counted from the end if negative
 }
 
-// places returns where on a disk of a size the signature may be. It counts from an end, and from where the first partition of
-// a disk usually begins, which a lost partition table leaves behind.
+// places returns the possible offsets of the signature on a disk of this size. It adds the usual start of the first
+// partition to each offset, because signatures remain there if the partition table is lost.
 func (s signature) places(size int64) (all []int64) {
 	for _, at := range s.at {
 		if at < 0 {
@@ -33,10 +33,10 @@ func (s signature) places(size int64) (all []int64) {
 	return all
 }
 
-// zapped is where a first partition usually begins. A lost partition table leaves the signatures there.
+// zapped is the usual start of a first partition. Signatures remain there if the partition table is lost.
 const zapped = 1 << 20
 
-// signatures returns all that are known.
+// signatures returns all known signatures.
 func signatures() []signature {
 	const (
 		md     = "\xfc\x4e\x2b\xa9" // include/uapi/linux/raid/md_p.h MD_SB_MAGIC
@@ -48,12 +48,12 @@ func signatures() []signature {
 		{"LVM1_member", "HM\x01\x00", 0, start},                     // LVM2 lib/format1/disk-rep.h
 		{"LVM1_member", "HM\x02\x00", 0, start},
 		{"crypto_LUKS", "LUKS\xba\xbe", 0, start}, // LUKS2 On-Disk Format Specification 1.1, 2.1, and the same in LUKS1
-		// Its second header, one place for each size of the first.
+		// The second header of LUKS2, one place for each size of the first header.
 		{"crypto_LUKS", "SKUL\xba\xbe", 0, []int64{0x4000, 0x8000, 0x10000, 0x20000, 0x40000, 0x80000, 0x100000, 0x200000, 0x400000}},
 		{"linux_raid_member", md, 0, []int64{0, 4096}},                                    // versions 1.1 and 1.2
 		{"linux_raid_member", md, 4096, []int64{-8192}},                                   // 1.0
 		{"linux_raid_member", md, 65536, []int64{-65536}},                                 // 0.90, MD_NEW_SIZE_SECTORS
-		{"linux_raid_member", "\xa9\x2b\x4e\xfc", 65536, []int64{-65536}},                 // the same, of another byte order
+		{"linux_raid_member", "\xa9\x2b\x4e\xfc", 65536, []int64{-65536}},                 // the same, in the other byte order
 		{"ddf_raid_member", "\xde\x11\xde\x11", 0, []int64{-512, -4096}},                  // SNIA DDF 2.0, 4.1, anchor header in the last block
 		{"isw_raid_member", "Intel Raid ISM Cfg Sig. ", 0, []int64{-1024, -8192}},         // mdadm super-intel.c MPB_SIGNATURE, second block from the end
 		{"lsi_mega_raid_member", "$XIDE$", 0, []int64{-512}},                              // dmraid lib/format/ataraid/lsi.h
@@ -74,7 +74,7 @@ func signatures() []signature {
 		{"vmfs_volume", "\x0d\xd0\x01\xc0", 0, []int64{0x100000}},          // vmfs-tools vmfs_volume.h VMFS_VOLINFO_MAGIC
 		{"vmfs", "\x5e\xf1\xab\x2f", 0, []int64{0x200000}},                 // vmfs-tools vmfs_fs.h VMFS_FSINFO_MAGIC
 		{"ldm", "PRIVHEAD", 0, []int64{3072}},                              // block/partitions/ldm.h, Windows dynamic disk with MBR
-		{"storage_spaces", "SPACEDB ", 0, []int64{4096}},                   // Windows Storage Spaces, as read off a disk
+		{"storage_spaces", "SPACEDB ", 0, []int64{4096}},                   // Windows Storage Spaces, as found on a disk
 	}
 	for _, version := range []string{"\x6a", "\x6b", "\x6c", "\x6d"} { // drivers/block/drbd/drbd_int.h DRBD_MD_MAGIC_07 to _09
 		all = append(all, signature{"drbd", "\x83\x74\x02" + version, 0, []int64{-4036}}) // 60 bytes into the last 4096
@@ -85,8 +85,8 @@ func signatures() []signature {
 // uberblock is UBERBLOCK_MAGIC (OpenZFS include/sys/uberblock_impl.h).
 const uberblock = 0x00bab10c
 
-// uberblocks returns the places where the four labels of a ZFS disk, each of 256 KiB, have their uberblocks. They begin 128
-// KiB into each, 1 KiB apart or more (OpenZFS include/sys/vdev_impl.h).
+// uberblocks returns the offsets of the uberblocks in the four labels of a ZFS disk. A label has 256 KiB. Its
+// uberblocks begin at 128 KiB and are at least 1 KiB apart (OpenZFS include/sys/vdev_impl.h).
 func uberblocks() (all []int64) {
 	const label = 256 << 10
 	for _, start := range [...]int64{0, label, -2 * label, -label} {
@@ -97,7 +97,7 @@ func uberblocks() (all []int64) {
 	return all
 }
 
-// signs returns the names of the signatures on the disk, each once.
+// signs returns the names of the signatures on the disk, without duplicates.
 func (s *surface) signs() (found []string) {
 	for _, sig := range signatures() {
 		has := func(at int64) bool { return s.has(at, sig.magic) }

@@ -15,15 +15,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Reading a disk from one end to the other.
+// This file reads a whole disk.
 
 const (
-	stretch = 4 << 20 // bytes of one read
-	abreast = 2       // reads at once
+	stretch = 4 << 20 // size of one read in bytes
+	abreast = 2       // number of reads at the same time
 )
 
-// sweep reads a disk of a size from a byte to its end and yields each stretch, in their order. It ends with the error of a read
-// or of ctx. The bytes of a stretch are valid until the next one.
+// sweep reads a disk from an offset to its end, and yields each stretch in order. It ends with the error of a read or
+// of ctx. The bytes of a stretch are valid until the next one.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
 	return func(yield func(chunk, error) bool) {
 		buffer := aligned(abreast * stretch)
@@ -45,7 +45,8 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 	}
 }
 
-// aligned returns memory for reads past the page cache. It begins at a page, which suits each drive (open(2), O_DIRECT).
+// aligned returns memory for reads that bypass the page cache. It starts at a page boundary, which is sufficient for
+// each drive (open(2), O_DIRECT).
 func aligned(n int) []byte {
 	const page = 4096
 	b := make([]byte, n+page)
@@ -53,7 +54,7 @@ func aligned(n int) []byte {
 	return b[skip:][:n:n]
 }
 
-// filled returns where the first and the last block begin that hold something, or cannot be read, or -1.
+// filled returns the offsets of the first and the last block that have data or cannot be read, or -1.
 func (c *chunk) filled(filler byte) (first, last int64) {
 	first, last = -1, -1
 	for at, b := range c.blocks() {
@@ -68,7 +69,8 @@ func (c *chunk) filled(filler byte) (first, last int64) {
 	return first, last
 }
 
-// readUntil reads a disk from its first byte until a part of it is enough, or to the end. purpose says to people why.
+// readUntil reads a disk from its start until enough returns true, or to the end. purpose is part of the message about
+// the current step.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
 	c.step.is("reading all of %s to know %s", c.Name(), purpose)
 	direct, err := c.look(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
@@ -92,10 +94,10 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 	return nil
 }
 
-// survey reads a disk from a byte to its end, in the idle I/O class and past the page cache. It ends at the first block that
-// holds something, when the time is up, and when the asker has gone. It holds no claim, so that another process may begin to
-// use the disk. Then it ends as [Busy]. It takes no samples, as a probe has done that, and on a slow disk they take all of the
-// time.
+// survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. It ends at the first
+// block with data, when the time limit has passed, or when the client has disconnected. It does not claim the disk, so
+// another process may start to use it. Then the result is [Busy]. It takes no samples, because a probe has done that
+// and samples take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
 	c, err := t.look(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
@@ -115,25 +117,25 @@ func (t *task) survey(ctx context.Context) error {
 		a.Read = c.size
 		return t.untaken(c)
 	}
-	// A process that has the disk open without a claim could write behind the place that is read.
+	// A process that has the disk open without a claim could write to places that were already read.
 	if err := t.unheld(ctx, c); err != nil {
 		return err
 	}
 	if err := t.readOn(ctx, c); err != nil {
 		return err
 	}
-	if sysfs.Written(&t.Tree, c.sysPath) != written { // a process may have come and gone while the disk was read
+	if sysfs.Written(&t.Tree, c.sysPath) != written { // a process may have opened and closed the disk during the read
 		a.Read, a.Content = 0, ""
 		return errorf(Busy, "a process wrote to %s while it was read", c.Name())
 	}
 	if a.Read < c.size {
 		return nil
 	}
-	return cmp.Or(t.unheld(ctx, c), c.shared()) // reading the disk has taken its time
+	return cmp.Or(t.unheld(ctx, c), c.shared()) // the answers before the read are too old
 }
 
-// unallocated reports whether the drive says that no block of the namespace is in use. With thin provisioning NUSE counts
-// those in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
+// unallocated reports whether no block of the namespace is in use according to the drive. With thin provisioning, NUSE
+// is the number of blocks in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
 func (c *claim) unallocated() bool {
 	if !c.IsNVMe(c.sysPath) {
 		return false
@@ -142,14 +144,14 @@ func (c *claim) unallocated() bool {
 	return err == nil && ns.thin && ns.used == 0
 }
 
-// watchEvery is how often a survey checks that no one has begun to use the disk.
+// watchEvery is how often a survey checks that no other process has started to use the disk.
 const watchEvery = time.Second
 
-// readOn reads the disk of a survey, and notes how far all of it is blank.
+// readOn reads the disk of a survey, and records how many bytes from the start are blank.
 func (t *task) readOn(ctx context.Context, c *claim) error {
 	t.step.is("reading all of %s", c.Name())
 	quietly := func(b []byte, at int64) error {
-		runtime.LockOSThread() // which is what the kernel counts as idle
+		runtime.LockOSThread() // the kernel sets the idle class for a thread
 		defer runtime.UnlockOSThread()
 		t.idle()
 		return c.read(b, at)
@@ -160,7 +162,7 @@ func (t *task) readOn(ctx context.Context, c *claim) error {
 	}
 	filler := (&surface{chunks: start}).filler()
 	a, looked := &t.answer, time.Now()
-	// It begins at a whole block, as an earlier survey may have ended at the end of a smaller disk.
+	// The read begins at a whole block, because an earlier survey may have ended at the end of a smaller disk.
 	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, quietly) {
 		if err != nil && ctx.Err() != nil {
 			break
@@ -187,9 +189,9 @@ func (t *task) readOn(ctx context.Context, c *claim) error {
 	return t.untaken(c)
 }
 
-// untaken checks that a disk which is read for long is the same, and that no one has begun to use it.
+// untaken checks during a long read that the disk is the same and that no other process has started to use it.
 func (t *task) untaken(c *claim) error {
-	now := *c // which is being read
+	now := *c // the disk that is being read
 	if err := now.inspect(t.SysPath); err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@
 
 package reset
 
-// Finding the device that a request is about, and making sure that it is that one.
+// This file finds the device of a request and checks its identity.
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find makes sure that the device which a request names is there, what it is and which one it is. ignored are attributes of
-// its identity that do not count. Which class but nvme it is of, the configuration says before anything is done to it.
+// find checks that the device of a request exists, and checks its kind and its identity. It skips the attributes in
+// ignored. The configuration determines the class of a device other than NVMe before the helper changes it.
 func (t *task) find(ignored ...string) error {
 	if err := t.resolved(t.SysPath); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (t *task) find(ignored ...string) error {
 	return t.identified(ignored...)
 }
 
-// resolved checks that a path is that of a device, without any link or way up in it.
+// resolved checks that a path belongs to a device and has neither a link nor ".." in it.
 func (h *host) resolved(sysPath string) error {
 	if !strings.HasPrefix(sysPath, devices) || path.Clean(sysPath) != sysPath {
 		return errorf(Refused, "%q is not the path of a device below %s", sysPath, devices)
@@ -51,7 +51,7 @@ func (h *host) resolved(sysPath string) error {
 
 func (h *host) isDisk(sysPath string) bool { return h.Link(sysPath, "subsystem") == "block" }
 
-// wholeDisk checks that a block device is a disk, not a partition and not one of the paths that make up a disk.
+// wholeDisk checks that a block device is a disk. Partitions and the single paths of a multipath disk are not.
 func (h *host) wholeDisk(sysPath string) error {
 	switch {
 	case h.Present(sysPath + "/partition"):
@@ -64,7 +64,7 @@ func (h *host) wholeDisk(sysPath string) error {
 	return nil
 }
 
-// identified checks that the attributes by which the request knows the device read just so, but for the ignored ones.
+// identified checks that all attributes in the request have the expected values. It skips the attributes in ignored.
 func (t *task) identified(ignored ...string) error {
 	for _, a := range t.Identity {
 		if !attributeName.MatchString(a.Name) {
@@ -91,14 +91,14 @@ func (t *task) identified(ignored ...string) error {
 	return nil
 }
 
-// anyAppearance, as an attribute that does not count, lets a disk have appeared again.
+// anyAppearance is the attribute to ignore if the disk may have appeared again.
 const anyAppearance = "diskseq"
 
-// attributeName is the name of an attribute of a device or of the one it is part of ("device/serial").
+// attributeName matches the name of an attribute of a device or of its parent ("device/serial").
 var attributeName = regexp.MustCompile(`^(device/){0,2}[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
 
-// opened opens the node of a device and makes sure that it is the node of that device. It compares the number, for a name in
-// /dev proves nothing. The error is [Busy] where the kernel says so.
+// opened opens the node of a device, and checks by the device number that it is the right node. A name in /dev proves
+// nothing. The error is [Busy] if the kernel reports that the device is busy.
 func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	number, err := h.Attr(sysPath, "dev")
 	if err != nil {
@@ -130,15 +130,15 @@ func (h *host) isNode(fd int, name, number string, block bool) error {
 	return nil
 }
 
-// errClaimed means that the kernel reports a claim on a disk, and not of whom.
+// errClaimed means that a user of the kernel claims the disk. The kernel does not report which one.
 var errClaimed = errors.New("cannot be opened exclusively: it is mounted, or part of something, or open")
 
-// openError makes an error of what open(2) says of a node.
+// openError returns the error for an errno that open(2) returned for a node.
 func openError(node string, err error) error {
 	switch err {
 	case unix.EBUSY:
 		return errorf(Busy, "%s %w", node, errClaimed)
-	case unix.EAGAIN: // nvme_dev_open, of a controller that is not live
+	case unix.EAGAIN: // nvme_dev_open returns this for a controller that is not live
 		return errorf(Busy, "%s is being reset", node)
 	case unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM:
 		return errorf(Gone, "open %s: %w", node, err)
@@ -146,9 +146,9 @@ func openError(node string, err error) error {
 	return errorf(Failed, "open %s: %w", node, err)
 }
 
-// NVMe namespaces that a request hits. See package sysfs for their topology.
+// This part finds the NVMe namespaces that a request affects. Package sysfs describes their topology.
 
-// controllersOf returns the sysfs paths of the controllers that reach a namespace.
+// controllersOf returns the sysfs paths of the controllers of a namespace.
 func (h *host) controllersOf(sysPath string) ([]string, error) {
 	if !h.IsNVMe(sysPath) {
 		return nil, errorf(Refused, "%s is no NVMe namespace", sysPath)
@@ -160,8 +160,8 @@ func (h *host) controllersOf(sysPath string) ([]string, error) {
 	return controllers, nil
 }
 
-// namespacesOf returns the disks behind controllers. A namespace without a disk, such as one of key-value pairs, is [Refused],
-// as its use cannot be told.
+// namespacesOf returns the disks of controllers. If a namespace has no disk, the error is [Refused], because its users
+// are unknown. A key-value namespace is an example.
 func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
 	for _, c := range controllers {
 		found, without := h.NVMeNamespaces(c)

@@ -2,8 +2,8 @@
 
 package reset
 
-// Users of a disk, as far as the kernel reports them. Package sysfs answers that for the daemon as well. Only this program
-// opens nodes, so only it asks a loop device for the number of its backing device.
+// This file finds the users of a disk that the kernel reports. metalplugd uses package sysfs for that too. Only
+// metalplug-reset opens nodes, so only it can ask a loop device for the number of its backing device.
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// diskAt looks at a disk.
+// diskAt returns what sysfs reports about a disk.
 func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	d = h.DiskAt(sysPath)
 	if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == "" }); ok {
@@ -32,28 +32,28 @@ func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	return d, nil
 }
 
-// unused returns nil if nothing shows that a disk is used, or who uses it, as [Busy].
+// unused returns nil if there is no sign that a disk is in use. Otherwise it returns the user as [Busy].
 func (h *host) unused(d sysfs.Disk) error {
 	if err := h.InUse(d); err != nil {
 		return errorf(Busy, "%w", err)
 	}
-	if !h.Present("/proc/1/mountinfo") { // what only this unit has mounted is not enough for an erasure
+	if !h.Present("/proc/1/mountinfo") { // the mounts of this unit alone are not enough for an erasure
 		return errorf(Busy, "whether %s is mounted cannot be told: /proc/1/mountinfo is missing", d.Name())
 	}
 	return h.looped(d)
 }
 
-// looped looks for loop devices on top. These claim nothing, so that an exclusive open does not notice them. The name of a
-// backing file may be that of a node anywhere, so the helper asks the loop device itself.
+// looped finds loop devices on top of a disk. A loop device claims nothing, so an exclusive open does not detect it.
+// The backing file may be any path of a node, so the helper asks the loop device for the device number.
 func (h *host) looped(d sysfs.Disk) error {
 	for _, name := range h.Names("/sys/block") {
 		if !h.Present("/sys/block/" + name + "/loop/backing_file") {
-			continue // no loop device, or not set up
+			continue // not a loop device, or not set up
 		}
 		number, err := h.below(name)
 		switch {
 		case errors.Is(err, unix.ENXIO), errors.Is(err, Gone), errors.Is(err, sysfs.ErrGone):
-			continue // it was taken down meanwhile
+			continue // the loop device was removed in the meantime
 		case err != nil:
 			return errorf(Busy, "what is below %s cannot be told: %w", name, err)
 		}
@@ -67,7 +67,7 @@ func (h *host) looped(d sysfs.Disk) error {
 // loopGetStatus64 is LOOP_GET_STATUS64 (include/uapi/linux/loop.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16.
 const loopGetStatus64 = 0x4c05
 
-// below returns the number of the device that backs a loop device, or 0:0 for a regular file.
+// below returns the device number behind a loop device, or 0:0 for a regular file.
 func (h *host) below(loop string) (number string, err error) {
 	fd, err := h.opened("/sys/block/"+loop, unix.O_RDONLY)
 	if err != nil {
@@ -82,25 +82,25 @@ func (h *host) below(loop string) (number string, err error) {
 	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), nil
 }
 
-// Processes that have a disk open. An exclusive open notices claims in the kernel. It does not notice a process that has just
-// opened the node, such as a virtual machine. The helper that sees all processes answers for those.
+// This part finds processes that have a disk open. An exclusive open detects claims in the kernel. It does not detect a
+// process that has merely opened the node, such as a virtual machine. The helper that sees all processes finds them.
 
-// passingFor is how long the helper waits for a process that has a disk open. Workers of udev close it in a moment.
+// passingFor is how long the helper waits for a process that has a disk open. Workers of udevd close it after a moment.
 const passingFor = 2 * time.Second
 
-// questionLimit bounds one question. The service manager of a busy machine may take seconds to start the helper that answers.
+// questionLimit limits one request to metalplug-holders. On a busy node systemd may take seconds to start it.
 const questionLimit = 10 * time.Second
 
-// askHolders asks the program metalplug-holders.
+// askHolders sends a request to the program metalplug-holders.
 func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (cgroup.Answer, error) {
 	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, numbers)
 }
 
-// unheld makes sure that no other process has a disk, a part of it or its controllers open. A process that cannot be looked
-// at may have.
+// unheld checks that no other process has a disk, its partitions or its controllers open. A process that cannot be read
+// counts as one that has.
 func (t *task) unheld(ctx context.Context, c *claim) error {
 	settings, err := t.settings()
-	if err != nil { // a survey needs no configuration, and an erasure has read it
+	if err != nil { // a survey needs no configuration, and an erasure has read it already
 		settings = config.Default()
 	}
 	nodes, err := t.NodesOf(c.sysPath)
@@ -109,7 +109,7 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 	}
 	names := make(map[cgroup.Number]string)
 	for _, node := range nodes {
-		if n, err := cgroup.ParseNumber(node.Block, node.Number); err == nil { // else it has no node
+		if n, err := cgroup.ParseNumber(node.Block, node.Number); err == nil { // otherwise it has no node
 			names[n] = node.Name()
 		}
 	}
@@ -125,8 +125,9 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 	}
 }
 
-// free returns which other process has one of the nodes open, or may have, as [Busy]. err is that of the question. Unread
-// processes of a pod count if it has had the disk, and of all pods if it is not known which of them have.
+// free returns as [Busy] which other process has, or may have, one of the nodes open. err is the error of the request.
+// A process of a pod that cannot be read counts if its pod has had the disk. If the pods of the disk are unknown, it
+// counts for each pod.
 func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {

@@ -11,47 +11,49 @@ import (
 	"slices"
 )
 
-// An erasure is verified by reading what was written before it. A drive may acknowledge Deallocate and keep the data (NVM
-// Command Set Specification 1.0, 3.2.3). The host cannot tell, so that places which were blank before prove nothing.
+// The helper verifies an erasure by reading the places that had data before. A drive may acknowledge Deallocate and
+// keep the data (NVM Command Set Specification 1.0, 3.2.3). The host cannot detect that, so places that were blank
+// before prove nothing.
 
-// promise is what a disk has to read as after an erasure.
+// promise is how a disk must read after an erasure.
 type promise int
 
 const (
 	mustBeZero promise = iota
-	// mustVanish is for a disk that must read as 00, or as ff. A discard is a hint that a disk may ignore, in parts even.
+	// mustVanish is for a disk that must read as 00 or as ff. A discard is a hint, which a disk may ignore for parts of
+	// the range.
 	mustVanish
-	// mustChange allows noise too. After its key has changed, a block reads as other data (NVMe Base Specification 2.0, 8.21).
+	// mustChange also allows noise. After the key has changed, a block reads as other data (NVMe Base Specification
+	// 2.0, 8.21).
 	mustChange
 )
 
-// enough is in how many parts of a disk data must be known to be, to prove by them that it was erased.
+// enough is the number of parts of a disk in which data must have been found to prove the erasure.
 const enough = 16
 
-// evidence is blocks of a disk that held something before an erasure, by their place, and how the blocks read that were read
-// back after it.
+// evidence has the blocks of a disk that had data before an erasure, and the result of reading them after it.
 type evidence struct {
 	must  promise
-	known bool // whether the disk could be read before, else nothing is known of any block
+	known bool // whether the disk could be read before; if not, all blocks are unknown
 	seed  maphash.Seed
-	at    map[int64]uint64 // hashes, 0 of a block that could not be read
+	at    map[int64]uint64 // hashes by offset; 0 for a block that could not be read
 
 	noise, other int
 	zeroes       int
-	unknown      int64 // where a block holds something of which nothing is known, or -1
+	unknown      int64 // offset of a block with data that was not read before, or -1
 	bad          error
 }
 
-// add notes a block, which is nil if it cannot be read.
+// add records a block. b is nil if the block cannot be read.
 func (e *evidence) add(at int64, b []byte) {
 	if e.at[at] = 0; b != nil {
 		e.at[at] = maphash.Bytes(e.seed, b)
 	}
 }
 
-// written finds places that hold something, or that cannot be read, in the quick check s and then, where that has found few,
-// by reading the disk. It holds no more than the ends of what it finds in each part. s is nil where a sanitize keeps the
-// disk from being read.
+// written finds places that have data or cannot be read. It uses the quick check s first, and reads the disk if s has
+// too few places. It records only the first and the last block of each stretch. s is nil if the disk cannot be read
+// because of a sanitize.
 func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
 	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
 	if s == nil {
@@ -86,9 +88,9 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 	return e, err
 }
 
-// verify reads the disk itself, not what is cached of it. It reads the places that held something, the ends and new random
-// places, which it returns. It reads all of the disk where nothing is known of what it held. A disk that does not keep the
-// promise is [Failed].
+// verify reads the disk itself and not the page cache. It reads the places that had data, the ends and new random
+// places, and returns them. If the earlier content is unknown, it reads the whole disk. If a block does not read as
+// promised, the error is [Failed].
 func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err
@@ -130,7 +132,7 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	return s, nil
 }
 
-// block judges a block that was read back.
+// block judges a block that was read after the erasure.
 func (e *evidence) block(at int64, b []byte) {
 	before, held := e.at[at]
 	switch {
@@ -154,11 +156,11 @@ func (e *evidence) block(at int64, b []byte) {
 	}
 }
 
-// keeps is what a drive does whose erasure cannot be verified.
+// keeps is the reason and the remedy for a drive that keeps discarded data.
 const keeps = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
-// verdict returns why the erasure is not verified. A new key makes noise of a block. A block of which nothing is known counts
-// as noise only where another one is proven to have changed. Blocks of ff among 00 may be data.
+// verdict returns why the erasure is not verified, or nil. A new key turns a block into noise. A block that was not
+// read before counts as noise only if another block has changed. Blocks of ff among blocks of 00 may be data.
 func (e *evidence) verdict() error {
 	if e.bad == nil && e.zeroes > 0 && e.other > 0 {
 		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.other, keeps)
@@ -169,7 +171,7 @@ func (e *evidence) verdict() error {
 	return e.bad
 }
 
-// inWords describes how a disk reads.
+// inWords describes how the blocks of a disk read.
 func (e *evidence) inWords() string {
 	had := fmt.Sprintf("%d blocks of %d bytes had held something", len(e.at), blockSize)
 	switch {

@@ -2,8 +2,9 @@
 
 package reset
 
-// Devices in the hands of user space through VFIO (Documentation/driver-api/vfio.rst, include/uapi/linux/vfio.h). The attribute
-// reset of a function does the same as VFIO_DEVICE_RESET (vfio_pci_ioctl_reset).
+// This file is about devices that a user-space driver uses through VFIO (Documentation/driver-api/vfio.rst,
+// include/uapi/linux/vfio.h). The attribute reset of a function does the same as VFIO_DEVICE_RESET
+// (vfio_pci_ioctl_reset).
 
 import (
 	"errors"
@@ -14,7 +15,7 @@ import (
 
 const vfioGroupClass = "/sys/devices/virtual/vfio/"
 
-// inGroup returns the PCI functions of a VFIO group that have a driver of VFIO.
+// inGroup returns the PCI functions of a VFIO group that have a VFIO driver.
 func (h *host) inGroup(group string) (functions []function, err error) {
 	all := "/sys/kernel/iommu_groups/" + path.Base(group) + "/devices/"
 	for _, name := range h.Names(all) {
@@ -28,7 +29,7 @@ func (h *host) inGroup(group string) (functions []function, err error) {
 	return functions, nil
 }
 
-// openGroup has the group for us alone. A group can be opened once only, so that no other process has it then.
+// openGroup opens a VFIO group. The kernel allows only one open at a time, so no other process has the group then.
 func (h *host) openGroup(group string) (fd int, err error) {
 	if !h.Present(vfioGroupClass + group) {
 		return -1, errorf(Unsupported, "VFIO group %q has no node: is this without an IOMMU, or with IOMMUFD only?", group)

@@ -2,7 +2,7 @@
 
 package reset
 
-// A message is one JSON object. See [exchange.Decode].
+// A message is one JSON object, see [exchange.Decode].
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// MaxList bounds the entries of a list. NVMe subsystems with more namespaces are not for pods.
+// MaxList is the maximum number of entries in a list. NVMe subsystems with more namespaces are not for pods.
 const MaxList = 128
 
 const (
-	maxText    = 1024           // bytes of a text for people
+	maxText    = 1024           // maximum size of a message text in bytes
 	maxTimeout = 48 * time.Hour // overwriting a large disk takes a day (NVMe Base Specification 2.0, 8.21)
 )
 
@@ -29,10 +29,10 @@ func invalidf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", exchange.ErrMessage, fmt.Sprintf(format, args...))
 }
 
-// Encode returns the message. [ParseRequest] refuses that of an invalid request.
+// Encode returns the message. [ParseRequest] refuses the message of an invalid request.
 func (r Request) Encode() []byte { return exchange.Encode(r) }
 
-// ParseRequest reads a message. The request is of a valid form then, but its names and paths may lead anywhere.
+// ParseRequest parses a message. It checks the form of the request. Its names and paths are still not trusted.
 func ParseRequest(message []byte) (r Request, err error) {
 	if err = exchange.Decode(message, &r); err == nil {
 		err = r.validate()
@@ -40,23 +40,23 @@ func ParseRequest(message []byte) (r Request, err error) {
 	return r, err
 }
 
-// Encode returns the message. It changes strings that are too long or have control characters, so that an answer always
-// arrives.
+// Encode returns the message. It shortens long strings and replaces control characters, so that the client always gets
+// an answer.
 func (a Answer) Encode() []byte {
 	a.Detail, a.Content, a.Done = plain(a.Detail), plain(a.Content), plain(a.Done)
 	return exchange.Encode(a)
 }
 
-// ParseAnswer reads a message.
+// ParseAnswer parses a message.
 func ParseAnswer(message []byte) (a Answer, err error) {
 	err = exchange.Decode(message, &a)
 	return a, err
 }
 
-// fingerprints are those of a probe.
+// fingerprints matches the fingerprints of a probe.
 var fingerprints = regexp.MustCompile(`^[0-9a-f]{16}:[0-9a-f]{32}$`)
 
-// validate checks the values by themselves.
+// validate checks each value on its own.
 func (r Request) validate() error {
 	switch all := []Do{Look, Probe, Offer, Survey, Prepare}; {
 	case !slices.Contains(all, r.Do):
@@ -80,8 +80,8 @@ func (r Request) validate() error {
 	return nil
 }
 
-// plain returns a text for people as a message can have it. It replaces control characters and invalid UTF-8, and cuts a long
-// text.
+// plain returns a text in the form that a message allows. It replaces control characters and invalid UTF-8, and cuts a
+// long text.
 func plain(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -92,19 +92,19 @@ func plain(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
 
-// Program is the name of the program that [Client] asks.
+// Program is the name of the program for [Client].
 const Program = "metalplug-reset"
 
-// grace is how much longer than the request allows the program may take to report its current step, and how much longer
-// than that the client waits. Both together leave a second of the kubelet's 30 for a start when the request allows 25.
+// grace is how much longer than the time limit the program may take to report its current step. The client waits for
+// the same time once more. For a limit of 25 s, both together leave one second of the kubelet's 30 s for a start.
 const grace = 2 * time.Second
 
-// Client asks the program metalplug-reset. Its methods are safe for concurrent use.
+// Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
-// Do sends a request and returns the answer of any result, as in [Answer.Err]. It returns an error if the program cannot be
-// reached or answers nonsense, if ctx ends, or if the time of the request is up long before the answer. Then the state of the
-// device is not known. A survey ends with ctx.
+// Do sends a request and returns the answer of any result, see [Answer.Err]. It returns an error if the program cannot
+// be reached, if the answer is invalid, if ctx ends, or if the time limit passes long before an answer. Then the state
+// of the device is unknown. A survey ends with ctx.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	if err := r.validate(); err != nil {
 		return Answer{}, err

@@ -13,24 +13,25 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// patience is how long a process of the node may have a device open for a moment, and how long the pod of before may take to
-// end. A runtime stops the sandbox after the containers, which takes a second or two. The question is repeated each
+// patience is how long the worker waits for a process that has the device open for a short time only, and for the last
+// pod to end. A runtime stops the sandbox one or two seconds after the containers. The worker asks again each
 // glancePause.
 const (
 	patience    = 5 * time.Second
 	glancePause = 200 * time.Millisecond
 )
 
-// users are the processes that have a device open.
+// users has the processes that have a device open.
 type users struct {
-	own    bool   // some of the pod that it belongs to
-	others string // the first of all others, for people, or empty
-	soon   bool   // others may be over in a moment, as a process of the node or the end of a pod
+	own    bool   // a process of the pod that has the device
+	others string // a description of the first other process, or empty
+	soon   bool   // the others may end in a moment, such as a process of the node or a pod that is ending
 }
 
-// look finds out which processes have a device open. owners are the pods that the kubelet has given it to, which may if ours
-// is set. If daemons may watch a device, as they do with GPUs, only the pods count that have had it. A process that could not
-// be read counts only if its pod could have the device, as an owner or a pod of before.
+// look finds the processes that have a device open. owners are the pods that the kubelet has given the device to. Their
+// processes may have it open if ours is set. Daemons may watch some devices, such as GPUs. For these only processes of
+// the pods that have had the device count. A process that could not be read counts only if its pod has or had the
+// device.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -61,7 +62,7 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 	return who, nil
 }
 
-// lookForNext does the same for the next pod. No process may have the device open, and the pods of before must have ended.
+// lookForNext is look for the next pod. No process may have the device open, and all earlier pods must have ended.
 func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err error) {
 	if who, err = j.look(ctx, owners, false); err != nil || who.others != "" {
 		return who, err
@@ -71,7 +72,7 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// patiently repeats a question each glancePause until it is answered or fails, or until patience or ctx ends.
+// patiently asks a question each glancePause until it is answered or fails, or until patience or ctx ends.
 func patiently(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(patience); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {
@@ -85,8 +86,8 @@ func patiently(ctx context.Context, question func() (answered bool, err error)) 
 	}
 }
 
-// settled returns the answer of a look once it cannot change in a moment. udev and the daemon open a disk after every change,
-// and the sandbox of a pod ends after its containers.
+// settled returns the result of a look that will not change in a moment. udev and metalplugd open a disk after every
+// change, and the sandbox of a pod ends after its containers.
 func settled(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = patiently(ctx, func() (bool, error) {
 		who, err = look()
@@ -95,9 +96,9 @@ func settled(ctx context.Context, look func() (users, error)) (who users, err er
 	return who, err
 }
 
-// running returns, for people, a pod of before that still has a process, or empty. The process may open the device at any time,
-// and no list shows the files that it has registered with io_uring. For a disk that is erased the error is [ErrBusy] if the
-// answer is not known. For other devices the pods may be unknown.
+// running returns the description of an earlier pod that still has a process, or empty. Such a process may open the
+// device at any time, and no list shows the files that it has registered with io_uring. For a disk that is erased, the
+// error is [ErrBusy] if the answer is unknown. For other devices the pods may be unknown.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil
@@ -118,7 +119,7 @@ func (j *job) running() (who string, err error) {
 	return "", nil
 }
 
-// left makes sure that no process has a released device open, and that its pods have ended.
+// left checks that no process has a released device open, and that its pods have ended.
 func (j *job) left(ctx context.Context) error {
 	who, err := settled(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
 	lingers := who.others

@@ -13,18 +13,18 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// job is work on one device. No other job works on that device, or on those that it could hit, before it ends.
+// job is work on one device. Until it ends, no other job works on that device or on the devices that it affects.
 type job struct {
 	*Turnover
 	*inventory.Status // of the device when the job, or its work, began
 	care              Care
-	taken             []string          // IDs of these devices, its own first
+	taken             []string          // IDs of the devices of this job, its own first
 	owners            []string          // UIDs of the pods whose container starts, or nil
-	outcome           inventory.Outcome // of the work on its own
+	outcome           inventory.Outcome // of the work on its own device
 }
 
-// take waits until no other job works on a device, nor on those that its reset hits. The error is [ErrBusy] when ctx ends
-// before, or [inventory.ErrUnknownDevice].
+// take waits until no other job works on a device, or on the devices that its reset affects. The error is [ErrBusy] if
+// ctx ends before that, or [inventory.ErrUnknownDevice].
 func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
@@ -44,7 +44,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// at returns the device at a sysfs path that is offered, or would be if it were proven, or nil.
+// at returns the device at a sysfs path if it is offered, or waits only for evidence. Otherwise it returns nil.
 func (t *Turnover) at(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {
@@ -56,11 +56,12 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 	return nil
 }
 
-// method returns how to reset the device, or empty. An order of the operator resets also a device that its resource does not.
+// method returns the reset method for the device, or empty. With an operator's order it also returns a method if the
+// resource has none.
 func (j *job) method(byHand bool) string {
 	switch {
 	case j.care.Method == Auto, j.care.Method == None && byHand:
-		if j.Target == nil { // a group of devices has none
+		if j.Target == nil { // a group of devices has no method
 			return ""
 		}
 		return j.Target.Auto
@@ -75,7 +76,7 @@ func (j *job) rule() lease.Rule {
 	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.care.scrubs(), AtStart: j.care.AtStart}
 }
 
-// begin announces the work of an event. Until the job ends, it causes the changes of the hardware.
+// begin announces the work of an event. Until the job ends, the work is the cause of hardware changes.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
 	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, reason)
 	if err != nil {
@@ -85,20 +86,20 @@ func (j *job) begin(ctx context.Context, event lease.Name, reason string) error 
 	return nil
 }
 
-// fail makes the outcome of an error that has ended the work.
+// fail sets the outcome for an error that ended the work.
 func (j *job) fail(err error, order lease.Order) {
 	half := errors.As(err, new(halfErased))
 	switch {
-	case errors.Is(err, device.ErrForeign): // the next look shows why the disk is not for pods
+	case errors.Is(err, device.ErrForeign): // the next inspection shows why the disk is not for pods
 		j.outcome = inventory.Outcome{Foreign: true}
 	case unlessBusy(err) == nil:
 		j.outcome = inventory.Outcome{}
-	case errors.Is(err, device.ErrGone) && !half: // the next look shows whether it is back
+	case errors.Is(err, device.ErrGone) && !half: // the next inspection shows whether the device is back
 		j.outcome = inventory.Outcome{Failure: inventory.Failure{Err: err}}
 	default:
 		j.outcome = inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Order: order, Touched: half}}
 	}
 }
 
-// end posts the outcome of the work, and lets the next job work on the devices.
+// end posts the outcome of the work, and releases the devices for the next job.
 func (j *job) end() { j.Inventory.End(j.taken, j.outcome) }

@@ -16,14 +16,15 @@ import (
 )
 
 const (
-	// adoptScrub erases adopted disks of a resource that erases none.
+	// adoptScrub is the method for adopted disks of a resource without a scrub.
 	adoptScrub = "zero"
-	// longest bounds one attempt to carry out an order of the operator. Overwriting a large disk takes a day.
+	// longest limits one attempt at an operator's order. Overwriting a large disk takes a day.
 	longest = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds, or with a scrub erases it, with the same checks. It blocks until that is
-// done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and those of the work.
+// ByHand resets a device that no pod holds, or erases it if scrub is set. The checks are the same as for automatic
+// work. It blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy],
+// [ErrUnfit] and those of the work.
 func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
@@ -61,9 +62,9 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 		return err
 	}
 	j.Inventory.Recovered(id)
-	// A reset alone is not enough for a resource that erases after a pod or runs a vendor's unit.
+	// A reset alone is not enough for a resource that erases after a pod, or runs a vendor's unit.
 	enough := !j.Used || care.Units.Release == "" && (scrub != "" || !care.AtRelease || !care.scrubs())
-	// Nor does it make good for an erasure.
+	// A reset does not replace an erasure that failed.
 	mended := scrub != "" || j.Order == lease.Reset
 	switch {
 	case enough && (mended || j.Order == lease.NoOrder):
@@ -74,9 +75,9 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	return nil
 }
 
-// carryOut resets the device, or erases it with any content, by the operator's order.
+// carryOut resets the device by the operator's order, or erases it with any content.
 func (j *job) carryOut(ctx context.Context, scrub string) error {
-	j.Fingerprint, j.Written = "", nil // whatever is there by now
+	j.Fingerprint, j.Written = "", nil // the operator accepts any content
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
 	if j.Residue {
 		w.Content = lease.OfTenant
@@ -88,9 +89,10 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	return j.clear(ctx, longest, w)
 }
 
-// Adopt allows to erase a disk with any content and to offer it, by the operator's order. The method is that of its resource
-// unless scrub names another. Adopt returns when the state file has the order. [Turnover.Run] erases the disk. note is for
-// people, and says so if there was nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt carries out the operator's order to erase a disk with any content and then to offer it. The method is that of
+// the resource unless scrub names another. Adopt returns when the order is in the state file. [Turnover.Run] erases the
+// disk. note is a text for the operator if there was nothing to do. The errors are [inventory.ErrUnknownDevice],
+// [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -124,7 +126,7 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 	return "it is being erased by " + scrub + ", and offered after that", nil
 }
 
-// adoptable returns why the disk cannot be adopted. Its newest status says which process uses it.
+// adoptable returns why the disk cannot be adopted. The newest status has the process that uses it.
 func (j *job) adoptable() error {
 	newest := cmp.Or(j.find(j.Device.ID), j.Status)
 	switch {
@@ -161,7 +163,7 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 	}
 	why := ""
 	switch {
-	case ctx.Err() != nil: // the next daemon does it again
+	case ctx.Err() != nil: // the next run of metalplugd repeats the work
 		return ctx.Err()
 	case err != nil:
 		why = err.Error()
@@ -181,7 +183,7 @@ func (j *job) wipe(ctx context.Context) error {
 		j.Inventory.Recovered(j.Device.ID)
 		j.outcome.Event = lease.Cleared
 	case errors.Is(err, errUnkept):
-		j.fail(err, lease.NoOrder) // after a crash it would be erased once more
+		j.fail(err, lease.NoOrder) // after a crash metalplugd would erase the disk once more
 	default:
 		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {
 			j.outcome.Fingerprint, _ = j.Host.Touch.Print(ctx, *j.Target)

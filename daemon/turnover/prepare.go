@@ -18,15 +18,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// startLimit is how long the work before a start may take. The kubelet allows PreStartContainer 30 s (kubernetes v1.36,
-// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs), of which some are for the way there and back, and for the answer of
-// the helper.
+// startLimit limits the work before a start. The kubelet allows 30 s for PreStartContainer (kubernetes v1.36,
+// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the answer of the helper need some of them.
 const startLimit = 25 * time.Second
 
-// Start prepares these devices of a resource for the start of a container, all at once. The kubelet may call it again for the
-// same devices. On any error the container must not start. After [ErrBusy] the device is as it was, because its own pod or
-// another still has it. Start blocks until all is done and noted, at most 29 seconds. The end of ctx does not stop it, since
-// the device is not at fault if the kubelet goes away.
+// Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may call
+// it again for the same devices. On any error the container must not start. After [ErrBusy] the device is unchanged,
+// because its own pod or another still has it. Start blocks until all work is done and recorded, at most 29 seconds.
+// The end of ctx does not stop the work, because a kubelet that disconnects is not a fault of the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	care := t.careFor(resource)
 	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
@@ -47,7 +46,8 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	if err = errors.Join(errs...); err != nil {
 		return err
 	}
-	// The state file must have each disk that has to be erased, and the end of its evidence. Other devices do no harm.
+	// Before the start, the state file must list each disk that must be erased, and the end of its evidence. Other
+	// devices need no record.
 	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
 	if care.AtRelease || care.scrubs() || disks {
 		if err := t.Inventory.Kept(ctx); err != nil {
@@ -57,10 +57,11 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	return t.Inventory.Started(ctx, ids...)
 }
 
-// ownersOf returns the UIDs of the pods that the kubelet's checkpoint names, by the ID of the device. The kubelet writes the
-// checkpoint before it starts a container, but a write for a list that a plugin sent may put an older state in its place
-// (writeCheckpoint in kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go, collects under its lock and writes
-// after it). The next list makes the kubelet write again. ownersOf has the list sent, and waits for that a while.
+// ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint
+// before it starts a container. But a write that follows a plugin's list may replace it with an older state.
+// writeCheckpoint collects the state under its lock and writes after that (kubernetes v1.31 and v1.36,
+// pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write again, so ownersOf sends the list and
+// waits for a while.
 func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = patiently(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
@@ -84,7 +85,7 @@ func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory
 	return owners, err
 }
 
-// startOne prepares one device for its pods, whose UIDs are given.
+// startOne prepares one device for its pods. owners are their UIDs.
 func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []string) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -96,7 +97,7 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 		return err
 	}
 	p, err := j.prepare(ctx, owners)
-	// Not earlier. If the daemon ends before the vendor's unit has, the data of the unit has to be erased as well.
+	// Not earlier. If metalplugd ends before the vendor's unit does, the data of the unit must be erased as well.
 	j.Inventory.Prepared(id, p)
 	if err != nil {
 		j.fail(err, lease.NoOrder)
@@ -108,7 +109,8 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	return nil
 }
 
-// prepare prepares the device for a container of its pod. For a device that others may have open, only the vendor's units run.
+// prepare prepares the device for a container of its pod. If other pods may have the device open, only the vendor's
+// units run.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, err error) {
 	id := j.Device.ID
 	switch {
@@ -121,7 +123,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 	}
 	first := j.First(owners)
 	who, err := settled(ctx, func() (users, error) {
-		if first { // so that no process of its pod may have it open
+		if first { // so no process may have the device open, not even of its own pod
 			return j.lookForNext(ctx, owners)
 		}
 		return j.look(ctx, owners, true)
@@ -131,7 +133,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 		return p, err
 	case who.others != "":
 		return p, fmt.Errorf("%s: %w: %s", id, ErrBusy, who.others)
-	case who.own: // another container of the pod works with it, as a sidecar does
+	case who.own: // another container of the pod uses the device, such as a sidecar
 		return p, nil
 	}
 	w := j.Preparation(j.rule(), first, j.Same())
@@ -144,7 +146,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor's units after the reset and the erasure. A device that a pod held before it had to be initialised
+// runUnits runs the vendor's units after the reset and the erasure. A device that a pod had before its initialisation
 // is initialised now.
 func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // the rest of the time is for stopping a unit

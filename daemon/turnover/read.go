@@ -16,24 +16,25 @@ import (
 )
 
 const (
-	// sliceTime is how long a disk is read and locked at a time. After a restart the read goes on after the last slice.
+	// sliceTime is how long one request reads and locks a disk. After a restart the read continues after the last
+	// complete slice.
 	sliceTime = 8 * time.Second
-	// foundPause is the time until a disk is read again at the place where a read has found something.
+	// foundPause is the time until a disk is read again at the place where the last read found data.
 	foundPause = 10 * time.Minute
-	// askLimit bounds the questions about who has a disk open that is to be offered.
+	// askLimit limits the check of which processes have a disk open before it is offered.
 	askLimit = 15 * time.Second
-	// waits is the reason why a disk is not read at present.
+	// waits is the reason while a disk cannot be read.
 	waits = "the read waits for a pod that uses its controller"
 )
 
 var (
-	// errWaits is the error if the read of a disk waits until a pod has ended.
+	// errWaits is the error if the read of a disk has to wait until a pod has ended.
 	errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
 	// errFound is the error if a disk holds data.
 	errFound = fmt.Errorf("%w: it holds data", ErrBusy)
 )
 
-// read reads the next part of a disk without evidence. While a pod uses another disk of the same controllers, it waits.
+// read reads the next part of a disk without evidence. It waits while a pod uses another disk of the same controllers.
 func (j *job) read(ctx context.Context) error {
 	id, from := j.Device.ID, j.Evidence
 	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.at(path); return other != nil && other.Held() }) {
@@ -74,7 +75,7 @@ func (j *job) read(ctx context.Context) error {
 	return nil
 }
 
-// askHolders makes sure that no process has a disk open that is to be offered.
+// askHolders checks that no process has a disk open that is about to be offered.
 func (j *job) askHolders(ctx context.Context) error {
 	id := j.Device.ID
 	limited, cancel := context.WithTimeout(ctx, askLimit)
@@ -84,7 +85,7 @@ func (j *job) askHolders(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err == nil:
-		err = limited.Err() // the last answer is older
+		err = limited.Err() // the last answer is too old
 	}
 	switch {
 	case err != nil:

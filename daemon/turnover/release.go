@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// cleanUpLimit returns how long a reset and an erasure may take that no container waits for. The time of a resource that
-// erases before a start is bounded by the kubelet's. After a failed one there is time to read a whole disk.
+// cleanUpLimit limits a reset and an erasure for which no container waits. If the resource erases before a start, the
+// kubelet's limit for that is much shorter. After a failure there is time to read a whole disk.
 func (c Care) cleanUpLimit() time.Duration {
 	if c.AtRelease {
 		return max(c.Timeout, time.Second)
@@ -23,8 +23,8 @@ func (c Care) cleanUpLimit() time.Duration {
 	return max(c.Timeout, time.Hour)
 }
 
-// cleanUp makes a device fit for the next pod after the last one has gone. It returns nil also if a new pod has come in the
-// meantime, if a reload is under way, or if the operator has to repeat an order that failed.
+// cleanUp prepares a device for the next pod after the last one has ended. It also returns nil if a new pod has come,
+// if a reload is in progress, or if the operator has to repeat an order that failed.
 func (j *job) cleanUp(ctx context.Context) error {
 	if j.Barred != "" && !j.care.clears() || !j.care.mends(j.Order) {
 		return nil
@@ -45,18 +45,18 @@ func (j *job) cleanUp(ctx context.Context) error {
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil: // the daemon stops, and the next one does it again
+	case ctx.Err() != nil: // the next run of metalplugd repeats the work
 		j.outcome = inventory.Outcome{}
 		return err
 	case unlessBusy(err) == nil:
 		j.Inventory.Delayed(j.Device.ID, err.Error())
 	}
-	j.fail(err, j.Order) // the work made good for the operator's order as well
+	j.fail(err, j.Order) // the work included the operator's order
 	return err
 }
 
-// restore resets and erases a released device as its resource asks, and then runs the vendor's unit. It makes good for work
-// that failed before.
+// restore resets and erases a released device as configured, and then runs the vendor's unit. It also repeats work that
+// failed before.
 func (j *job) restore(ctx context.Context) error {
 	if !j.care.Open && (j.care.AtRelease || j.Failure != "") {
 		if err := j.clear(ctx, j.care.cleanUpLimit(), j.CleanUp(j.rule())); err != nil {
@@ -68,9 +68,9 @@ func (j *job) restore(ctx context.Context) error {
 	return j.unit(limited, unit.Release, j.care.Units.Release)
 }
 
-// clear has the helper work on a device that no tenant has. The state file must have an erasure before it is reported. After a
-// crash, later data on the disk would otherwise count as a pod's and be lost. The failure of a disk may be only that the state
-// file could not take its erasure.
+// clear lets the helper work on a device without a tenant. The erasure must be in the state file before metalplugd
+// reports it. Otherwise, after a crash, later data on the disk would count as a pod's and would be erased. If the last
+// work on a disk failed, the failure may have been the write of the state file. So clear waits for that write again.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

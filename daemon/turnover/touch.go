@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// touch asks the helper for work on the device by the methods of its care.
+// touch requests work on the device from the helper, with the configured methods.
 func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Prepared, err error) {
 	w := device.Work{
 		Resource: cmp.Or(j.Resource, j.Taker), Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand,
@@ -40,8 +40,8 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Prepared, er
 	return p, nil
 }
 
-// prepared asks the helper. Before an erasure the fingerprint of the disk is dropped from the state file, since it is wrong
-// after a crash in between.
+// prepared sends the request to the helper. Before an erasure it removes the fingerprint of the disk from the state
+// file, because the fingerprint is wrong after a crash during the erasure.
 func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Prepared, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind know nothing of the sort", ErrUnfit)
@@ -52,7 +52,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 		target.Written = j.Written
 	}
 	if w.ByHand && j.Evidence.Scrub == "" {
-		target.Fingerprint = "" // the operator means any content
+		target.Fingerprint = "" // the operator accepts any content
 	}
 	if w.Method != "" {
 		target.Together = target.Siblings
@@ -82,10 +82,10 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	return p, err
 }
 
-// count counts and notes a reset and an erasure. A proof that a disk is blank is neither. An erasure names the pods whose data
-// it erases. A reset before a start names the pod that starts.
+// count counts and records a reset and an erasure. A proof that a disk is blank is neither. The record of an erasure has
+// the pods whose data it erases. The record of a reset before a start has the pod that starts.
 func (j *job) count(w device.Work, methods []string, p device.Prepared, took time.Duration, err error) {
-	if err != nil && len(methods) > 1 { // which of them has failed is in the error
+	if err != nil && len(methods) > 1 { // the error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}
 	}
 	for _, method := range methods {
@@ -103,8 +103,8 @@ func (j *job) count(w device.Work, methods []string, p device.Prepared, took tim
 	}
 }
 
-// together begins work on the other devices that a reset hits, which [Turnover.take] has locked. It returns an error if a pod
-// holds one of them, or if the daemon may not hit it.
+// together begins work on the other devices that a reset affects, which [Turnover.take] has locked. It returns an error
+// if a pod holds one of them, or if metalplug must not reset it.
 func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.at(path)

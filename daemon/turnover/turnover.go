@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package turnover prepares a device for its next tenant before a container starts, after a pod has gone, and by order of the
-// operator.
+// Package turnover prepares a device for its next tenant. It works before a container starts, after a pod has ended,
+// and by order of the operator.
 //
-// It makes sure that no process has the device open, resets it by the method of its class, erases it where the resource asks
-// for that, and posts the events of its lease to the inventory. The helpers touch the device ([device.Touch]) and check
-// everything again. One worker at a time works on a device. A failure or a missing answer keeps the device from all pods.
+// It checks that no process has the device open, resets it by the method of its class, and erases it if the resource
+// requires that. It posts the events of the lease to the inventory. The helpers open the device ([device.Touch]) and
+// check everything again. One worker at a time works on a device. A failure or a missing answer withholds the device
+// from all pods.
 package turnover
 
 import (
@@ -22,25 +23,25 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// Words of the configuration for methods.
+// Special values of the configuration for methods.
 const (
-	Auto = "auto" // the method that the class chooses for the device as it stands, or none
+	Auto = "auto" // the method that the class chooses for the device in its present state, or none
 	None = "none"
 )
 
 var (
 	// ErrBusy is the error if another process has the device open.
 	ErrBusy = errors.New("device busy")
-	// ErrUnfit is the error if the device must be left as it is.
+	// ErrUnfit is the error if metalplug must not change the device.
 	ErrUnfit = errors.New("not possible")
-	// errUnkept is the error if a disk is erased and the state file does not say so.
+	// errUnkept is the error if a disk was erased and the state file does not record that.
 	errUnkept = errors.New("that it was erased could be forgotten")
 )
 
 const (
-	// lingerPause is the time between two questions about a process that has outlived its pod.
+	// lingerPause is the time between two checks of a process that has outlived its pod.
 	lingerPause = 2 * time.Second
-	// retryFirst and retryLast bound the time between attempts after a failure.
+	// retryFirst and retryLast are the minimum and maximum time between attempts after a failure.
 	retryFirst = 10 * time.Second
 	retryLast  = 10 * time.Minute
 )
@@ -49,13 +50,13 @@ const (
 type Care struct {
 	Method    string // of the class, [Auto] or [None]
 	Scrub     string // how a disk is erased, or [None]
-	AtStart   bool   // before each container starts, but a disk is erased only for the first container of a pod
+	AtStart   bool   // before each container starts; a disk is erased only before the first container of a pod
 	AtRelease bool   // after the last pod
 	Timeout   time.Duration
-	// Open reports that others may have it open, since it has several shares or the host may use it. It is neither reset nor
-	// erased.
+	// Open reports that others may have the device open, because it has several shares or the host may use it. Such a
+	// device is neither reset nor erased.
 	Open  bool
-	Units Units // besides that of the rule, [device.Rule].Init
+	Units Units // of the stages start and release; the unit of init is [device.Rule].Init
 }
 
 // clears reports whether there is work after the last pod.
@@ -63,7 +64,7 @@ func (c Care) clears() bool { return c.AtRelease || c.Units.Release != "" }
 
 func (c Care) scrubs() bool { return c.Scrub != None && c.Scrub != "" }
 
-// mends reports whether the work on a released device makes good for an order of the operator that failed.
+// mends reports whether the work on a released device includes an operator's order that failed.
 func (c Care) mends(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
@@ -74,19 +75,19 @@ func (c Care) mends(failed lease.Order) bool {
 	return true
 }
 
-// Turnover is safe for concurrent use.
+// Turnover runs the work on devices between two pods. It is safe for concurrent use.
 type Turnover struct {
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
-	// Care returns what is configured for a resource. It does not block.
+	// Care returns the configuration of a resource. It does not block.
 	Care func(resource string) (c Care, ok bool)
-	// Owners returns the UIDs of the pods that the kubelet has given devices, by the ID of the device.
+	// Owners returns the UIDs of the pods that the kubelet has given devices to, by device ID.
 	Owners func() (map[string][]string, error)
 	// Running reports whether a pod, by its UID, still has a process. It may be nil.
 	Running func(pod string) (bool, error)
-	// Unit runs the vendor's unit that the configuration names for a stage, as [unit.Start], of a device, by its ID. It returns
-	// when the unit has succeeded or failed. It ends with ctx. It is nil on a recording.
+	// Unit runs the vendor's unit that the configuration names for a stage, such as [unit.Start], of the device with
+	// this ID. It returns when the unit has succeeded or failed, or ctx has ended. It is nil on a recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
@@ -94,7 +95,7 @@ type Turnover struct {
 	Done func(resource, method string, took time.Duration, err error)
 }
 
-// careFor returns the configuration of a resource. A resource that is not configured asks for nothing.
+// careFor returns the configuration of a resource. A resource without a configuration requires no work.
 func (t *Turnover) careFor(resource string) Care {
 	if c, ok := t.Care(resource); ok {
 		return c
@@ -123,13 +124,13 @@ func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e aud
 	t.Audit.Note(e)
 }
 
-// Run works on devices after their release and before their offer until ctx ends. Each device that waits for work has one
-// worker, which tries again until the work is done. Run waits for the workers.
+// Run works on devices after their release and before their offer until ctx ends. Each device with pending work has one
+// worker, which repeats the work until it succeeds. Run waits for the workers.
 func (t *Turnover) Run(ctx context.Context, started func()) error {
 	started()
 	var all sync.WaitGroup
 	defer all.Wait()
-	workers := make(map[string]bool) // IDs of the devices that have one
+	workers := make(map[string]bool) // IDs of the devices with a worker
 	over := make(chan string)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
@@ -156,8 +157,8 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// work does the work that a device waits for until there is no more or ctx ends. After a failure it tries again after a pause,
-// twice as long each time.
+// work does the pending work of a device until nothing is pending or ctx ends. After a failure it waits and tries
+// again. The wait doubles each time.
 func (t *Turnover) work(ctx context.Context, id string) {
 	if s := t.find(id); s != nil && s.Used && s.Todo == verdict.CleanUp {
 		t.note(s, audit.Released, nil, audit.Entry{})
@@ -172,7 +173,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil: // which the next snapshot shows
+		case err == nil: // the next snapshot shows it
 			select {
 			case <-ctx.Done():
 			case <-changed:
@@ -189,7 +190,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 	}
 }
 
-// do does the work that a device waits for. It returns nil if the device does not wait for that any more.
+// do does the pending work of a device. It returns nil if that work is no longer pending.
 func (t *Turnover) do(ctx context.Context, id string, todo verdict.Todo) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -212,7 +213,7 @@ func (t *Turnover) do(ctx context.Context, id string, todo verdict.Todo) error {
 	return j.initialise(ctx)
 }
 
-// rest waits until ctx ends or the device waits for other work, or for the given time.
+// rest waits until ctx ends, the pending work of the device changes, or the given time has passed.
 func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo verdict.Todo) {
 	over := time.After(wait)
 	for {
@@ -230,13 +231,13 @@ func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo
 	}
 }
 
-// halfErased is an error after which a disk may hold other content than before.
+// halfErased is an error after which the content of a disk may have changed.
 type halfErased struct{ error }
 
 // Unwrap returns the cause.
 func (e halfErased) Unwrap() error { return e.error }
 
-// unlessBusy returns an error that the device has caused, and nil for one after which the device is as it was.
+// unlessBusy returns an error that the device has caused. It returns nil for an error that left the device unchanged.
 func unlessBusy(err error) error {
 	if errors.Is(err, ErrBusy) || errors.Is(err, device.ErrInUse) {
 		return nil

@@ -12,16 +12,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// unitLimit is how long a unit may take that no container waits for. The unit's own limit (TimeoutStartSec=) has to be less.
+// unitLimit limits a unit for which no container waits. The unit's own limit (TimeoutStartSec=) must be shorter.
 const unitLimit = unit.MaxTimeout
 
-// Units are the names of a vendor's units between two pods, or empty.
+// Units has the names of a vendor's units between two pods, or empty names.
 type Units struct {
 	Start   string // before each container starts, after the reset and the erasure
 	Release string // after the last pod, after the reset and the erasure
 }
 
-// unit runs the vendor's unit of a stage, unless its name is empty.
+// unit runs the vendor's unit of a stage. It does nothing if the name is empty.
 func (j *job) unit(ctx context.Context, stage, template string) error {
 	if template == "" || j.Unit == nil {
 		return nil
@@ -35,7 +35,7 @@ func (j *job) unit(ctx context.Context, stage, template string) error {
 	return nil
 }
 
-// initialise runs the unit of a device that precedes its offer.
+// initialise runs the vendor's unit that must run before the device is offered.
 func (j *job) initialise(ctx context.Context) error {
 	if err := j.begin(ctx, lease.Clear, "being initialised"); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (j *job) initialise(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
 	err := j.unit(limited, unit.Init, j.Init)
-	if ctx.Err() != nil { // the daemon stops, and the next daemon runs the unit again
+	if ctx.Err() != nil { // metalplugd stops, and its next run starts the unit again
 		return ctx.Err()
 	}
 	j.Inventory.Initialised(j.Device.ID, j.Init, err)
