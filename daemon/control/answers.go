@@ -16,7 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// NewDevice returns a device of a snapshot as the control socket shows it. holders are the pods that hold devices, by ID.
+// NewDevice returns a device of a snapshot in the form of the control socket. holders are the pods that hold devices,
+// by ID.
 func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d := api.Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
@@ -49,13 +50,13 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	return d
 }
 
-// serialOf returns the serial number of a disk, or the name that it gives itself, or empty.
+// serialOf returns the serial number or the WWID of a disk, or empty.
 func serialOf(t *device.Target) string {
 	names := t.Attributes()
 	return strings.TrimSpace(cmp.Or(names["device/serial"], names["wwid"], names["device/wwid"]))
 }
 
-// reading returns how far disks have been read, or nil if none is being read.
+// reading returns how much of the disks has been read, or nil if no disk is being read.
 func reading(snapshot *inventory.Snapshot) *api.Reading {
 	var r api.Reading
 	var read, size int64
@@ -74,7 +75,7 @@ func reading(snapshot *inventory.Snapshot) *api.Reading {
 	return &r
 }
 
-// className is the name of the class of a device; empty where none is known, for one that only the kubelet remembers.
+// className returns the name of the class of a device. It is empty if only the kubelet's checkpoint lists the device.
 func className(s *inventory.Status) string {
 	if s.Device.Class == nil {
 		return ""
@@ -82,7 +83,8 @@ func className(s *inventory.Status) string {
 	return s.Device.Class.Name
 }
 
-// health is a device's health in the kubelet's words (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
+// health returns the health of a device in the kubelet's terms (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1,
+// constants.go).
 func health(healthy bool) string {
 	if healthy {
 		return "Healthy"
@@ -90,7 +92,7 @@ func health(healthy bool) string {
 	return "Unhealthy"
 }
 
-// resources returns the configured resources with their devices counted.
+// resources returns the configured resources with the numbers of their devices.
 func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 	standing, all := s.Standing(), []api.Resource{}
 	for _, r := range s.Config.Load().Resources {
@@ -110,11 +112,11 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 	return all
 }
 
-// Status returns the daemon as a whole.
+// Status returns the state of metalplugd.
 func (s *Server) Status() api.Status {
 	snapshot, _ := s.Inventory.Snapshot()
 	dropped, c := udev.Dropped{}, s.Config.Load()
-	if source, ok := s.Source.(*udev.System); ok { // a recording loses nothing
+	if source, ok := s.Source.(*udev.System); ok { // a recording loses no events
 		dropped = source.Dropped()
 	}
 	all := api.Status{
@@ -133,14 +135,14 @@ func (s *Server) Status() api.Status {
 	s.mu.Lock()
 	all.Refused = append([]api.Refusal{}, s.refusals...)
 	s.mu.Unlock()
-	for _, offer := range snapshot.Offers { // also those of resources that are configured no more, while pods may hold them
+	for _, offer := range snapshot.Offers { // includes resources that were removed from the configuration while pods hold their devices
 		count(&all.Devices, offer)
 	}
 	all.Devices.NotOffered = len(snapshot.Others)
 	return all
 }
 
-// count counts the devices of an offer.
+// count adds the devices of an offer to the totals.
 func count(t *api.Totals, o *inventory.Offer) {
 	for _, d := range o.Devices {
 		switch {

@@ -15,10 +15,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// othersMost is how many other devices are named that a bundle could have had.
+// othersMost is the maximum number of other devices that an explanation lists for a bundle.
 const othersMost = 4
 
-// bundle explains a bundle: why it has these members, and how they stand.
+// bundle explains why a bundle has these members, and the state of each.
 func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 	first := b.Members[0]
 	x.SysPath = first.Device.SysPath
@@ -43,12 +43,12 @@ func withReason(why string, m *inventory.Status) string {
 	return fmt.Sprintf("%s; Unhealthy: %s", strings.TrimSuffix(why, "; "), m.Reason)
 }
 
-// far returns how far two devices are from each other. Only the NUMA node counts for one that is not on PCI.
+// far returns the distance between two devices. For a device that is not on PCI, only the NUMA node counts.
 func far(a, b *inventory.Status) api.Distance {
 	return bundle.PlaceOf(a.Device).Distance(bundle.PlaceOf(b.Device))
 }
 
-// others names the nearest devices that could have been in the place of a member, with what became of them.
+// others lists the nearest devices that could have been this member of the bundle, with the reason why they are not.
 func (q *question) others(first, member *inventory.Status) string {
 	var all []*inventory.Status
 	for d := range q.snapshot.All() {

@@ -20,21 +20,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// reasonSize is the longest reason of a cordon in bytes: it is shown in tables and in the status of pods. loginSize is
-// that of a name, of which useradd(8) takes 32.
+// reasonSize is the maximum length of a cordon's reason in bytes, because tables and the status of pods show it.
+// loginSize is the maximum length of a login name. useradd(8) allows 32.
 const (
 	reasonSize = 200
 	loginSize  = 64
 )
 
-// request is a change, and who asks for it.
+// request is a change with the client that requests it.
 type request struct {
 	api.Change
-	uid uint32 // of the client, as the kernel tells
+	uid uint32 // of the client, from the kernel
 }
 
-// changing lets only uid 0, and the daemon's own uid, change a device; afterwards the device is sent as it is then. failed
-// is the code of an error of change that is not about the request.
+// changing returns a handler that only uid 0 and metalplugd's own uid may use. It changes a device, and then sends the
+// new state of the device. failed is the status code for an error that is not the client's.
 func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		uid, err := strconv.ParseUint(r.RemoteAddr, 10, 32)
@@ -51,7 +51,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 			return
 		}
 		id, limits := r.PathValue("id"), http.NewResponseController(w)
-		_ = limits.SetReadDeadline(time.Time{}) // to erase takes an hour
+		_ = limits.SetReadDeadline(time.Time{}) // an erasure can take hours
 		note, err := change(r.Context(), id, request{c, uint32(uid)})
 		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
 		switch {
@@ -66,14 +66,14 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 			return
 		}
 		d, err := s.device(id)
-		if err != nil { // it was cordoned, and is not there
+		if err != nil { // an absent device can be cordoned
 			d = api.Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
 		}
 		send(w, api.Changed{Device: d, Note: note})
 	}
 }
 
-// readChange reads the body of a request; an empty one changes nothing in particular.
+// readChange reads the body of a request. An empty body is the zero Change.
 func readChange(body io.Reader) (c api.Change, err error) {
 	decoder := json.NewDecoder(body)
 	decoder.DisallowUnknownFields()

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control is the control socket: what the daemon knows and does, as JSON over HTTP/1.1 on a unix socket, and
-// what an operator may change.
+// Package control serves the control socket. The socket shows the state and the events of metalplugd, and lets an
+// operator change devices. It uses JSON over HTTP/1.1 on a unix socket.
 //
-// Any client that may open the socket may read. Only uid 0 may change anything, as the kernel tells of the peer. No client can
-// hold anything up. At most 64 of each user are served at once. Each answer is made of an immutable snapshot, and a client that does not
-// speak or does not read is cut off. Nothing is queued for a client that follows the events. The server sends it the changes
-// since the snapshot that it was sent last. A slow client gets fewer and later events, and an event that tells it so.
+// Any client that can open the socket may read. Only uid 0 may change devices, and the kernel reports the uid. No
+// client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same time. It
+// takes each answer from an immutable snapshot. It disconnects a client that does not send or does not read. It queues no
+// events. A client that follows the events gets the changes since its last snapshot. A slow client gets fewer and later
+// events, and an event that reports this.
 //
-// The requests. They are fixed, since other programs send them, but for the three marked with an asterisk:
+// The requests are fixed, because other programs send them. The three with an asterisk may change:
 //
 //	GET  /v1/status                  a [Status]
 //	GET  /v1/resources               an array of [Resource], in the order of the configuration
 //	GET  /v1/devices                 an array of [Device], by resource and ID, then those that are not offered
-//	GET  /v1/devices/{id}            a [Device]; here, and to cordon and uncordon, {id} is any name that why takes
-//	GET  /v1/events                  an [Event] a line, until the client leaves
-//	GET  /v1/why?what=…            * an [Answer]: why a device is offered, or is not
+//	GET  /v1/devices/{id}            a [Device]; here and for cordon and uncordon, {id} is any name that why accepts
+//	GET  /v1/events                  an [Event] a line, until the client disconnects
+//	GET  /v1/why?what=…            * an [Answer]: why a device is or is not offered
 //	GET  /v1/topology              * a [Topology]
-//	GET  /v1/kubelet               * {"allocatable": {RESOURCE: COUNT}}: what the kubelet counts, as of the last second
-//	GET  /metrics                    the metrics, as Prometheus reads them
-//	POST /v1/devices/{id}/cordon     a [Change] with a reason; answered with the [Changed] device, like the next three
-//	POST /v1/devices/{id}/uncordon   nothing
-//	POST /v1/devices/{id}/reset      a [Change]; answered when it is done, be it after an hour
-//	POST /v1/devices/{id}/adopt      a [Change]; answered when it is on disk that the disk may be erased
+//	GET  /v1/kubelet               * {"allocatable": {RESOURCE: COUNT}}: the kubelet's count, at most a second old
+//	GET  /metrics                    the metrics in the format of Prometheus
+//	POST /v1/devices/{id}/cordon     a [Change] with a reason; the answer is the [Changed] device, as for the next three
+//	POST /v1/devices/{id}/uncordon   an empty body
+//	POST /v1/devices/{id}/reset      a [Change]; the answer follows when the work is done, which may take hours
+//	POST /v1/devices/{id}/adopt      a [Change]; the answer follows when the permission to erase the disk is on disk
 //
-// A refused request is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
-// is no such device, 409 the device is not in a state for it, 413 and 431 the request is too large, 502 the kubelet does
-// not answer, 503 hardware does not answer.
+// The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, 403 if the client
+// is not uid 0, 404 for an unknown device, and 409 if the state of the device does not allow the change. It is 413 or
+// 431 if the request is too large, 502 if the kubelet does not answer, and 503 if hardware does not answer.
 package control
 
 import (
@@ -52,69 +53,67 @@ import (
 )
 
 const (
-	// headerLimit is how long a client may take for the head of a request, and idleLimit for the next one. Both are far
-	// longer than a program takes, and short enough that an operator who connects by hand and forgets it gives up the
-	// place.
+	// headerLimit is how long a client may take for the header of a request, and idleLimit for the next request. Both
+	// are much longer than a program needs. They are short enough to close the connection of an operator who forgot it.
 	headerLimit = 5 * time.Second
 	idleLimit   = 30 * time.Second
-	// answerLimit bounds reading a request and writing its answer, and each line of the events.
+	// answerLimit limits reading a request, writing its answer, and writing each line of the events.
 	answerLimit = 30 * time.Second
-	// headerSize and bodySize are the largest request in bytes. net/http adds 4 KiB to the first. The longest that
-	// makes sense is a cordon with a reason of 200 bytes.
+	// headerSize and bodySize are the maximum sizes of a request in bytes. net/http adds 4 KiB to the first. The
+	// longest valid request is a cordon with a reason of 200 bytes.
 	headerSize = 4 << 10
 	bodySize   = 4 << 10
 )
 
-// connections is how many clients of a user are served at once, and how many over the network.
+// connections is the maximum number of clients of a user at the same time, and of all clients over the network.
 const connections = 64
 
-// Options are the parts of the daemon that the socket shows and can change. All are needed, and each may be used from many
-// goroutines.
+// Options are the parts of metalplugd that the socket shows and can change. All are required. Each must be safe for
+// concurrent use.
 type Options struct {
 	Version   string
-	Preview   bool                           // it runs for metalplugctl preview
-	File      string                         // the main file of the configuration, absolute, or empty
-	Config    *atomic.Pointer[config.Config] // as it applies, after reloads too, but its paths and its source never change
-	Started   time.Time                      // of the daemon
+	Preview   bool                           // metalplugd runs for metalplugctl preview
+	File      string                         // absolute path of the main configuration file, or empty
+	Config    *atomic.Pointer[config.Config] // the present configuration; a reload never changes its paths and its source
+	Started   time.Time                      // the start time of metalplugd
 	Source    udev.Source                    // of the devices
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
 
-	Standing  func() map[string]api.Standing                      // of the resources with the kubelet
-	Foreign   func(counted map[string][]string) map[string]string // one ID of each resource that the kubelet counts and that is none of ours
-	Unwritten func() []string                                     // which files cannot be written, and why
-	// Adopt lets a disk be erased and offered, and returns what there is to say of it.
+	Standing  func() map[string]api.Standing                      // registration state of each resource
+	Foreign   func(counted map[string][]string) map[string]string // for each resource, one ID that the kubelet counts and that is not one of our devices
+	Unwritten func() []string                                     // the files that cannot be written, with the reasons
+	// Adopt allows metalplug to erase a disk and to offer it. The note is for the operator.
 	Adopt func(ctx context.Context, id, scrub string) (note string, err error)
-	Reset func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it
+	Reset func(ctx context.Context, id, scrub string) error // resets a device, or erases it if scrub is set
 }
 
-// Server is the control socket. Its methods are safe for concurrent use.
+// Server serves the control socket. Its methods are safe for concurrent use.
 type Server struct {
 	Options
 	*metrics
 
 	links  Links
-	asking chan struct{} // holds one value while a client asks why, which enumerates everything
+	asking chan struct{} // holds a value while an explanation is in progress, which enumerates all devices
 
 	mu       sync.Mutex
-	changed  chan struct{}     // closed and replaced when something changed that is in no snapshot
-	reload   api.Configuration // how the last reload ended
+	changed  chan struct{}     // closed and replaced after a change that is in no snapshot
+	reload   api.Configuration // the result of the last reload
 	holders  map[string][]api.Pod
-	refusals []api.Refusal // the last ones, oldest first
+	refusals []api.Refusal // the last refusals, the oldest first
 
-	counted recent // what the kubelet counts
+	counted recent // the kubelet's count
 }
 
-// New returns a server that serves nothing until [Server.Serve] and [Server.ServeMetrics].
+// New returns a server. It serves clients after a call of [Server.Serve] or [Server.ServeMetrics].
 func New(o Options) *Server {
 	s := &Server{Options: o, asking: make(chan struct{}, 1), changed: make(chan struct{})}
 	s.metrics = newMetrics(s)
 	return s
 }
 
-// Changed reports that a resource stands otherwise with the kubelet, or something else that is in no snapshot. It does not
-// wait.
+// Changed reports a change that is in no snapshot, such as the registration state of a resource. It does not wait.
 func (s *Server) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,15 +121,15 @@ func (s *Server) Changed() {
 	s.changed = make(chan struct{})
 }
 
-// next returns a channel that is closed at the next call of Changed. Take it before looking.
+// next returns a channel that the next call of Changed closes. Call next before you read the state.
 func (s *Server) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
 }
 
-// Reloaded notes how a reload has ended, and which of its settings apply from the next start only: after one that was
-// refused they are those of before.
+// Reloaded records the result of a reload, and which of its settings apply only after a restart. After a refused
+// reload, the settings of the previous one stay recorded.
 func (s *Server) Reloaded(pending []string, err error) {
 	now := time.Now().UTC()
 	s.mu.Lock()
@@ -143,24 +142,24 @@ func (s *Server) Reloaded(pending []string, err error) {
 	s.Changed()
 }
 
-// SetHolders notes which pods hold which device, by its ID. by is not to be written from then on.
+// SetHolders records which pods hold which device, by device ID. The caller must not modify by after that.
 func (s *Server) SetHolders(by map[string][]api.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holders = by
 }
 
-// heldBy returns who holds which device. The map is never written.
+// heldBy returns the pods that hold each device. The map is never modified.
 func (s *Server) heldBy() map[string][]api.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holders
 }
 
-// refusalsKept is how many refusals are remembered.
+// refusalsKept is the maximum number of recorded refusals.
 const refusalsKept = 16
 
-// refused notes that a container did not get its devices. One that is tried again and again is remembered once.
+// refused records that a container did not get its devices. A refusal that is repeated is recorded once.
 func (s *Server) refused(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()
@@ -173,13 +172,13 @@ func (s *Server) refused(resource, call string, err error) {
 	s.refusals = last[max(0, len(last)-refusalsKept):]
 }
 
-// configuration returns where the configuration is from, and how its last reload has ended.
+// configuration returns the files of the configuration and the result of the last reload.
 func (s *Server) configuration() api.Configuration {
 	s.mu.Lock()
 	c := s.reload
 	s.mu.Unlock()
 	c.File, c.Files = s.File, []string{}
-	for _, name := range s.Config.Load().Files { // absolute, for the client has another directory
+	for _, name := range s.Config.Load().Files { // absolute, because the client may have another working directory
 		if absolute, err := filepath.Abs(name); err == nil {
 			name = absolute
 		}
@@ -188,20 +187,20 @@ func (s *Server) configuration() api.Configuration {
 	return c
 }
 
-// Serve answers on a unix socket until ctx ends. It closes l.
+// Serve serves clients on a unix socket until ctx ends. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, &clients{Listener: l}, s.routes())
 }
 
-// ServeMetrics answers nothing but /metrics until ctx ends, to any client. It closes l.
+// ServeMetrics serves only /metrics, to any client, until ctx ends. It closes l.
 func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.sendMetrics())
 	return s.serve(ctx, netutil.LimitListener(l, connections), mux)
 }
 
-// serve answers on a listener until ctx ends, which cuts off all clients. One that follows the events would keep the daemon
-// from stopping.
+// serve serves clients on a listener until ctx ends. Then it disconnects all clients, because one that follows the
+// events would delay the stop of metalplugd.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
 	server := &http.Server{
 		Handler:           http.MaxBytesHandler(routes, bodySize),

@@ -14,11 +14,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// errNoReason refuses a cordon without a reason. The next operator who finds the device is rarely the one who cordoned it.
+// errNoReason refuses a cordon without a reason. The operator who finds the device is rarely the one who cordoned it.
 var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
-// by returns the cordon that a change asks for. The users' file is not read: the daemon may not, so that a uid other than 0
-// has no name.
+// by returns the cordon for a change. metalplugd may not read the file with the users, so only uid 0 has a name here.
 func (c request) by() api.Cordon {
 	made := api.Cordon{Reason: c.Reason, UID: c.uid, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second)}
 	if c.uid == 0 {
@@ -27,8 +26,8 @@ func (c request) by() api.Cordon {
 	return made
 }
 
-// named lets a request name a device as why does, where the name leads to one device. Other names stay as they are, also the
-// ID of a device that was cordoned and is gone.
+// named replaces a name in the path of a request by the ID of the device, if exactly one device has that name. It does
+// not change other names, such as the ID of an absent device that is cordoned.
 func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch ids := s.idsOf(r.Context(), r.PathValue("id")); {
@@ -42,17 +41,17 @@ func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// idsOf returns the IDs of the devices that have a name, each once.
+// idsOf returns the IDs of the devices with a name, without duplicates.
 func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 	q := question{Server: s, what: name}
 	q.snapshot, _ = s.Inventory.Snapshot()
 	for _, d := range q.known() {
-		for _, part := range d.Parts() { // a bundle has no cordon, and no reset, of its own
+		for _, part := range d.Parts() { // a bundle is cordoned and reset by its members
 			ids = append(ids, part.Device.ID)
 		}
 	}
 	if len(ids) == 0 {
-		answer, _ := s.explain(ctx, name) // without one the name leads nowhere
+		answer, _ := s.explain(ctx, name) // without an answer, no device has the name
 		for _, x := range answer.Found {
 			if x.Device != nil {
 				ids = append(ids, x.Device.ID)
@@ -64,7 +63,7 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// cordon keeps a device from new pods.
+// cordon withholds a device from new pods.
 func (s *Server) cordon(ctx context.Context, id string, c request) (note string, err error) {
 	if c.Reason == "" {
 		return "", errNoReason
@@ -81,7 +80,7 @@ func (s *Server) cordon(ctx context.Context, id string, c request) (note string,
 	return "", nil
 }
 
-// uncordon gives a device to pods again.
+// uncordon makes a device available to new pods again.
 func (s *Server) uncordon(ctx context.Context, id string, c request) (note string, err error) {
 	was, err := s.Inventory.Uncordon(ctx, id)
 	if err == nil && !was {

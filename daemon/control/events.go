@@ -16,11 +16,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// sendEvents sends a line for each event until the client leaves or does not read for a while.
+// sendEvents sends a line for each event until the client disconnects or stops reading.
 func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	limits := http.NewResponseController(w)
-	_ = limits.SetReadDeadline(time.Time{}) // it has nothing more to say
+	_ = limits.SetReadDeadline(time.Time{}) // the client sends nothing more
 	f := follower{Server: s}
 	write := func(events []api.Event) error {
 		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
@@ -40,7 +40,7 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
-	var missed []api.Event // while the client took the last events
+	var missed []api.Event // sent after the client took too long for the last events
 	for f.wait(r.Context()) {
 		events := append(missed, f.look()...)
 		if missed = nil; len(events) == 0 {
@@ -55,11 +55,13 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowClient is the longest that a client may need to read the events of one state. A slower client gets an event that says how
-// many states it missed. A client that keeps up may miss some too, for the daemon makes several snapshots at once.
+// slowClient is the maximum time for a client to read the events of one state. A slower client gets an event with the
+// number of states that it missed. A faster client may also miss states, because metalplugd can publish several
+// snapshots at once.
 const slowClient = time.Second
 
-// missing returns what to tell a client that took so long to take the events up to a snapshot, with the version of the newest.
+// missing returns the event for a client that took too long to read the events of a snapshot. newest is the version of
+// the newest snapshot.
 func missing(sent, newest uint64, took time.Duration) []api.Event {
 	if newest <= sent+1 || took < slowClient {
 		return nil
@@ -70,15 +72,15 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 	}}
 }
 
-// follower is one client that follows the events. It holds on to one old snapshot, of which little is not in the newest
-// as well; that is all that a slow client costs.
+// follower is one client that follows the events. It keeps one old snapshot, which shares most of its data with the
+// newest one. So a slow client needs little memory.
 type follower struct {
 	*Server
-	snapshot  *inventory.Snapshot // that it was sent
+	snapshot  *inventory.Snapshot // the snapshot whose events were sent last
 	standing  map[string]api.Standing
 	reload    api.Configuration
-	changes   <-chan struct{} // of the snapshot
-	resources <-chan struct{} // and of the rest
+	changes   <-chan struct{} // closed after a change of the snapshot
+	resources <-chan struct{} // closed after any other change
 }
 
 // wait waits for the next change. It returns false if ctx has ended.
@@ -92,7 +94,7 @@ func (f *follower) wait(ctx context.Context) bool {
 	return true
 }
 
-// look returns what has happened since the last look, which at the first one is nothing.
+// look returns the events since the last call. The first call returns none.
 func (f *follower) look() (events []api.Event) {
 	last := *f
 	f.resources = f.next()
@@ -111,7 +113,7 @@ func (f *follower) look() (events []api.Event) {
 		}
 	}
 	switch at := f.reload.Reloaded; {
-	case at == last.reload.Reloaded: // there was none since
+	case at == last.reload.Reloaded: // no reload since
 	case f.reload.Problem != "":
 		events = append(events, api.Event{Event: "refused", Problem: f.reload.Problem})
 	default:
@@ -124,9 +126,9 @@ func (f *follower) look() (events []api.Event) {
 	return events
 }
 
-// difference tells what happened between two snapshots, device by device. A device that is the same in both costs
-// a comparison of pointers. A snapshot shares with the one before it all that has not changed. A device that is in the first alone
-// has left the offer, and nothing is known of it any more.
+// difference returns the events between two snapshots, for each device. It only compares pointers for a device that has
+// not changed, because a snapshot shares unchanged devices with its predecessor. A device that only the first snapshot
+// has was removed, and nothing more is known about it.
 func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod) []api.Event {
 	was := make(map[string]*inventory.Status)
 	for d := range before.All() {
@@ -152,7 +154,7 @@ func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod)
 	return events
 }
 
-// key is what a device is found by again, which is its ID, or its place if it has none.
+// key returns the ID of a device, or its place if it has no ID.
 func key(d *inventory.Status) string {
 	if d.Device.ID != "" {
 		return d.Device.ID
@@ -160,9 +162,9 @@ func key(d *inventory.Status) string {
 	return d.Device.SysPath
 }
 
-// changes names what has happened to a device. old is nil for one that was not there. Several things may have happened
-// at once. A change that follows from another is not told twice. A device that is gone is unhealthy too, as is one that is
-// cordoned.
+// changes returns the names of the events of a device. old is nil for a new device. Several events may have happened at
+// the same time. An event that follows from another one is omitted. For example, a device that is gone or cordoned is
+// also unhealthy.
 func changes(old, d *inventory.Status) []string {
 	if old == nil {
 		if d.Resource == "" {

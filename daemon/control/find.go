@@ -13,11 +13,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// minBeginning is the shortest beginning of an ID that names a device. A shorter one is a slip of the hand.
+// minBeginning is the minimum length of the start of an ID. A shorter text is probably a typing error.
 const minBeginning = 4
 
-// known returns the devices of the inventory that have the name. It may be an ID or that of a share, a serial number, a PCI
-// address, a node or a name of the kernel. A missing node names all devices that need it. Any other name is the beginning of IDs.
+// known returns the devices of the inventory with the name. The name may be an ID or the ID of a share, a serial
+// number, a PCI address, a node or a kernel name. If a node is absent, known returns all devices that need it. Any
+// other name is the start of IDs.
 func (q *question) known() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
@@ -28,7 +29,7 @@ func (q *question) known() (all []*inventory.Status) {
 	}
 	var begun []*inventory.Status
 	for d := range q.snapshot.All() {
-		if d.Members != nil { // its name is its ID
+		if d.Members != nil { // a bundle has only its ID as a name
 			continue
 		}
 		names := []string{serialOf(d.Target), path.Base(d.Device.SysPath)}
@@ -49,11 +50,13 @@ func (q *question) known() (all []*inventory.Status) {
 	return all
 }
 
-// serials are udev's properties that name a piece of hardware. The partitions of a disk have those of the disk.
+// serials are udev's properties that identify a piece of hardware. The partitions of a disk have the properties of the
+// disk.
 var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
-// candidates explains the udev devices that are asked for: that of a known device, else those of a node, a path in sysfs, a
-// PCI address, a serial number or a name of the kernel. A node without any may belong to a device of its class that could not be identified.
+// candidates explains the udev devices with the name. For a known device this is its udev device. Otherwise it searches
+// for a node, a path in sysfs, a PCI address, a serial number or a kernel name. A node that no udev device has may
+// belong to a device that could not be identified.
 func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -76,7 +79,7 @@ func (q *question) candidates(known *inventory.Status) []device.Explained {
 	return q.explain(true, func(u *udev.Device) bool { return nameless[u.SysPath] })
 }
 
-// address returns what is asked for as the address of a PCI function in sysfs, with the domain that people leave out.
+// address returns the name as the address of a PCI function in sysfs. It adds the domain if the name has none.
 func (q *question) address() string {
 	name := strings.ToLower(q.what)
 	if strings.Count(name, ":") == 1 {
@@ -85,7 +88,8 @@ func (q *question) address() string {
 	return name
 }
 
-// sysPath returns the path below /sys/devices that is asked for, also as udev writes it; empty: it is not a path in sysfs.
+// sysPath returns the name as a path below /sys/devices. It also accepts the form of udev. It returns an empty path for
+// any other name.
 func (q *question) sysPath() string {
 	what := q.what
 	if strings.HasPrefix(what, "/devices/") {
@@ -97,8 +101,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains some of the udev devices, and of those in which no class has a device only what stands for them: nothing,
-// or with near what is next to them.
+// explain explains some of the udev devices. If no class has a device for them, it returns nothing. With near it
+// explains the nearest devices instead.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
@@ -114,9 +118,9 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 	return all
 }
 
-// near explains the nearest device to a path: above it, as the GPU above a render node, else those below it, as the
-// namespaces of a controller, else those of the same PCI function, such as the RDMA device to which a node belongs. none is
-// for nothing.
+// near explains the device that is nearest to a path. This is a parent, such as the GPU of a render node. Otherwise it
+// is a child, such as the namespaces of a controller. Otherwise it is a device of the same PCI function, such as the
+// RDMA device of a node. It returns none if there is no such device.
 func (q *question) near(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// Listen makes the socket at path, for the uid of the daemon alone: the one that systemd makes is for a group too. A socket
-// that a process which has ended left there is replaced; one that is served is an error.
+// Listen creates the socket at path for the uid of metalplugd only. The socket of the systemd unit also allows a group.
+// Listen replaces the socket of a process that has ended. It returns an error if another process serves the socket.
 func Listen(path string) (*net.UnixListener, error) {
 	old, err := os.Lstat(path)
 	if err == nil && old.Mode().Type() != fs.ModeSocket {
@@ -22,7 +22,7 @@ func Listen(path string) (*net.UnixListener, error) {
 		c.Close()
 		return nil, fmt.Errorf("listen on %s: another process serves it: set another paths.run", path)
 	}
-	_ = os.Remove(path) // what is still there is in the way
+	_ = os.Remove(path) // an old socket file would make the bind fail
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, fsutil.Cause(err))

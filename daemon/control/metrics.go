@@ -20,13 +20,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// metrics are the metrics of the daemon. They have a registry of their own, without the metrics that other
-// packages register.
+// metrics are the metrics of metalplugd. They have their own registry, so metrics of other packages are not included.
 //
-// The configuration and the hardware bound the series. None is kept for a device that is out of the inventory or for a pod
-// that holds nothing any more, since these are made at each scrape. With 10,000 devices
-// there are some 10,000 series each of metalplug_device_health, _state, _info and _cordoned. There is one
-// of metalplug_device_allocated for each container that holds a device at this moment. The kubelet admits at most some hundred a node.
+// The configuration and the hardware limit the number of series. Each scrape creates them, so no series remains for a
+// device that was removed or a pod that has ended. For 10,000 devices there are about 10,000 series each of
+// metalplug_device_health, _state, _info and _cordoned. metalplug_device_allocated has one series for each container
+// that holds a device now. The kubelet admits at most a few hundred for each node.
 type metrics struct {
 	registry      *prometheus.Registry
 	allocations   *prometheus.CounterVec
@@ -37,8 +36,9 @@ type metrics struct {
 	sendTime      prometheus.Histogram
 }
 
-// newMetrics makes the metrics of a server. Names and labels are fixed, for dashboards and alerts of users depend on them. Units and
-// suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label whose values are without bound).
+// newMetrics returns the metrics of a server. Names and labels are fixed, because dashboards and alerts of users depend
+// on them. Units and suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label with
+// unlimited values).
 func newMetrics(s *Server) *metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(scrape{s})
@@ -57,25 +57,25 @@ func newMetrics(s *Server) *metrics {
 		resets:        counter("resets_total", "Resets and erasures of devices.", "resource", "method", "result"),
 		resetTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_reset_duration_seconds", Help: "How long a reset or an erasure took.",
-			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the most before a start
+			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the maximum before a start
 		}),
 		offerTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name:    "metalplug_release_to_offer_seconds",
 			Help:    "From the release of a device by its last pod to its offer to the next one.",
-			Buckets: []float64{0.01, 0.1, 1, 2, 5, 10, 25, 60, 300, 1800, 7200, 43200}, // an erasure of a large disk takes hours
+			Buckets: []float64{0.01, 0.1, 1, 2, 5, 10, 25, 60, 300, 1800, 7200, 43200}, // the erasure of a large disk takes hours
 		}),
 		sendTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
 			Help: "From an event of udevd to the list that was sent to the kubelet because of it.",
-			Buckets: []float64{ // finest about the budget in docs/performance.md: p50 1 ms, p99 5 ms
+			Buckets: []float64{ // finest around the limits in docs/performance.md: p50 1 ms, p99 5 ms
 				0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5,
 			},
 		}),
 	}
 }
 
-// Endpoints returns what counts for endpoints, and remembers their refusals. It is called on the way of an answer to the
-// kubelet: each function takes about a microsecond and takes no lock that is held for longer.
+// Endpoints returns the counters for endpoints, and records their refusals. Each function runs before an answer to the
+// kubelet. It takes about a microsecond and waits for no lock that is held for longer.
 func (s *Server) Endpoints() plugin.Metrics {
 	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {
@@ -91,13 +91,15 @@ func (s *Server) Endpoints() plugin.Metrics {
 	}
 }
 
-// CountReset counts a reset or an erasure of a device of a resource, by the name of the method, and how long it took.
+// CountReset counts a reset or an erasure of a device of a resource. It records the name of the method and the
+// duration.
 func (s *Server) CountReset(resource, method string, took time.Duration, err error) {
 	s.resets.WithLabelValues(resource, method, result(err)).Inc()
 	s.resetTime.Observe(took.Seconds())
 }
 
-// result is the label of an outcome. The text of the error is in the log. As a label it would have no bound.
+// result returns the label for a result. The text of the error is in the log, because a label must have a limited
+// number of values.
 func result(err error) string {
 	if err != nil {
 		return "failed"
@@ -105,22 +107,22 @@ func result(err error) string {
 	return "ok"
 }
 
-// sendMetrics sends all metrics in the format that the client prefers. They are put together before the first byte is
-// sent, so that a scrape is whole or an error.
+// sendMetrics sends all metrics in the format that the client prefers. It collects them before it sends the first byte,
+// so that a scrape is complete or an error.
 func (s *Server) sendMetrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
-// scrape makes those metrics that follow from how things stand. Counted up and down at each change instead, they would
-// be wrong indefinitely after the first change that is missed.
+// scrape creates the metrics of the present state for each scrape. A counter that follows each change would stay wrong
+// after one missed change.
 type scrape struct{ *Server }
 
-// desc describes a metric that is made at each scrape.
+// desc describes a metric that each scrape creates.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("metalplug_"+name, help, labels, nil)
 }
 
-// The metrics that are made at each scrape.
+// The metrics that each scrape creates.
 var (
 	devicesDesc   = desc("devices", "Devices that are offered, by health as the kubelet is told.", "resource", "health")
 	healthDesc    = desc("device_health", "1 for a device that is Healthy, 0 for one that is not.", "resource", "device")
@@ -140,10 +142,10 @@ var (
 	resyncsDesc   = desc("resyncs_total", "Enumerations of all devices after the first.")
 )
 
-// Describe names no metric. The registry then takes those of Collect.
+// Describe sends no metric. The registry then uses the metrics of Collect.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
-// Collect makes them.
+// Collect creates the metrics.
 func (s scrape) Collect(to chan<- prometheus.Metric) {
 	gauge := func(of *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, labels...)
@@ -165,7 +167,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 			gauge(conflictDesc, one(r.Held != ""), r.Name)
 		}
 	}
-	if snapshot.Version == 0 { // before the first one 0 would not be true
+	if snapshot.Version == 0 { // before the first snapshot, 0 would be wrong
 		return
 	}
 	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &api.Reading{}).Disks))
@@ -185,7 +187,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// collect makes the metrics of one device.
+// collect creates the metrics of one device.
 func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ...string), d *inventory.Status, holders []api.Pod) {
 	shown := NewDevice(d, nil)
 	id, resource := shown.ID, cmp.Or(d.Resource, d.Taker)
@@ -202,14 +204,14 @@ func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ..
 	if d.Bundle != "" {
 		gauge(bundleDesc, 1, resource, id, d.Bundle)
 	}
-	for _, by := range holders { // who may have left since the kubelet told
+	for _, by := range holders { // the pod may have ended since the kubelet's answer
 		if d.Held() {
 			gauge(allocatedDesc, 1, resource, id, by.Namespace, by.Name, by.Container)
 		}
 	}
 }
 
-// one is a truth as a gauge has it.
+// one returns 1 for true, else 0.
 func one(is bool) float64 {
 	if is {
 		return 1

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clients is a listener on a unix socket. The address of each client is its uid, as the kernel noted it when the client
-// connected (SO_PEERCRED, unix(7)): a client cannot claim to be another, and one that has dropped privileges since is the
-// one it was. It is empty where the kernel does not tell.
+// clients is a listener on a unix socket. The address of a client is its uid. The kernel recorded the uid when the
+// client connected (SO_PEERCRED, unix(7)). So a client cannot use another uid, and later changes of its uid have no
+// effect. The address is empty if the kernel does not report the uid.
 //
-// A user has a bounded number of connections. A new one is always let in, and the oldest of the same user is closed for it. So
-// no user that may read keeps root from a change. With PrivateUsers=yes all users but root have one uid (user_namespaces(7)).
+// The number of connections of each user is limited. A new client is always accepted, and the oldest client of the same
+// user is disconnected. So no user with read access can prevent changes by root. With PrivateUsers=yes, all users
+// except root have the same uid (user_namespaces(7)).
 type clients struct {
 	net.Listener
 
@@ -37,7 +38,7 @@ func (l *clients) Accept() (net.Conn, error) {
 	return client, nil
 }
 
-// uidOf returns the uid of the process that has connected, or "".
+// uidOf returns the uid of the process that connected, or "".
 func uidOf(c net.Conn) (uid string) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
@@ -53,7 +54,7 @@ func uidOf(c net.Conn) (uid string) {
 	return uid
 }
 
-// add notes a client and returns the one to close for it, or nil.
+// add adds a client. It returns the client to disconnect, or nil.
 func (l *clients) add(c *clientConn) (oldest *clientConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +74,7 @@ type clientConn struct {
 	uid     string
 }
 
-// RemoteAddr returns the uid, which net/http gives to a request as its address.
+// RemoteAddr returns the uid. net/http uses it as the address of a request.
 func (c *clientConn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: c.uid, Net: "unix"} }
 
 // Close closes the connection.

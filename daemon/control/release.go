@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// TimeReleases measures how long devices take from their release to their next offer, until ctx ends. It calls ready once.
+// TimeReleases measures the time from the release of a device to its next offer, until ctx ends. It calls ready once.
 // The error is always nil.
 func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	ready()
@@ -25,11 +25,11 @@ func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	}
 }
 
-// releases are when devices were released, by ID. The zero time is that of a device that a pod still holds.
+// releases has the times when devices were released, by ID. The time is zero while a pod holds the device.
 type releases map[string]time.Time
 
-// next returns the releases after a snapshot, and calls offered for each device that is offered again. A device that is
-// cordoned or not present is left out, for its time would be the operator's.
+// next returns the releases after a snapshot. It calls offered for each device that is offered again. It omits devices
+// that are cordoned or absent, because they wait for the operator.
 func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func(took time.Duration)) releases {
 	next := make(releases)
 	for d := range snapshot.All() {
@@ -39,7 +39,7 @@ func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func
 			at = now
 		}
 		switch {
-		case d.Members != nil: // its members are counted
+		case d.Members != nil: // its members are counted instead
 		case d.Held():
 			next[id] = time.Time{}
 		case !known, d.Cordon != nil, !d.Present:

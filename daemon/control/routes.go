@@ -17,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// routes are all requests that the socket knows. Any client that may open the socket may read. The four that
-// change a device go through changing.
+// routes returns the handlers of all requests. Any client that can open the socket may read. The four requests that
+// change a device use changing.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Status()) })
@@ -39,7 +39,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(http.StatusInternalServerError, s.cordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(http.StatusInternalServerError, s.uncordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(http.StatusConflict,
-		func(ctx context.Context, id string, c request) (string, error) { // a reset that has begun goes on when the client leaves
+		func(ctx context.Context, id string, c request) (string, error) { // a reset that has started continues after the client disconnects
 			return "", s.Reset(context.WithoutCancel(ctx), id, c.Scrub)
 		}))
 	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(http.StatusConflict,
@@ -47,21 +47,21 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// refuse answers that a request is not carried out, and why.
+// refuse sends the reason why a request is refused.
 func refuse(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(api.Refused{Text: err.Error()}) // who has left cannot be told
+	_ = json.NewEncoder(w).Encode(api.Refused{Text: err.Error()}) // the client may have disconnected
 }
 
-// send answers with a value.
+// send sends a value.
 func send(w http.ResponseWriter, answer any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // who has left cannot be told
+	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
 }
 
-// sendDevices sends all devices: offered ones by resource and ID, then those that are only seen. It makes them one by
-// one: of thousands it is megabytes.
+// sendDevices sends all devices. It sends the offered devices by resource and ID, and then the others. It encodes them
+// one at a time, because thousands of devices need megabytes.
 func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	snapshot, _ := s.Inventory.Snapshot()
 	holders := s.heldBy()
@@ -76,7 +76,7 @@ func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 			out.WriteString(",")
 		}
 		if first = false; lines.Encode(NewDevice(d, holders)) != nil {
-			return // the client has left
+			return // the client has disconnected
 		}
 	}
 	out.WriteString("]\n")
@@ -92,7 +92,7 @@ func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 	send(w, d)
 }
 
-// device returns a device as it stands now. The error is [inventory.ErrUnknownDevice].
+// device returns the present state of a device. The error is [inventory.ErrUnknownDevice].
 func (s *Server) device(id string) (api.Device, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	status := snapshot.Find(id)
@@ -102,16 +102,16 @@ func (s *Server) device(id string) (api.Device, error) {
 	return NewDevice(status, s.heldBy()), nil
 }
 
-// unknown is the error for a name that no device has.
+// unknown returns the error for a name that no device has.
 func unknown(name string) error {
 	return fmt.Errorf("%s: %w: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
 }
 
-// countedFor is how long an answer of the kubelet holds. The kubelet refuses more than 100 questions a second of all its clients
-// together (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go), and the daemon needs its answers.
+// countedFor is how long an answer of the kubelet is valid. The kubelet refuses more than 100 requests a second from
+// all its clients (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go), and metalplugd needs its answers.
 const countedFor = time.Second
 
-// recent is an answer that holds for a while. The zero value is none.
+// recent is an answer that is valid for a while. The zero value has no answer.
 type recent struct {
 	mu  sync.Mutex
 	at  time.Time
@@ -119,7 +119,7 @@ type recent struct {
 	err error
 }
 
-// get returns the last answer, or a new one. One question is asked at a time.
+// get returns the last answer if it is valid, or asks again. It asks only once at a time.
 func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,9 +130,9 @@ func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]stri
 	return r.ids, r.err
 }
 
-// sendKubelet sends what the kubelet itself counts, which has to be asked.
+// sendKubelet sends the kubelet's count of devices. It asks the kubelet.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	ids, err := s.counted.get(func() (map[string][]string, error) { // also for others, who do not leave with this client
+	ids, err := s.counted.get(func() (map[string][]string, error) { // other clients may wait for the same answer after this one disconnects
 		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)
 	})
 	if errors.Is(err, kubelet.ErrNotCounted) {

@@ -16,22 +16,24 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// function returns the path of the PCI function of a place in sysfs.
+// function returns the sysfs path of the PCI function of a place.
 func function(p api.Place) string { return "/sys/devices/" + strings.Join(p.Path, "/") }
 
 func at(p api.Place) bundle.Place { return bundle.Place{Path: p.Path, NUMA: p.NUMANode} }
 
-// Links reads the speeds of the links of PCI functions. The kernel asks the function (pcie_capability_read_word in
-// drivers/pci/access.c), so that a read may never end. The zero value is ready, and its methods are safe for concurrent use.
+// Links reads the link speeds of PCI functions. The kernel reads them from the hardware (pcie_capability_read_word in
+// drivers/pci/access.c), so a read may never return. The zero value is ready to use. Its methods are safe for
+// concurrent use.
 type Links struct {
 	mu      sync.Mutex
-	reading sync.Map // the functions that have not answered yet
+	reading sync.Map // the functions whose read has not returned yet
 }
 
-// linkLimit is how long functions may take to answer.
+// linkLimit is the maximum time for the reads of one answer.
 const linkLimit = time.Second
 
-// speeds returns the link of each function, by its path. It asks a function only once while that does not answer.
+// speeds returns the link speed of each function, by its path. It starts no second read of a function whose first read
+// has not returned.
 func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +65,7 @@ func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 	return found
 }
 
-// placeNames are how the devices of a class are counted. Those of others are "DEV".
+// placeNames are the short names of the classes in the topology. All other classes have the name "DEV".
 var placeNames = map[string]string{"gpu": "GPU", "infiniband": "HCA", "fpga": "FPGA", "nvme": "DISK"}
 
 // NewTopology returns the topology of a snapshot. holders are the pods that hold devices, by ID.
@@ -71,7 +73,7 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 	t := api.Topology{Devices: []api.Place{}, Distances: make(map[string]map[string]api.Distance)}
 	var functions []string
 	for d := range snapshot.All() {
-		if d.Members != nil { // they are in the tree
+		if d.Members != nil { // its members are in the tree
 			continue
 		}
 		p := api.Place{Path: []string{}, Device: NewDevice(d, holders)}
@@ -115,7 +117,7 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 	return t
 }
 
-// link returns how fast the link of a PCI function is, such as "32.0 GT/s x16", or empty if sysfs does not say
+// link returns the link speed of a PCI function, such as "32.0 GT/s x16". It is empty if sysfs does not report it
 // (current_link_speed_show in drivers/pci/pci-sysfs.c).
 func link(tree *sysfs.Tree, function string) string {
 	speed, err := tree.Attr(function, "current_link_speed")

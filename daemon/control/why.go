@@ -21,18 +21,19 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// askLimit is how long a client waits for the answer to the question of another. An answer takes a second on a large machine,
-// and longer only where hardware does not answer. It leaves time for the own one ([answerLimit]).
+// askLimit is how long a client waits for the end of another client's explanation. An explanation takes a second on a
+// large node, and longer only if hardware does not answer. The rest of [answerLimit] is for the client's own
+// explanation.
 const askLimit = 10 * time.Second
 
-// errBusy is the error while the question of another client is not answered.
+// errBusy is the error while another explanation is in progress.
 var errBusy = errors.New("it has not answered an earlier question yet: some hardware does not answer; see 'metalplugctl list'")
 
-// errNothing is the error for a name that leads to no device of this machine.
+// errNothing is the error for a name that no device of this node has.
 var errNothing = errors.New("no device that udev knows")
 
-// sendWhy explains what is asked for: an ID, a node in /dev, the address of a PCI function or a path in sysfs. One at a
-// time is answered, for it enumerates the whole machine.
+// sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a path in sysfs.
+// It answers one client at a time, because it enumerates all devices.
 func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	what := r.URL.Query().Get("what")
 	if what == "" || len(what) > 1024 {
@@ -51,7 +52,8 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// explain answers a question. It waits for the answer to an earlier one, for a while. The error may be [errBusy] or that of ctx.
+// explain returns an explanation. It waits for an earlier explanation for at most [askLimit]. The error may be
+// [errBusy] or that of ctx.
 func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {
 	case s.asking <- struct{}{}:
@@ -65,18 +67,18 @@ func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	return q.answer()
 }
 
-// question is why something is offered or not, with what is known when it is answered.
+// question is a request for an explanation, with the state of metalplugd at that time.
 type question struct {
 	*Server
 	what     string
 	config   *config.Config
 	rules    []device.Rule
 	snapshot *inventory.Snapshot
-	devices  []udev.Device // all that are present
+	devices  []udev.Device // all udev devices that are present
 }
 
-// answer finds what is asked for and explains it. Hardware that is gone is explained by what is kept of it; it looks
-// at everything else, so that the answer holds now and not as of the last event.
+// answer finds the devices with the name and explains them. It explains absent hardware from the inventory. It inspects
+// all other hardware again, so that the answer does not depend on the last event.
 func (q *question) answer() (answer api.Answer, err error) {
 	q.rules, answer.What = q.config.Rules(), q.what
 	q.snapshot, _ = q.Inventory.Snapshot()
@@ -100,19 +102,19 @@ func (q *question) answer() (answer api.Answer, err error) {
 		return answer, err
 	}
 	explained := q.candidates(known)
-	for i, e := range explained { // an ID with its place added is that of a device whose own ID another has
+	for i, e := range explained { // an ID with its place as a suffix belongs to a device whose own ID another device has
 		same := func(other device.Explained) bool {
 			return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID
 		}
 		if slices.ContainsFunc(explained[:i], same) {
-			continue // it is next to several
+			continue // it is near several of them
 		}
 		if known == nil || len(explained) == 1 || strings.HasPrefix(known.Device.ID, e.Device.ID) {
 			answer.Found = append(answer.Found, q.told(e))
 		}
 	}
 	switch n := len(users); {
-	case len(answer.Found) > 0 && n > 1: // the explanation of the node is the same for all
+	case len(answer.Found) > 0 && n > 1: // the explanation of the node is the same for all users
 		answer.Found = answer.Found[:1]
 		answer.Found[0].Steps = slices.Insert(answer.Found[0].Steps, 0, api.Step{
 			What: "node", OK: true, Why: fmt.Sprintf("%d devices share %s; this is one of them", n, q.what),
@@ -126,8 +128,8 @@ func (q *question) answer() (answer api.Answer, err error) {
 	return answer, err
 }
 
-// told adds to what a look finds what the inventory and the kubelet make of it. The look and the inventory may disagree
-// for a moment, when something has just happened; both are told.
+// told adds the state in the inventory and in the kubelet to the result of an inspection. The two may differ for a
+// moment after a change. Then the explanation shows both.
 func (q *question) told(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
@@ -153,12 +155,12 @@ func (q *question) told(e device.Explained) api.Explanation {
 	return x
 }
 
-// conclude adds how a device stands, and the verdict. The state may say more than the look: what an event or a counter
-// has said of the hardware, what an operator has, and whether it comes and goes too often.
+// conclude adds the state of a device and the verdict. The state may have more reasons than the inspection. Examples
+// are an event, an error counter, a cordon or frequent changes of health.
 func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown
-	if d.Healthy { // else the verdict has the reason
+	if d.Healthy { // otherwise the verdict has the reason
 		add(x, "state", "", true, "Healthy since "+shown.Since.Format(api.TimeFormat))
 	}
 	addEvidence(x, d)
@@ -196,7 +198,7 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	}
 }
 
-// addEvidence adds what is known of a disk, and what that rests on.
+// addEvidence adds the evidence of a disk.
 func addEvidence(x *api.Explanation, d *inventory.Status) {
 	v := d.Evidence
 	at := v.Since.UTC().Format(api.TimeFormat)
@@ -224,12 +226,12 @@ func addEvidence(x *api.Explanation, d *inventory.Status) {
 	add(x, "evidence", "", ok, why)
 }
 
-// add adds a step.
+// add adds a step to an explanation.
 func add(x *api.Explanation, what, name string, ok bool, why string) {
 	x.Steps = append(x.Steps, api.Step{What: what, Name: name, OK: ok, Why: why})
 }
 
-// tellKubelet adds whether the kubelet hears of a resource.
+// tellKubelet adds whether the kubelet gets the device list of a resource.
 func (q *question) tellKubelet(x *api.Explanation, resource string) (connected bool) {
 	text := "the resource is not configured any more: it goes once no pod holds it"
 	if i := slices.IndexFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }); i >= 0 {

@@ -14,9 +14,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// would returns a [[resource]] that would take a device of whose kind the configuration says nothing: the built-in one,
-// else one of class node. It is empty where a rule was tried, since then the configuration
-// does say something; the error tells why none would take it.
+// would returns a [[resource]] that would match a device for which the configuration has no rule. This is a built-in
+// resource, or a resource of class node. The text is empty if a rule was tried. err is the reason why no resource would
+// match.
 func (q *question) would(e device.Explained) (text string, err error) {
 	u := e.Device.Udev
 	rules := config.BuiltinRules()
@@ -35,11 +35,11 @@ func (q *question) would(e device.Explained) (text string, err error) {
 	return inTOML(rule), nil
 }
 
-// isExclude tells whether a step is that a rule excludes the device.
+// isExclude reports whether a rule excludes the device in this step.
 func isExclude(step device.Step) bool { return strings.HasPrefix(step.Key, "exclude.") }
 
-// nodeRules are rules of class node that take a device with a node, the best first: by what outlives a reboot, else by
-// the node.
+// nodeRules returns rules of class node that match a device with a node. The first rule uses an identity that stays the
+// same after a reboot. The last one uses the node.
 func nodeRules(u udev.Device) []device.Rule {
 	if u.DevNode == "" {
 		return nil
@@ -57,7 +57,7 @@ func nodeRules(u udev.Device) []device.Rule {
 	return rules
 }
 
-// inTOML writes a rule as the configuration has it.
+// inTOML returns a rule in the syntax of the configuration.
 func inTOML(r *device.Rule) string {
 	text := fmt.Sprintf("[[resource]]\nname = %q\nclass = %q\n", r.Resource, r.Class.Name)
 	var match []string
@@ -73,8 +73,8 @@ func inTOML(r *device.Rule) string {
 	return text
 }
 
-// untaken tells why a udev device that no class takes is not offered, and what of it can be; would is why none of
-// class node would take it.
+// untaken returns why a udev device that no class matches is not offered, and which parts of it can be offered. would
+// is the reason why no rule of class node matches it.
 func (q *question) untaken(e device.Explained, would error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {
