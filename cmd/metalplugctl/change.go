@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// cordonCommand keeps a device from new pods. The daemon has the reason on disk before it answers, so that exit code 0
-// means that the cordon outlives a power failure.
+// cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers. So after exit code 0
+// the cordon survives a power failure.
 func (o *operator) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
@@ -35,8 +35,8 @@ func (o *operator) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds the devices any more, also while the daemon is restarted. A daemon that has not looked at
-// the hardware yet knows no device.
+// awaitRelease waits until no pod holds the devices. It also waits while metalplugd restarts, because metalplugd knows
+// no device before it has inspected the hardware.
 func (o *operator) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func([]byte, api.Event) error {
@@ -64,8 +64,7 @@ func (o *operator) awaitRelease(cmd *cobra.Command, held []string) error {
 // errReleased ends the wait for pods that hold devices.
 var errReleased = errors.New("released")
 
-// uncordonCommand ends a cordon. A device that is not there any more can be uncordoned too, else its ID would be
-// cordoned for good.
+// uncordonCommand ends a cordon. It also accepts an absent device, because otherwise its ID would stay cordoned.
 func (o *operator) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
@@ -74,8 +73,8 @@ func (o *operator) uncordonCommand() *cobra.Command {
 	}, &api.Change{}, nil)
 }
 
-// resetCommand resets a device or erases it. It asks twice before an erasure. On a terminal the operator types the ID, and a
-// script has --yes. An erasure needs the name of a method, so that an operator who wants a reset does not erase.
+// resetCommand resets or erases a device. Before an erasure the operator types the ID again on a terminal, or a script
+// uses --yes. An erasure requires the name of a method, so that an operator does not erase by mistake.
 func (o *operator) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
@@ -83,8 +82,8 @@ func (o *operator) resetCommand() *cobra.Command {
 	}, "erase it, by this method", false)
 }
 
-// adoptCommand lets a disk be erased and offered that metalplug has no evidence of. It asks twice, as a reset with --scrub
-// does.
+// adoptCommand allows metalplug to erase a disk without evidence and to offer it. It asks for the ID again, like reset
+// with --scrub.
 func (o *operator) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
@@ -92,7 +91,7 @@ func (o *operator) adoptCommand() *cobra.Command {
 	}, "erase by this method (default: its resource's)", true)
 }
 
-// erasingCommand completes a command that erases with a scrub, or that always does.
+// erasingCommand completes a command that erases a disk with --scrub. With always set, the command always erases.
 func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c api.Change
 	var scrub *string
@@ -114,9 +113,9 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 	return cmd
 }
 
-// changeCommand completes a command that has the daemon change devices, and shows how each stands then. It changes the device
-// with the ID that may returns for a name, and none where that returns an error; a nil one leaves the name to the daemon. A device
-// that is not changed does not keep the others.
+// changeCommand completes a command that changes devices, and shows the state of each device after that. may returns
+// the ID for a name, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. After
+// an error, the command continues with the other devices.
 func (o *operator) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -152,7 +151,7 @@ func (o *operator) changeCommand(command cobra.Command, c *api.Change, may func(
 	return cmd
 }
 
-// changed is a device after a change, on one line.
+// changed returns a device after a change as one line.
 func changed(d api.Changed) string {
 	text := d.ID + ": " + d.Health
 	if d.Reason != "" {
@@ -167,8 +166,8 @@ func changed(d api.Changed) string {
 	return text
 }
 
-// mayErase shows which device is to be erased, and asks for its ID once more unless yes. Another name than the ID may be that of
-// another disk after a reboot, so that a script has to give the ID.
+// mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes it accepts only the ID. Any
+// other name may belong to another disk after a reboot.
 func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(described(d)))
 	switch {
@@ -180,10 +179,10 @@ func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
 	return nil
 }
 
-// wwid is how the name begins that the kernel gives a disk (nvme_wwid_show in drivers/nvme/host/sysfs.c, and VPD page 0x83 of SCSI).
+// wwid matches the kernel's WWID of a disk (nvme_wwid_show in drivers/nvme/host/sysfs.c, and VPD page 0x83 of SCSI).
 var wwid = regexp.MustCompile(`^(eui|nvme|uuid|naa|t10)\.`)
 
-// described is a disk as the operator who erases it should recognise it.
+// described describes a disk so that the operator can recognise it.
 func described(d api.Device) string {
 	text := d.ID + ": " + cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {
@@ -202,24 +201,25 @@ func described(d api.Device) string {
 	return text
 }
 
-// loginFile is where the kernel keeps who has logged in, through su and sudo
+// loginFile contains the uid of the user who logged in. The kernel keeps it through su and sudo
 // (Documentation/ABI/stable/procfs-audit_loginuid).
 const loginFile = "/proc/self/loginuid"
 
-// login names the user who has logged in here and may have become another since. It is empty if that is not known.
+// login returns the name of the user who logged in, even if that user has become another user since. It is empty if
+// unknown.
 func login(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return ""
 	}
-	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 is no user
+	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 means no user
 	if err != nil {
 		return ""
 	}
 	return u.Username
 }
 
-// confirm has the ID typed once more.
+// confirm asks the operator to type the ID.
 func confirm(in io.Reader, out io.Writer, id string) error {
 	fmt.Fprintf(out, "Everything on %s will be lost.\nType its ID once more to erase it: ", clean(id))
 	line, err := bufio.NewReader(in).ReadString('\n')
@@ -232,7 +232,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: what was typed is not its ID: nothing was done", id)
 }
 
-// failed tells what was not done to which device. It returns nil for no error. The daemon names the device, too.
+// failed returns an error that names the device and the failed action. It returns nil if err is nil.
 func failed(verb, id string, err error) error {
 	if err == nil {
 		return nil
@@ -243,8 +243,8 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device at the control socket. It escapes a name that would lead elsewhere in a path.
-// The daemon says that it is not a device.
+// pathOf returns the path of a device on the control socket. It escapes names with path elements, for which metalplugd
+// then reports an unknown device.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)
 	if id == "." || id == ".." {

@@ -11,8 +11,8 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// checkCommand reads the configuration as the daemon does and reports all errors. A file can be checked on another machine:
-// a unit or a device that this one lacks is only a warning.
+// checkCommand reads the configuration like metalplugd and reports all errors. An operator may check a file on another
+// node. So a missing unit or device is only a warning.
 func (o *operator) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
@@ -60,16 +60,16 @@ func (o *operator) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// checkedFiles is a configuration with which nothing is wrong.
+// checkedFiles is a configuration without errors.
 type checkedFiles struct {
-	File      string   `json:"file"` // the main one, whether it is there or not
+	File      string   `json:"file"` // main file, which may be absent
 	Files     []string `json:"files"`
-	Warnings  []string `json:"warnings,omitempty"`  // what this machine lacks
-	Resources []taking `json:"resources,omitempty"` // what each would take, if that was asked for
-	Unclaimed []taken  `json:"unclaimed,omitempty"` // what no resource takes, if that was asked for
+	Warnings  []string `json:"warnings,omitempty"`  // missing units and devices of this node
+	Resources []taking `json:"resources,omitempty"` // with --explain, the devices of each resource
+	Unclaimed []taken  `json:"unclaimed,omitempty"` // with --explain, the devices of no resource
 }
 
-// checked writes the files, and what the resources would take.
+// checked writes the files and the devices of each resource.
 func (s *screen) checked(c checkedFiles) {
 	for _, f := range c.Files {
 		fmt.Fprintf(s, "%s: ok\n", f)

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// parseContainer reads a request of the form RESOURCE=COUNT: "nvidia.com/gpu=2".
+// parseContainer parses a request of the form RESOURCE=COUNT, such as "nvidia.com/gpu=2".
 func parseContainer(text string) (api.Container, error) {
 	name, count, ok := strings.Cut(text, "=")
 	if name == "" {
@@ -28,7 +28,7 @@ func parseContainer(text string) (api.Container, error) {
 	return api.Container{Resource: name, Count: n}, nil
 }
 
-// container writes what a container would get.
+// container writes the devices and variables that a container would get.
 func (s *screen) container(c api.Container) {
 	s.WriteString("\n")
 	asks := fmt.Sprintf("A container that asks for %s=%d gets", c.Resource, c.Count)

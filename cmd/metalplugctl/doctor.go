@@ -16,15 +16,15 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// How bad a finding is.
+// The levels of findings.
 const (
 	levelOK   = "ok"
-	levelSkip = "skip" // it could not be looked at, which says nothing of it
-	levelWarn = "warn" // it works, or will until something happens
-	levelFail = "fail" // something does not work
+	levelSkip = "skip" // the check was not possible, so its result is unknown
+	levelWarn = "warn" // the part works, but may fail later
+	levelFail = "fail" // the part does not work
 )
 
-// finding is a line of the doctor's.
+// finding is the result of a check.
 type finding struct {
 	Level  string `json:"level"`
 	Check  string `json:"check"`
@@ -32,50 +32,50 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// doctor looks at everything on a machine that has kept devices from pods. A check that cannot be done is skipped, and
-// never ok.
+// doctor checks everything on a node that can withhold devices from pods. A check that is not possible is skipped. It
+// never counts as ok.
 type doctor struct {
 	machine
 	ctx    context.Context
 	client api.Client
 	file   string        // the configuration file
-	config config.Config // its content, or the defaults if it cannot be used
+	config config.Config // the parsed file, or the defaults if the file has errors
 
-	units func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil if no systemd runs
+	units func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil if systemd is not running
 
-	status  *api.Status // nil if the daemon does not answer
+	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device
 
-	check string // the name of the check that is under way
+	check string // name of the check in progress
 	found []finding
 }
 
-// check is one thing that the doctor looks at.
+// check is one check of the doctor.
 type check struct {
 	name     string
-	daemon   bool // it needs an answer of the daemon
-	hardware bool // it is about the hardware of this machine, and skips a recording
-	// run notes what it finds. fine is the text of an ok where it finds nothing; without a text there is no line.
+	daemon   bool // the check needs an answer of metalplugd
+	hardware bool // the check is about the hardware of this node, so it is skipped for a recording
+	// run adds findings. If it adds none and fine is not empty, the doctor adds an ok with that text.
 	run func(*doctor) (fine string)
 }
 
-// checks are all of them, in the order in which one thing depends on the other. The first that fails is most often the
-// cause of those after it.
+// checks has all checks in the order of their dependencies. The first check that fails is usually the cause of the
+// others.
 var checks = []check{
-	{name: "configuration", run: (*doctor).checkConfiguration}, // our side
+	{name: "configuration", run: (*doctor).checkConfiguration}, // metalplug
 	{name: "daemon", run: (*doctor).checkDaemon},
 	{name: "udev", hardware: true, run: (*doctor).checkUdev},
 	{name: "drivers", hardware: true, run: (*doctor).checkDrivers},
 	{name: "helper sockets", hardware: true, run: (*doctor).checkHelpers},
 	{name: "units", run: (*doctor).checkUnits},
 	{name: "sandbox", run: (*doctor).checkSandbox},
-	{name: "kubelet", run: (*doctor).checkKubelet}, // the kubelet's
+	{name: "kubelet", run: (*doctor).checkKubelet}, // the kubelet
 	{name: "kubelet's directories", run: (*doctor).checkRootDir},
 	{name: "registration", daemon: true, run: (*doctor).checkRegistration},
 	{name: "kubelet's count", daemon: true, run: (*doctor).checkCounts},
 	{name: "kubelet's checkpoint", run: (*doctor).checkCheckpoint},
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
-	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // the machine's
+	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // the node
 	{name: "/dev/char links", daemon: true, hardware: true, run: (*doctor).checkLinks},
 	{name: "CDI", run: (*doctor).checkCDI},
 	{name: "locked memory", run: (*doctor).checkMemlock},
@@ -83,8 +83,8 @@ var checks = []check{
 	{name: "SELinux", run: (*doctor).checkSELinux},
 }
 
-// doctorCommand looks at everything that has ever kept devices from pods. It changes nothing and repairs nothing: a
-// remedy is a line to be read before it is run.
+// doctorCommand checks everything that can withhold devices from pods. It changes nothing. The operator reads a remedy
+// before running it.
 func (o *operator) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -110,7 +110,7 @@ func (o *operator) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// newDoctor returns a doctor for this machine, with the configuration in a file.
+// newDoctor returns a doctor for this node, with the configuration in a file.
 func newDoctor(ctx context.Context, o *operator, file string) *doctor {
 	d := &doctor{ctx: ctx, file: file, machine: thisMachine()}
 	if systemd.Booted() {
@@ -120,10 +120,10 @@ func newDoctor(ctx context.Context, o *operator, file string) *doctor {
 	return d
 }
 
-// errSilent is the error of a daemon that does not answer, which was shown.
+// errSilent is the error if metalplugd does not answer and the output has shown that.
 var errSilent = errors.New("the daemon does not answer")
 
-// examine does all checks.
+// examine runs all checks.
 func (d *doctor) examine() []finding {
 	for _, c := range checks {
 		d.do(c)
@@ -131,7 +131,7 @@ func (d *doctor) examine() []finding {
 	return d.found
 }
 
-// do does one check.
+// do runs one check.
 func (d *doctor) do(c check) {
 	before, fine := len(d.found), ""
 	d.check = c.name
@@ -150,34 +150,34 @@ func (d *doctor) do(c check) {
 	}
 }
 
-// note adds a finding of the check that is under way.
+// note adds a finding of the check in progress.
 func (d *doctor) note(level, remedy, text string) {
 	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
 }
 
-// ok notes that something is as it should be.
+// ok records that a part works.
 func (d *doctor) ok(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
 
-// skip notes that something could not be looked at, with what would help.
+// skip records that a check was not possible, with a remedy.
 func (d *doctor) skip(remedy, format string, args ...any) {
 	d.note(levelSkip, remedy, "not checked: "+fmt.Sprintf(format, args...))
 }
 
-// warn notes what will matter later, with what cures it.
+// warn records a problem that may withhold devices later, with a remedy.
 func (d *doctor) warn(remedy, format string, args ...any) {
 	d.note(levelWarn, remedy, fmt.Sprintf(format, args...))
 }
 
-// fail notes what keeps a device from pods now, with what cures it.
+// fail records a problem that withholds devices now, with a remedy.
 func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes the findings, the failures first, and how many there are of each kind. Checks that could not be done for
-// one reason share a line.
+// findings writes the findings, failures first, and the number of each level. Checks that were skipped for the same
+// reason share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
-	skipped := make(map[finding][]string) // the checks, by what is said of them
+	skipped := make(map[finding][]string) // the checks for each reason
 	for _, f := range all {
 		counts[f.Level]++
 		if check := f.Check; f.Level == levelSkip {

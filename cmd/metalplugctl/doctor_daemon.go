@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// checkConfiguration reads the file that the daemon would read at its next start or reload, which is not always the one
-// that holds.
+// checkConfiguration reads the file that metalplugd will read at its next start or reload. The present configuration
+// may differ.
 func (d *doctor) checkConfiguration() (fine string) {
 	c, err := config.Load(d.file)
 	if err == nil {
@@ -29,7 +29,7 @@ func (d *doctor) checkConfiguration() (fine string) {
 	return cmp.Or(strings.Join(c.Files, ", "), "there is no file: the defaults hold")
 }
 
-// checkDaemon asks the daemon for what the other checks need.
+// checkDaemon requests the data for the other checks from metalplugd.
 func (d *doctor) checkDaemon() (fine string) {
 	var status api.Status
 	err := d.client.Get(d.ctx, "/v1/status", &status)
@@ -61,7 +61,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload compares the configuration that holds with the one in the files, as far as the daemon tells of it.
+// checkReload compares the present configuration with the files, as far as metalplugd reports it.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct it, then: systemctl reload metalplugd", "the last one was refused, the old configuration holds: %s", problem)
@@ -74,16 +74,16 @@ func (d *doctor) checkReload(status api.Status) {
 		return
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
-	if len(d.config.Files) > 0 && !told { // else the file cannot be used, or there is none
+	if len(d.config.Files) > 0 && !told { // otherwise the file has errors, or there is none
 		d.warn(restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)
 	}
 }
 
-// recorded reports whether the hardware of the daemon is a recording.
+// recorded reports whether metalplugd runs on a recording.
 func recorded(s *api.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
 
-// checkUdev looks at udevd by the files that it keeps in /run/udev: control is there while it runs, queue while it has
-// something to do (systemd, src/udev/udev-ctrl.c and udev-manager.c).
+// checkUdev checks udevd by its files in /run/udev. control exists while udevd runs, and queue exists while it
+// processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
 		d.fail("systemctl start systemd-udevd", "udevd is not running: no event of any hardware comes")
@@ -105,8 +105,8 @@ func (d *doctor) checkUdev() (fine string) {
 	return ""
 }
 
-// checkHelpers looks for the sockets of the helpers, as far as a resource needs them: without metalplug-reset no disk is
-// proven to be empty, without metalplug-holders no device is proven to be free.
+// checkHelpers checks the sockets of the helpers that the resources need. Without metalplug-reset no disk is proven to
+// be empty. Without metalplug-holders no device is proven to be free.
 func (d *doctor) checkHelpers() (fine string) {
 	for _, helper := range []struct {
 		unit, socket, without string
@@ -116,7 +116,7 @@ func (d *doctor) checkHelpers() (fine string) {
 			return r.Shares <= 1 && !r.AllowInUse
 		}},
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
-			byItself := r.Class.Name == "nvme" || r.Class.Name == "fpga" // also where nothing is configured
+			byItself := r.Class.Name == "nvme" || r.Class.Name == "fpga" // these classes reset devices without a configuration
 			return byItself || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
 		}},
 		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {
@@ -137,8 +137,8 @@ func (d *doctor) checkHelpers() (fine string) {
 	return "all that are needed are there"
 }
 
-// checkUnits asks systemd for the units of the configuration. The daemon cannot: systemd's socket is not in its sandbox. Without
-// a unit in the configuration there is nothing to say.
+// checkUnits checks the vendor's units in the configuration. metalplugd cannot ask systemd, because the socket of
+// systemd is not in its sandbox. Without vendor units there is no finding.
 func (d *doctor) checkUnits() (fine string) {
 	templates := d.config.Templates()
 	if len(templates) == 0 {
@@ -162,8 +162,8 @@ func (d *doctor) checkUnits() (fine string) {
 	return strings.Join(templates, ", ")
 }
 
-// checkDevices looks at the devices themselves. A default resource without devices is no fault, for most machines have no
-// FPGA. A cordoned device is as an operator wants it, who may have forgotten it.
+// checkDevices checks the devices. A default resource without devices is normal, because most nodes have no FPGA. A
+// cordoned device is reported, because the operator may have forgotten it.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {
@@ -180,7 +180,7 @@ func (d *doctor) checkDevices() (fine string) {
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }
 
-// ailing notes what is wrong with the devices, with one finding for each reason.
+// ailing adds one finding for each problem that devices have.
 func (d *doctor) ailing() {
 	alike := make(map[[2]string]int)
 	for _, v := range d.devices {

@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	// defaultRoot is the kubelet's --root-dir unless its command line says otherwise (kubernetes v1.36
-	// cmd/kubelet/app/options/options.go, defaultRootDir).
+	// defaultRoot is the default of the kubelet's --root-dir (kubernetes v1.36 cmd/kubelet/app/options/options.go,
+	// defaultRootDir).
 	defaultRoot = "/var/lib/kubelet"
-	// devicePluginDir is a constant in the kubelet: --root-dir does not move it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1,
-	// constants.go; kubernetes#120626).
+	// devicePluginDir is a constant in the kubelet. --root-dir does not change it
+	// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go; kubernetes#120626).
 	devicePluginDir = "/var/lib/kubelet/device-plugins"
 )
 
-// checkKubelet looks at the kubelet's directory and socket. The kubelet makes the directory at its first start and the
-// socket at each, and leaves the socket behind when it ends. The registrations show whether a kubelet answers
+// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory at its first start and the
+// socket at each start. It does not remove the socket when it ends. So only a registration shows that a kubelet answers
 // there.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
-	elsewhere := "" // what more to do where the directory is not the one that every kubelet has
+	elsewhere := "" // an additional remedy if the directory is not the default
 	if dir != devicePluginDir {
 		elsewhere = "; or remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
 	}
@@ -91,9 +91,9 @@ func (d *doctor) checkRootDir() (fine string) {
 	return ""
 }
 
-// checkRegistration looks at both halves of how a resource stands with the kubelet: that it has accepted the
-// registration, and that it has dialled back and keeps its stream open. Only the second makes devices allocatable. Resources
-// that stand alike share a finding.
+// checkRegistration checks both parts of the registration of each resource. The kubelet has accepted it, and the
+// kubelet has connected and keeps the stream open. Only then are the devices allocatable. Resources in the same state
+// share a finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding
@@ -120,9 +120,9 @@ func (d *doctor) checkRegistration() (fine string) {
 	return ""
 }
 
-// checkCounts compares what the kubelet counts with what is offered. The daemon asks the kubelet, whose socket is for
-// root (kubelet, PodResources v1, GetAllocatableResources). A difference is normal for the milliseconds that a list
-// takes.
+// checkCounts compares the kubelet's count of devices with the offer. metalplugd asks the kubelet, because only root
+// can open its socket (kubelet, PodResources v1, GetAllocatableResources). A difference is normal for some milliseconds
+// after each list.
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
@@ -145,9 +145,9 @@ func (d *doctor) checkCounts() (fine string) {
 	return "it is the same as ours"
 }
 
-// checkCheckpoint looks for devices that the kubelet remembers and the daemon does not know. Their pods cannot start. The daemon
-// takes what the checkpoint names into its offer when it starts, so that this is a checkpoint of another machine or a
-// resource that was configured since.
+// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start. At
+// its start metalplugd offers all devices in the checkpoint. So the checkpoint is from another node, or the resource
+// was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))
@@ -177,8 +177,8 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	return "every device that it names is known"
 }
 
-// checkRefused reads what the daemon remembers, for without an API server the kubelet does not tell. It tells of
-// containers that did not get their devices. Their pods are in UnexpectedAdmissionError.
+// checkRefused reports the containers that did not get their devices. metalplugd records them, because the kubelet does
+// not report them without an API server. The status of their pods is UnexpectedAdmissionError.
 func (d *doctor) checkRefused() (fine string) {
 	for _, r := range d.status.Refused {
 		state := "the pod is in UnexpectedAdmissionError"

@@ -11,18 +11,19 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// driven are the PCI classes of what is offered, by the beginning of sysfs's attribute class (include/linux/pci_ids.h).
+// driven has the PCI classes of devices that can be offered, as a prefix of sysfs's attribute class
+// (include/linux/pci_ids.h).
 var driven = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
 
-// modules are the drivers' modules by PCI vendor.
+// modules has the kernel modules of the drivers by PCI vendor.
 var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3": "mlx5_core"}
 
-// checkDrivers looks for hardware without a driver: it is in no class that needs one, so that the daemon may not even
-// show it. It is only a warning, since a card may be there for a virtual machine.
+// checkDrivers finds hardware without a driver. metalplugd may not show such hardware, because it is in no class that
+// needs a driver. This is only a warning, because the device may be for a virtual machine.
 func (d *doctor) checkDrivers() (fine string) {
-	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // the pattern is well-formed
+	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // the pattern is valid
 	for _, name := range names {
 		address := filepath.Base(name)
 		dir := "/sys/bus/pci/devices/" + address
@@ -41,9 +42,9 @@ func (d *doctor) checkDrivers() (fine string) {
 	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have one"
 }
 
-// checkLinks looks for /dev/char/MAJ:MIN or /dev/block/MAJ:MIN of each node that is given out. runc's systemd driver
-// names nodes by these, and leaves out of a container's list whichever has none: the next "systemctl daemon-reload"
-// takes the device away (opencontainers/cgroups devices/systemd.go).
+// checkLinks checks that each node of an offered device has its link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's
+// systemd driver names nodes by these links. It omits a node without a link from the container's list. Then the next
+// "systemctl daemon-reload" denies the device to the container (opencontainers/cgroups devices/systemd.go).
 func (d *doctor) checkLinks() (fine string) {
 	seen := make(map[string]bool)
 	for _, v := range d.devices {
@@ -65,7 +66,7 @@ func (d *doctor) checkLinks() (fine string) {
 	return "every node that is given out has its link"
 }
 
-// checkRDMA tells whether containers see the RDMA devices of the host (ib_core's parameter netns_mode: shared or not).
+// checkRDMA checks whether containers see the RDMA devices of the host (parameter netns_mode of ib_core).
 func (d *doctor) checkRDMA() (fine string) {
 	switch d.read("/sys/module/ib_core/parameters/netns_mode") {
 	case "":
@@ -78,7 +79,7 @@ func (d *doctor) checkRDMA() (fine string) {
 	return ""
 }
 
-// checkSELinux looks at the labels that the kubelet and we need, and for denials.
+// checkSELinux checks the labels of the kubelet's and metalplug's files, and looks for denials.
 func (d *doctor) checkSELinux() (fine string) {
 	enforcing := d.read("/sys/fs/selinux/enforce")
 	if enforcing == "" {
@@ -105,8 +106,8 @@ func (d *doctor) checkSELinux() (fine string) {
 	return mode + ", the labels are right and nothing was denied"
 }
 
-// checkSandbox looks for what keeps systemd from starting the units: a masked unit, and a kernel without user namespaces.
-// It has no line for a node on which nothing does.
+// checkSandbox checks that systemd can start the units. A masked unit or a kernel without user namespaces prevents
+// that. If both are fine, there is no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if recorded(d.status) {
 		return ""
@@ -115,8 +116,8 @@ func (d *doctor) checkSandbox() (fine string) {
 		d.fail("sysctl -w user.max_user_namespaces=1024, and the same in /etc/sysctl.d",
 			"user.max_user_namespaces is 0, so PrivateUsers= of metalplugd.service fails (217/USER)")
 	}
-	for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} { // as systemctl mask does
-		units, _ := filepath.Glob(d.path(mask.dir + "/systemd/system/metalplug*")) // the pattern is well-formed
+	for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} { // the directories of systemctl mask
+		units, _ := filepath.Glob(d.path(mask.dir + "/systemd/system/metalplug*")) // the pattern is valid
 		for _, unit := range units {
 			if to, err := os.Readlink(unit); err == nil && to == "/dev/null" {
 				d.fail("systemctl unmask "+mask.option+filepath.Base(unit), "%s is masked", filepath.Base(unit))

@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// setting returns the first value that a file in TOML gives a key, in any section, or empty.
+// setting returns the first value of a key in a TOML file, in any section, or empty.
 func setting(text, key string) string {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(line, "=")
@@ -26,13 +26,13 @@ func setting(text, key string) string {
 // infiniband is the class whose devices lock memory.
 const infiniband = "infiniband"
 
-// Where the container runtimes are configured, unless their command lines say otherwise.
+// The default configuration files of the container runtimes.
 const (
 	containerdFile = "/etc/containerd/config.toml"
 	crioFile       = "/etc/crio/crio.conf"
 )
 
-// checkCDI tells whether the runtime takes devices by their CDI names, where a resource gives these.
+// checkCDI checks that the runtime accepts CDI device names, if a resource uses them.
 func (d *doctor) checkCDI() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Inject == config.InjectCDI }) {
 		return "no resource needs it"
@@ -53,15 +53,16 @@ func (d *doctor) checkCDI() (fine string) {
 	return "containerd's enable_cdi is true"
 }
 
-// checkMemlock looks at the limit of the running process and not at its unit, which may have been changed since. It
-// looks at the memory that containers may lock, which is what their runtime may. RDMA locks all its buffers.
+// checkMemlock checks how much memory containers may lock, because RDMA locks all its buffers. The limit of a container
+// is that of its runtime. It reads the limit of the running process, because the unit file may have changed since the
+// start.
 func (d *doctor) checkMemlock() (fine string) {
 	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })
 	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class.Name == infiniband })
 	if !offered && (d.status != nil || !configured) {
 		return "nothing that is offered needs it"
 	}
-	names, _ := filepath.Glob(d.path("/proc/[0-9]*/comm")) // the pattern is well-formed
+	names, _ := filepath.Glob(d.path("/proc/[0-9]*/comm")) // the pattern is valid
 	for _, name := range names {
 		process := filepath.Base(filepath.Dir(name))
 		runtime := d.read("/proc/" + process + "/comm")
@@ -79,7 +80,7 @@ func (d *doctor) checkMemlock() (fine string) {
 	return ""
 }
 
-// lockedMemory finds the soft limit in /proc/PID/limits.
+// lockedMemory returns the soft limit for locked memory in /proc/PID/limits.
 func lockedMemory(limits string) string {
 	for line := range strings.Lines(limits) {
 		if rest, ok := strings.CutPrefix(line, "Max locked memory"); ok {

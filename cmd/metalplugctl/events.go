@@ -17,10 +17,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// lineSize is the longest event in bytes, that of a device with hundreds of nodes.
+// lineSize is the maximum size of an event in bytes. A device with hundreds of nodes has the largest events.
 const lineSize = 1 << 20
 
-// eventsCommand follows what happens. Each line is written as it comes, so that the command can stand in a pipe.
+// eventsCommand prints events. It writes each line at once, so that the output can go to a pipe.
 func (o *operator) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
@@ -41,11 +41,11 @@ func (o *operator) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// retryPause is how long a command waits before it asks again for a daemon that has stopped.
+// retryPause is the wait before a new connection to a metalplugd that has stopped.
 const retryPause = 500 * time.Millisecond
 
-// follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. When a daemon stops that has
-// answered, it says so, and goes on with the next one, whose first event is "listening" again.
+// follow calls told with each event, raw and decoded, until ctx ends or told returns an error. If metalplugd stops
+// after an answer, follow prints a note and waits for the next metalplugd. Its first event is "listening" again.
 func (o *operator) follow(cmd *cobra.Command, answered bool, told func(line []byte, e api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
@@ -69,7 +69,7 @@ func (o *operator) follow(cmd *cobra.Command, answered bool, told func(line []by
 	}
 }
 
-// stream calls told with each event of one daemon. The error is [api.ErrNoAnswer] when that stops.
+// stream calls told with each event of one run of metalplugd. The error is [api.ErrNoAnswer] when that run ends.
 func (o *operator) stream(ctx context.Context, told func(line []byte, e api.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
@@ -94,7 +94,7 @@ func (o *operator) stream(ctx context.Context, told func(line []byte, e api.Even
 	return fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", api.ErrNoAnswer, c.Socket)
 }
 
-// event writes an event, which is one line unless lines wrap.
+// event writes an event. This is one line unless lines wrap.
 func (s *screen) event(e api.Event) {
 	var about []string
 	switch {
@@ -124,7 +124,8 @@ func (s *screen) event(e api.Event) {
 	s.line(mark, eventColour(e.Event), strings.Join(about, " "))
 }
 
-// eventColour is green for what gets better, red for what gets worse, yellow for what an operator should know.
+// eventColour returns green for an improvement, red for a problem, and yellow for a change that the operator should
+// notice.
 func eventColour(event string) string {
 	switch event {
 	case "healthy", "back", "connected", "uncordoned", "reloaded":

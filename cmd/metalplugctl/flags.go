@@ -13,23 +13,23 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// textFlag adds a flag with a text, which is value without it. The usage has the name of the value in backquotes, and what holds
-// without the flag. The shell completes the values.
+// textFlag adds a flag with a text value. value is the default. The usage has the name of the value in backquotes, and
+// the default. The shell completes values.
 func textFlag(cmd *cobra.Command, name, value, usage string, values ...string) *string {
 	text := cmd.Flags().String(name, value, usage)
-	cmd.Flags().Lookup(name).DefValue = "" // the usage has it
+	cmd.Flags().Lookup(name).DefValue = "" // the usage shows the default
 	if len(values) > 0 {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault)) // the flag is there
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault)) // the flag exists
 	}
 	return text
 }
 
-// configFlag adds the flag --config and returns where its value is.
+// configFlag adds the flag --config and returns its value.
 func configFlag(cmd *cobra.Command) *string {
 	return textFlag(cmd, "config", config.DefaultFile, "configuration `FILE` (default: the daemon's)")
 }
 
-// recordingFlag adds the flag --recording and returns where its value is.
+// recordingFlag adds the flag --recording and returns its value.
 func recordingFlag(cmd *cobra.Command) *string {
 	var names []string
 	for _, r := range recording.Bundled() {
@@ -38,19 +38,19 @@ func recordingFlag(cmd *cobra.Command) *string {
 	return textFlag(cmd, "recording", "", "recorded machine, by `FILE` or bundled name", names...)
 }
 
-// onceFlag adds the flag --once and returns where its value is.
+// onceFlag adds the flag --once and returns its value.
 func onceFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("once", false, "print one state and end, as without a terminal")
 }
 
-// choice is a value of a flag that has a few.
+// choice is the value of a flag with a fixed set of values.
 type choice struct {
 	value string
 	all   []string
-	of    string // what the help calls it
+	of    string // name of the value in the help
 }
 
-// Set takes the value of the flag.
+// Set sets the value of the flag.
 func (c *choice) Set(value string) error {
 	if !slices.Contains(c.all, value) {
 		return fmt.Errorf("must be %s", listed(c.all))
@@ -62,17 +62,17 @@ func (c *choice) Set(value string) error {
 // String returns the value.
 func (c *choice) String() string { return c.value }
 
-// Type is the value's name in the help.
+// Type returns the name of the value in the help.
 func (c *choice) Type() string { return c.of }
 
-// listed is all values, for people.
+// listed returns all values as a text.
 func listed(all []string) string {
 	last := len(all) - 1
 	return strings.Join(all[:last], ", ") + " or " + all[last]
 }
 
-// choiceFlag adds a flag with one of several values, of which value holds without it. letter is its short name, or empty, and of is what
-// the help calls a value.
+// choiceFlag adds a flag with a fixed set of values. letter is its short name, or empty. of is the name of the value in
+// the help. value is the default.
 func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, values ...string) *string {
 	c := &choice{value: value, all: values, of: of}
 	if value != "" {
@@ -80,11 +80,11 @@ func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, value
 	}
 	cmd.Flags().VarP(c, name, letter, usage)
 	cmd.Flags().Lookup(name).DefValue = ""
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return &c.value
 }
 
-// outputFlag adds the flag -o and returns where its value is. Each command has a table and JSON.
+// outputFlag adds the flag -o and returns its value. Each command supports table and json.
 func outputFlag(cmd *cobra.Command, more ...string) *string {
 	all := append([]string{"table", "json"}, more...)
 	return choiceFlag(cmd, "output", "o", "FORMAT", "table", listed(all), all...)

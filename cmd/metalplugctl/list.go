@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// listCommand shows all devices at one moment. The JSON is the answer of the daemon, field by field. Its names are fixed,
-// so that a script written for one version reads the output of the next.
+// listCommand shows all devices once. The JSON has the fields of metalplugd's answer. Their names are fixed, so that
+// scripts work with later versions.
 func (o *operator) listCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -35,7 +35,7 @@ func (o *operator) listCommand() *cobra.Command {
 	return cmd
 }
 
-// ask asks the daemon for all that a list shows.
+// ask requests devices and resources from metalplugd.
 func (o *operator) ask(cmd *cobra.Command) (devices []api.Device, resources []api.Resource, err error) {
 	c := o.client()
 	if err := c.Get(cmd.Context(), "/v1/resources", &resources); err != nil {
@@ -45,7 +45,7 @@ func (o *operator) ask(cmd *cobra.Command) (devices []api.Device, resources []ap
 	return devices, resources, err
 }
 
-// devices writes a table of devices. Only with all it has those that are not offered, and PCI addresses.
+// devices writes a table of devices. With all, the table also has devices that are not offered, and PCI addresses.
 func (s *screen) devices(devices []api.Device, resources []api.Resource, all bool) {
 	held := make(map[string]string)
 	for _, r := range resources {
@@ -78,10 +78,11 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 	}
 }
 
-// nameOf returns the ID of a device, or the name that the kernel has for it. The command why takes both.
+// nameOf returns the ID of a device, or its kernel name if it has none. The command why accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
-// urgent returns the devices with those first that are not as they should be, and then those that are not offered.
+// urgent sorts the devices by the attention that they need. Devices with a problem come first, and devices that are not
+// offered last.
 func urgent(devices []api.Device) []api.Device {
 	calm := func(d api.Device) int {
 		switch {
@@ -95,7 +96,7 @@ func urgent(devices []api.Device) []api.Device {
 	return slices.SortedStableFunc(slices.Values(devices), func(a, b api.Device) int { return cmp.Compare(calm(a), calm(b)) })
 }
 
-// remark returns why a device is not as an operator wants it; held is why its resource is held back.
+// remark returns the text of the last column for a device. held is the reason why its resource is held back, or empty.
 func remark(d api.Device, held string) string {
 	var all []string
 	if d.Health != "Healthy" {

@@ -16,30 +16,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is the files of a machine, and its processes.
+// machine gives access to the files and processes of a node.
 type machine struct {
-	root string // where its files are, or empty for /
-	uid  int    // whose rights the doctor has
+	root string // directory of its files, or empty for /
+	uid  int    // user ID of the doctor
 
 	label  func(name string) (string, error)                       // the SELinux label of a file
-	number func(node string) (kind string, number string, ok bool) // "char" or "block", and MAJOR:MINOR of a node
+	number func(node string) (kind string, number string, ok bool) // returns "char" or "block", and MAJOR:MINOR of a node
 }
 
-// thisMachine is the one on which the program runs.
+// thisMachine returns the node on which the program runs.
 func thisMachine() machine {
 	return machine{uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}
 }
 
-// path returns where a file of the machine is.
+// path returns the path of a file of the node.
 func (m machine) path(name string) string { return filepath.Join(m.root, name) }
 
-// exists reports whether the machine has a file, also a link that leads nowhere.
+// exists reports whether the node has a file or a link. The target of the link may be absent.
 func (m machine) exists(name string) bool {
 	_, err := os.Lstat(m.path(name))
 	return err == nil
 }
 
-// read returns a small file of the machine. It is empty if it cannot be read.
+// read returns the content of a small file of the node, or empty if it cannot be read.
 func (m machine) read(name string) string {
 	text, err := os.ReadFile(m.path(name))
 	if err != nil {
@@ -48,8 +48,8 @@ func (m machine) read(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// unread is what to do about a file that could not be read: to become root, where that is what it lacks, or what else there
-// is.
+// unread returns the remedy for a file that could not be read. If the rights are missing, it is to run the command as
+// root. Otherwise it is the given text.
 func (m machine) unread(err error, otherwise string) string {
 	const denied = "it is denied even to root, as by SELinux or in a namespace: run it on the node itself; ausearch -m avc -ts recent"
 	switch {
@@ -63,7 +63,7 @@ func (m machine) unread(err error, otherwise string) string {
 	return "run it as root; or " + otherwise
 }
 
-// same reports whether two paths are one directory, also through links.
+// same reports whether two paths, which may be links, lead to the same directory.
 func (m machine) same(a, b string) bool {
 	if a == b {
 		return true
@@ -76,20 +76,20 @@ func (m machine) same(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// auditLog is where auditd writes denials. auditSize is how much of its end is read, in bytes.
+// auditLog is the file in which auditd records denials. auditSize is how many bytes of its end are read.
 const (
 	auditLog  = "/var/log/audit/audit.log"
 	auditSize = 4 << 20
 )
 
-// denials counts those of our programs at the end of the audit log.
+// denials counts the denials of metalplug's programs at the end of the audit log.
 func (m machine) denials() (n int, err error) {
 	f, err := os.Open(m.path(auditLog))
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	_, _ = f.Seek(-auditSize, io.SeekEnd) // a shorter file is read from its beginning
+	_, _ = f.Seek(-auditSize, io.SeekEnd) // a shorter file is read from its start
 	text, err := io.ReadAll(io.LimitReader(f, 2*auditSize))
 	if err != nil {
 		return 0, err
@@ -102,7 +102,7 @@ func (m machine) denials() (n int, err error) {
 	return n, nil
 }
 
-// selinuxLabel reads the label of a file.
+// selinuxLabel returns the label of a file.
 func selinuxLabel(name string) (string, error) {
 	buf := make([]byte, 256)
 	n, err := unix.Lgetxattr(name, "security.selinux", buf)
@@ -112,7 +112,7 @@ func selinuxLabel(name string) (string, error) {
 	return strings.TrimRight(string(buf[:n]), "\x00"), nil
 }
 
-// nodeNumber reads what kind of node a file is, and its numbers.
+// nodeNumber returns the kind and the device number of a node.
 func nodeNumber(name string) (kind, number string, ok bool) {
 	var st unix.Stat_t
 	if unix.Stat(name, &st) != nil {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplugctl is what an operator of metalplug holds in the hand.
+// Command metalplugctl inspects and controls metalplugd.
 //
-// It speaks only to the control socket and to files. Four rules hold for all commands: what is found is on standard
-// output, in a table for people or as JSON for programs; what is wrong with the command or the daemon is on standard
-// error, and ends with what to do next; the exit code tells the two apart; and nothing is changed on the machine but by
-// cordon, uncordon and reset, which the daemon does.
+// It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a
+// table or as JSON. Errors of the command or of metalplugd go to standard error, with a remedy at the end. The exit
+// code distinguishes the two. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes the change.
 package main
 
 import (
@@ -37,32 +36,32 @@ const (
 	exitNoAnswer = 3
 )
 
-// helpTexts are what --help shows of each command, before its flags.
+// helpTexts has the help text of each command without its flags.
 //
 //go:embed help/*.txt
 var helpTexts embed.FS
 
-// version is set when a release is built.
+// version is set in a release build.
 var version = "unreleased"
 
-// errFound is the error of a problem that was shown.
+// errFound is the error if the output has shown a problem.
 var errFound = errors.New("a problem was found")
 
-// usageError is a command line that makes no sense.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
-// usage makes a [usageError].
+// usage returns a [usageError].
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// main runs the program until it is done or interrupted.
+// main runs the command until it ends or is interrupted.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop)   // the second signal kills
-	signal.Ignore(syscall.SIGPIPE) // a reader that has gone is an error of the write, after which all is put away
+	context.AfterFunc(ctx, stop)   // the second signal ends the process at once
+	signal.Ignore(syscall.SIGPIPE) // if the reader of a pipe has ended, the write returns an error, and the command can clean up
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run carries out a command line and returns the exit code. It is main without the process, for tests.
+// run runs a command line and returns the exit code. Tests call it instead of main.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
 		Use:           "metalplugctl",
@@ -77,7 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := operator{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket of the daemon, a `PATH`")
-	root.PersistentFlags().Lookup("socket").DefValue = "" // ENVIRONMENT in the man page
+	root.PersistentFlags().Lookup("socket").DefValue = "" // the section ENVIRONMENT of the man page has the default
 	valid := false                                        // the command line
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		err := noEmptyValues(cmd, args)
@@ -88,7 +87,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), o.recordCommand(), o.topologyCommand())
 	for _, cmd := range append(root.Commands(), root) {
-		text, _ := helpTexts.ReadFile("help/" + cmd.Name() + ".txt") // a test holds that each has one
+		text, _ := helpTexts.ReadFile("help/" + cmd.Name() + ".txt") // a test checks that each command has one
 		cmd.Long, cmd.Example, _ = strings.Cut(string(text), "\nExamples:\n")
 		cmd.Example = strings.TrimRight(cmd.Example, "\n")
 	}
@@ -99,21 +98,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitCode(err, stderr)
 }
 
-// exitCode says what went wrong, if anything did, and returns the exit code for it.
+// exitCode prints the error, if there is one, and returns its exit code.
 func exitCode(err error, stderr io.Writer) int {
 	var wrongUsage usageError
 	var problems config.Problems
 	var refused *api.Refused
 	switch {
-	case err == nil, errors.Is(err, unix.EPIPE): // the reader has seen enough
+	case err == nil, errors.Is(err, unix.EPIPE): // the reader has closed the pipe
 		return exitOK
 	case errors.Is(err, errFound):
-		return exitProblem // which was shown
+		return exitProblem // the output has shown it
 	case errors.Is(err, errSilent):
-		return exitNoAnswer // which was shown
+		return exitNoAnswer // the output has shown it
 	case errors.Is(err, api.ErrNoAnswer), errors.As(err, &refused) && refused.Code == api.Busy:
 		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
-		if refused == nil && !errors.Is(err, fs.ErrPermission) { // else it runs
+		if refused == nil && !errors.Is(err, fs.ErrPermission) { // otherwise metalplugd is running
 			fmt.Fprintln(stderr, "See why with: systemctl status metalplugd; start it with: systemctl start metalplugd")
 		}
 		return exitNoAnswer
@@ -128,8 +127,9 @@ func exitCode(err error, stderr io.Writer) int {
 	return exitProblem
 }
 
-// noEmptyValues refuses an empty argument and a flag with an empty value: a variable of a script was not set. Without the
-// flag a disk would be reset that was to be erased, or another daemon would be asked. The shell completes an empty word.
+// noEmptyValues refuses an empty argument and a flag with an empty value, because a variable of a script may be unset.
+// Without the flag, reset would not erase the disk, or another metalplugd would be asked. The shell may complete an
+// empty word.
 func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")

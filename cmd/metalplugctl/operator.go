@@ -14,19 +14,19 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// operator is what the commands have in common that ask the daemon.
+// operator has the options of all commands that use metalplugd.
 type operator struct {
-	socket string // as given, or empty for that of the configuration
+	socket string // as given, or empty for the socket in the configuration
 }
 
-// client returns a client of the daemon.
+// client returns a client for the control socket.
 func (o *operator) client() api.Client {
 	_, c := o.configured(config.DefaultFile)
 	return c
 }
 
-// configured returns the configuration in a file, or the defaults where "check" finds something wrong with it, and a client
-// for the daemon that it configures.
+// configured returns the configuration in a file and a client for its control socket. If the file has errors, it
+// returns the defaults.
 func (o *operator) configured(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {
@@ -35,8 +35,8 @@ func (o *operator) configured(file string) (config.Config, api.Client) {
 	return c, api.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
-// deviceIDs completes the IDs of devices. It completes the first one, or all of a command that takes several. Only a device that is cordoned
-// can be uncordoned.
+// deviceIDs completes the IDs of devices. It completes only one, unless the command accepts several. For uncordon it
+// completes only cordoned devices.
 func (o *operator) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// drawing is a picture in SVG under way.
+// drawing is an unfinished picture in SVG.
 type drawing struct {
 	strings.Builder
-	width int // of what is drawn
-	y     int // the top of what comes next
+	width int // of the drawn part
+	y     int // top of the next element
 }
 
 // Lengths of a picture in pixels.
@@ -24,15 +24,15 @@ const (
 	boxWidth  = 330
 	boxHeight = 36
 	rowHeight = 42
-	levelStep = 360 // from a bridge to what is below it
+	levelStep = 360 // from a bridge to its children
 	cellWidth = 46
 	lineHigh  = 20
 )
 
-// classColours are those of the devices. Others are grey.
+// classColours has the colours of the classes. All other classes are grey.
 var classColours = map[string]string{"gpu": "#d5efcf", "infiniband": "#cfe3f7", "fpga": "#e6d6f2", "nvme": "#f8e8c4"}
 
-// distanceColours are those of the distances, nearest first, as in [legend].
+// distanceColours has the colours of the distances, nearest first, in the order of [legend].
 var distanceColours = []string{"#7fc97f", "#b3de8e", "#e5e58a", "#f3c886", "#e9a3a3"}
 
 // picture returns the PCI tree and the distances as SVG.
@@ -64,7 +64,7 @@ func (b *branch) first() api.Place {
 	return b.devices[0]
 }
 
-// branch draws a branch and all that is below it, from the left. It returns the middle of its first box.
+// branch draws a branch and everything below it, starting at left. It returns the middle of its first box.
 func (d *drawing) branch(b *branch, left int) (middle int) {
 	name, b := b.joined()
 	var ends []int
@@ -87,8 +87,8 @@ func (d *drawing) branch(b *branch, left int) (middle int) {
 	return middle
 }
 
-// device draws a device of a PCI function and returns the middle of its box. What is not offered has a broken line, and the name
-// of a pod that holds it is in bold.
+// device draws a device of a PCI function and returns the middle of its box. A device that is not offered has a dashed
+// outline. The name of a pod that holds the device is bold.
 func (d *drawing) device(p api.Place, function string, left int) (middle int) {
 	style, below := "", p.Model
 	if p.Resource == "" {
@@ -115,7 +115,7 @@ func (d *drawing) box(left, top int, colour, style, head, below string) {
 	d.text(left+8, top+30, "normal", below)
 }
 
-// text draws a text that begins left, on a base line.
+// text draws a text on a base line, starting at left.
 func (d *drawing) text(left, base int, weight, text string) {
 	fmt.Fprintf(d, "<text x=\"%d\" y=\"%d\" font-weight=\"%s\">%s</text>\n", left, base, weight, html.EscapeString(clean(text)))
 }

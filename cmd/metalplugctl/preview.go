@@ -21,26 +21,26 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// preview is what "metalplugctl preview" is asked for.
+// preview has the options of "metalplugctl preview".
 type preview struct {
 	api.Preview
 	file     string // of the configuration
 	logLevel string // of metalplugd
-	title    string // of the machine
+	title    string // of the node
 	bundled  []byte // a recording to unpack, or nil
-	serve    string // the directory of its sockets, or empty for a temporary one
+	serve    string // directory of its sockets, or empty for a temporary directory
 }
 
-// previewState is everything that is shown at one moment.
+// previewState is the state that preview shows.
 type previewState struct {
 	Machine    string          `json:"machine"`
-	Socket     string          `json:"socket,omitempty"` // that answers other commands
+	Socket     string          `json:"socket,omitempty"` // socket for other commands
 	Resources  []api.Resource  `json:"resources"`
-	Devices    []api.Device    `json:"devices"` // also those that are not offered
+	Devices    []api.Device    `json:"devices"` // includes devices that are not offered
 	Containers []api.Container `json:"containers,omitempty"`
 }
 
-// previewCommand shows what would be offered. It starts metalplugd, with a stand-in for the kubelet.
+// previewCommand shows what metalplugd would offer. It starts metalplugd with a simulated kubelet.
 func previewCommand() *cobra.Command {
 	var p preview
 	cmd := &cobra.Command{
@@ -51,7 +51,7 @@ func previewCommand() *cobra.Command {
 	file, recorded := configFlag(cmd), recordingFlag(cmd)
 	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")
 	_ = cmd.RegisterFlagCompletionFunc("allocate", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-		c, _ := config.Load(*file) // without one there is nothing to complete
+		c, _ := config.Load(*file) // if the file has errors, there is nothing to complete
 		for _, r := range c.Resources {
 			names = append(names, r.Name)
 		}
@@ -80,7 +80,7 @@ func previewCommand() *cobra.Command {
 	return cmd
 }
 
-// show shows the state once, or in a view at each change.
+// show shows the state once, or in a view after each change.
 func (p *preview) show(cmd *cobra.Command, o *operator, output string, v *view) error {
 	state := previewState{Machine: p.title, Containers: p.Containers}
 	if p.serve != "" {
@@ -107,7 +107,7 @@ func (p *preview) show(cmd *cobra.Command, o *operator, output string, v *view) 
 	return err
 }
 
-// machine finds the machine that was asked for: this one, that of the configuration or that of a recording.
+// machine selects this node, the recording in the configuration, or another recording.
 func (p *preview) machine(recorded string) error {
 	c, err := config.Load(p.file)
 	if err != nil {
@@ -132,12 +132,12 @@ func (p *preview) machine(recorded string) error {
 		return fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
-		p.Recording, err = filepath.Abs(recorded) // what is no file is refused when it is opened
+		p.Recording, err = filepath.Abs(recorded) // if it is not a file, opening it fails later
 	}
 	return err
 }
 
-// hardware opens what a configuration is about. done puts away what was made for that.
+// hardware opens the devices of a configuration. done removes its temporary files.
 func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.Host, done func(), err error) {
 	if file := c.Hardware.Recording; file != "" {
 		s, err := recording.Open(file)
@@ -154,19 +154,19 @@ func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.
 	return s, &device.Host{Tree: sysfsOf(c)}, func() { s.Close() }, nil
 }
 
-// sysfsOf is where a configuration has the kernel's files.
+// sysfsOf returns the directories of the kernel's files in a configuration.
 func sysfsOf(c config.Config) sysfs.Tree {
 	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }
 
-// bundledRecordings lists the names and titles of the bundled recordings, each after the words before.
+// bundledRecordings lists the names and titles of the bundled recordings, each after the text before.
 func (s *screen) bundledRecordings(before string) {
 	for _, r := range recording.Bundled() {
 		s.line("  ", "", fmt.Sprintf("%s%-12s  # %s", before, r.Name, r.Title))
 	}
 }
 
-// preview writes a state for people. It begins with a summary, and with what may surprise.
+// preview writes a state as text. It begins with a summary and with warnings.
 func (s *screen) preview(state previewState) {
 	s.line("", "", state.Machine)
 	if state.Socket != "" {

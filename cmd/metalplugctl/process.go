@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a running program that is a kubelet, or has one in it.
+// process is a running program that is a kubelet or contains one.
 type process struct {
 	pid    string
 	name   string
 	args   []string // flags of the kubelet
-	hidden bool     // the command line need not show them all
+	hidden bool     // the command line may not show all flags
 }
 
-// String names it.
+// String returns its name and its pid.
 func (p process) String() string { return fmt.Sprintf("%s (pid %s)", p.name, p.pid) }
 
-// flag returns the last value of a flag, as the kubelet takes it, or empty if it is not there.
+// flag returns the last value of a flag, as the kubelet does. It is empty if the flag is not set.
 func (p process) flag(name string) (value string) {
 	for i, arg := range p.args {
 		key, of, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -39,17 +39,17 @@ func (p process) flag(name string) (value string) {
 	return value
 }
 
-// kubelets returns the kubelets that run, and those in another mount namespace, as of a node in a container, whose paths are
-// not those of this one.
+// kubelets returns the running kubelets. elsewhere has the kubelets in another mount namespace, such as a node in a
+// container. Their paths differ from the paths here.
 func (m machine) kubelets() (here, elsewhere []process) {
-	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // the pattern is well-formed
+	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // the pattern is valid
 	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
 	for _, name := range names {
 		p, ok := m.kubelet(filepath.Base(filepath.Dir(name)))
 		if !ok {
 			continue
 		}
-		mounts, err := os.Readlink(m.path("/proc/" + p.pid + "/ns/mnt")) // for root alone
+		mounts, err := os.Readlink(m.path("/proc/" + p.pid + "/ns/mnt")) // only root can read it
 		if err == nil && ownErr == nil && mounts != own {
 			elsewhere = append(elsewhere, p)
 			continue
@@ -59,14 +59,14 @@ func (m machine) kubelets() (here, elsewhere []process) {
 	return here, elsewhere
 }
 
-// kubelet reports whether a process of root's is a kubelet. RKE2 and k0s run the kubelet as a process of its own. k3s, MicroK8s and
-// MicroShift have it in theirs.
+// kubelet reports whether a process of root is a kubelet. RKE2 and k0s run the kubelet as a separate process. In k3s,
+// MicroK8s and MicroShift it is part of their process.
 func (m machine) kubelet(pid string) (p process, ok bool) {
 	if !m.ofRoot(pid) {
 		return p, false
 	}
 	title, rest, _ := strings.Cut(m.read("/proc/"+pid+"/cmdline"), "\x00")
-	// k3s writes "k3s server" in the place of its command line, and hides its flags.
+	// k3s replaces its command line by "k3s server", which hides its flags.
 	words := append(strings.Fields(title), strings.FieldsFunc(rest, func(r rune) bool { return r == 0 })...)
 	if len(words) == 0 {
 		return p, false
@@ -87,13 +87,13 @@ func (m machine) kubelet(pid string) (p process, ok bool) {
 	return p, server || p.name == "k3s" && runs("server", "agent") || p.name == "microshift" && runs("run")
 }
 
-// ofRoot reports whether a process is of the user who owns /proc, which is root.
+// ofRoot reports whether a process belongs to the owner of /proc, which is root.
 func (m machine) ofRoot(pid string) bool {
 	var process, all unix.Stat_t
 	return unix.Stat(m.path("/proc/"+pid), &process) == nil && unix.Stat(m.path("/proc"), &all) == nil && process.Uid == all.Uid
 }
 
-// passedOn returns the flags that k3s passes on to its kubelet: --kubelet-arg=root-dir=/x.
+// passedOn returns the flags that k3s passes to its kubelet, such as --kubelet-arg=root-dir=/x.
 func passedOn(args []string) (flags []string) {
 	for i, arg := range args {
 		value, ok := strings.CutPrefix(arg, "--kubelet-arg=")
@@ -107,11 +107,11 @@ func passedOn(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the lines of a file with arguments, as MicroK8s has one, with the variables of the process in the place
-// of their names.
+// argumentsFile returns the lines of a file with arguments, such as the file of MicroK8s. It replaces variables by
+// their values in the process.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
-	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // for root alone
+	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read it
 		key, value, _ := strings.Cut(of, "=")
 		environment[key] = value
 	}

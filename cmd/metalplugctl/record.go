@@ -16,7 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// recordCommand writes a recording. It reads sysfs itself, for a bug report is often about a daemon that does not start.
+// recordCommand writes a recording. It reads sysfs itself, because a bug report is often about a metalplugd that does
+// not start.
 func (o *operator) recordCommand() *cobra.Command {
 	var serials bool
 	cmd := &cobra.Command{
@@ -29,7 +30,7 @@ func (o *operator) recordCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
-		if err != nil && *archive == "" { // the report may be about that
+		if err != nil && *archive == "" { // the report may be about these errors
 			return err
 		} else if err != nil {
 			files := c.Files
@@ -60,7 +61,7 @@ func (o *operator) recordCommand() *cobra.Command {
 	return cmd
 }
 
-// record writes those of the devices that say anything about what is offered.
+// record writes the devices that matter for the offer.
 func record(out io.Writer, r *recording.Recorder, c config.Config, devices []udev.Device) error {
 	masked := "Serial numbers are made up."
 	if r.Serials {
@@ -72,17 +73,17 @@ func record(out io.Writer, r *recording.Recorder, c config.Config, devices []ude
 	return r.Record(out, relevant(&device.Host{Tree: sysfsOf(c)}, c.Rules(), devices))
 }
 
-// always are the subsystems that classes look at beside what they offer.
+// always has the subsystems that classes read in addition to those of their devices.
 var always = []string{
 	"node", "block", "nvme", "nvme-subsystem", "drm", "accel", "kfd", "infiniband", "infiniband_verbs", "infiniband_mad", "infiniband_cm",
 	"fpga_region", "fpga_manager", "dfl", "vfio", "vfio-dev",
 }
 
-// drivers are the modules whose parameters classes look at.
+// drivers has the modules whose parameters classes read.
 var drivers = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices in which something is seen, those above them, and those that classes look at besides.
-// Memory disks and loop devices that are not set up say nothing.
+// relevant returns the devices that a class uses, their parents, and the devices in the subsystems of always. It omits
+// memory disks and loop devices that are not set up.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string
@@ -102,15 +103,15 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// handedOut tells whether a class may give out the node of a device, beside those in which it finds something: rdma_cm,
-// which is one for all adapters.
+// handedOut reports whether a class may offer the node of a device that is not a device of its own. An example is
+// rdma_cm, which all adapters share.
 func handedOut(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
 		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
 	})
 }
 
-// idle tells whether a block device is one that the kernel makes in advance.
+// idle reports whether the kernel has created a block device in advance.
 func idle(h *device.Host, d udev.Device) bool {
 	name := strings.TrimPrefix(d.DevNode, "/dev/")
 	if strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "nbd") {

@@ -9,15 +9,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Remedies for a resource that is not served. The reason has the other remedies.
+// Remedies for a resource that is not registered. Other remedies are part of the reason.
 const (
-	// restart makes a configuration apply of which a reload takes over only a part.
+	// restart is the remedy for settings that a reload does not apply.
 	restart   = "systemctl restart metalplugd"
 	endOther  = "nothing, if the other plugin is meant; else end it, or set takeover = true in a [[resource]] of that name"
 	reconnect = "systemctl start kubelet; if it runs: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
 )
 
-// servedBy returns what to do about a resource whose devices the kubelet does not see.
+// servedBy returns the remedy for a resource whose devices the kubelet does not see.
 func servedBy(r api.Resource) string {
 	if r.Held != "" {
 		return endOther
@@ -25,7 +25,7 @@ func servedBy(r api.Resource) string {
 	return reconnect
 }
 
-// remedy returns what to do about a device that pods cannot get. It is empty where that is part of the reason.
+// remedy returns the remedy for a device that pods cannot get. It is empty if the reason contains the remedy.
 func remedy(d api.Device) string {
 	if d.Cordoned {
 		return "ask who did it; then: metalplugctl uncordon " + d.ID
@@ -33,15 +33,15 @@ func remedy(d api.Device) string {
 	return ""
 }
 
-// How the reasons begin that [complaint] is about (daemon/device, reason.go and explain.go).
+// The prefixes of reasons that [complaint] checks (daemon/device, reason.go and explain.go).
 const (
 	notComplete = "not complete"
 	noResource  = "no resource"
 	unproven    = "unproven"
 )
 
-// complaint returns what is wrong with a device, in words that follow its name, or empty. Hardware that is not offered
-// since the host uses it, or since it is not for pods, is as it should be.
+// complaint returns the problem of a device as a text that follows its name, or empty. Hardware that the host uses, or
+// that is not for pods, has no problem.
 func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):
@@ -60,10 +60,10 @@ func complaint(v api.Device) (level, text string) {
 	return "", ""
 }
 
-// isWithheld reports whether a device could be offered, if the operator did something. It excludes the disks for which no
-// file names a resource: that is how the package is installed.
+// isWithheld reports whether an operator could make the device available. It returns false for disks without a
+// configured resource, because that is the state after installation.
 func isWithheld(v api.Device) bool {
-	if strings.HasPrefix(v.Reason, unproven) { // else it is being read
+	if strings.HasPrefix(v.Reason, unproven) { // otherwise the disk is being read
 		return strings.Contains(v.Reason, "erases and offers it")
 	}
 	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMe.Name || v.Reason != noResource+" of class nvme is configured")

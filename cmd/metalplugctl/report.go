@@ -25,16 +25,16 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// bugReport is the files of a bug report. A part that cannot be had has the reason in its place.
+// bugReport has the files of a bug report. If a part is not available, its file has the reason.
 type bugReport struct {
-	recorder *recording.Recorder // which masks all of them
+	recorder *recording.Recorder // masks all files
 	files    []reported
 }
 
-// reported is a file of a report, before it is masked.
+// reported is a file of a report before masking.
 type reported struct{ name, text string }
 
-// journalLines is how many of the newest lines of the journal are in a report.
+// journalLines is the number of the newest journal lines in a report.
 const journalLines = "5000"
 
 // add adds a file.
@@ -45,13 +45,13 @@ func (b *bugReport) add(name string, text []byte, err error) {
 	b.files = append(b.files, reported{name, string(text)})
 }
 
-// collect collects the recording, the configuration, the answers of the daemon, the findings of the doctor, the journal of the units
-// and the versions.
+// collect adds the recording, the configuration, the answers of metalplugd, the findings of the doctor, the journal of
+// the units and the versions.
 func (b *bugReport) collect(ctx context.Context, o *operator, file string, c config.Config, devices []udev.Device) {
 	var text bytes.Buffer
 	err := record(&text, b.recorder, c, devices)
 	b.add("machine.umockdev", text.Bytes(), err)
-	if len(c.Files) == 0 { // it is not there, or cannot be used
+	if len(c.Files) == 0 { // the file is absent or has errors
 		c.Files = []string{file}
 	}
 	for _, name := range c.Files {
@@ -66,11 +66,11 @@ func (b *bugReport) collect(ctx context.Context, o *operator, file string, c con
 	b.versions()
 }
 
-// placeholder is a part of a value of env that metalplugd replaces, see [config.Resource.Env]. It is no secret.
+// placeholder matches the part of an env value that metalplugd replaces, see [config.Resource.Env]. It is not a secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// configuration adds a file of the configuration. A value of env may be a password, and is masked. If the values cannot be told from
-// the rest of the file, or are written in another way than they read, the file is left out.
+// configuration adds a configuration file. It masks the values of env, because they may be passwords. It omits the file
+// if it cannot find the values in the text, or if the text of a value differs from the value.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
@@ -89,10 +89,11 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds what the daemon answers, with other names for pods and users, whose own may be too short to be masked.
+// answers adds the answers of metalplugd. It replaces the names of pods and users, because short names cannot be masked
+// safely.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
-		text, _ := json.MarshalIndent(answer, "", "  ") // it was decoded
+		text, _ := json.MarshalIndent(answer, "", "  ") // the answer was decoded before
 		b.add(name, text, err)
 	}
 	var devices []api.Device
@@ -119,7 +120,7 @@ func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add("kubelet.json", counted, err)
 }
 
-// hideUser masks who has cordoned a device.
+// hideUser masks the user who cordoned a device.
 func (b *bugReport) hideUser(c *api.Cordon) {
 	if c != nil {
 		b.recorder.Hide(c.By())
@@ -127,17 +128,17 @@ func (b *bugReport) hideUser(c *api.Cordon) {
 	}
 }
 
-// pciAddress is what an ID without another identity has of its device. It is not masked.
+// pciAddress matches the ID of a device that has no other identity. It is not masked.
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
 
-// hideDevice masks the identity in the ID of a device, which is behind the name of its class.
+// hideDevice masks the identity in a device ID. It keeps the prefix with the class.
 func (b *bugReport) hideDevice(id string) {
 	if _, identity, _ := strings.Cut(id, "-"); !pciAddress.MatchString(identity) {
 		b.recorder.Hide(identity)
 	}
 }
 
-// journal adds the newest lines of the units of metalplug, without the name of the machine.
+// journal adds the newest lines of metalplug's units. It replaces the name of the node.
 func (b *bugReport) journal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder
@@ -159,7 +160,7 @@ func (b *bugReport) journal(ctx context.Context) {
 	b.add("journal.txt", []byte(text.String()), err)
 }
 
-// versions adds what runs on the machine, without its name.
+// versions adds the versions of the software on the node. It replaces the name of the node.
 func (b *bugReport) versions() {
 	name, _ := os.Hostname()
 	b.recorder.Hide(name)
@@ -170,7 +171,7 @@ func (b *bugReport) versions() {
 		unix.ByteSliceToString(kernel.Release[:]), unix.ByteSliceToString(kernel.Machine[:]), system), err)
 }
 
-// write writes the masked files to a new archive, which only the user can read.
+// write writes the masked files to a new archive that only the user can read.
 func (b *bugReport) write(name string) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -24,16 +24,16 @@ const (
 	normal = "\x1b[0m"
 )
 
-// screen is text that is written in one piece, so that a terminal does not flicker and a pipe that closes is noticed once.
+// screen collects text and writes it in one call. Then a terminal does not flicker, and a closed pipe is noticed once.
 type screen struct {
 	bytes.Buffer
 	colours bool
-	width   int  // of the terminal in columns, or 0 where lines may have any length
-	wraps   bool // lines do, too, and not tables alone
+	width   int  // of the terminal in columns, or 0 for no limit
+	wraps   bool // lines wrap too, and not only tables
 }
 
-// newScreen returns an empty screen for what is written to out. The variable COLUMNS is for what is no terminal, such as a page of a
-// manual.
+// newScreen returns an empty screen for output to out. The variable COLUMNS sets the width if out is not a terminal,
+// such as for a man page.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
 	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width}
@@ -43,10 +43,10 @@ func newScreen(out io.Writer) *screen {
 	return s
 }
 
-// canMove reports whether the terminal knows control sequences.
+// canMove reports whether the terminal supports control sequences.
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
-// show writes a state, as JSON or as table lays it out. A compact one is one line of JSON.
+// show writes a state as JSON or with table. With compact, the JSON is one line.
 func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
 	if output == "json" {
@@ -64,7 +64,7 @@ func show(out io.Writer, output string, compact bool, state any, table func(*scr
 	return err
 }
 
-// terminalSize returns how many columns and rows a terminal has to which out writes. They are 0 where it is not a terminal.
+// terminalSize returns the columns and rows of the terminal that out writes to. They are 0 if out is not a terminal.
 func terminalSize(out io.Writer) (width, height int) {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -74,13 +74,13 @@ func terminalSize(out io.Writer) (width, height int) {
 	if err != nil {
 		return 0, 0
 	}
-	if size.Col == 0 || size.Row == 0 { // a serial line does not know
+	if size.Col == 0 || size.Row == 0 { // a serial line does not report its size
 		return 80, 24
 	}
 	return int(size.Col), int(size.Row)
 }
 
-// paint returns text in a colour, if there are any.
+// paint returns text in a colour if colours are enabled.
 func (s *screen) paint(colour, text string) string {
 	if !s.colours || colour == "" {
 		return text
@@ -88,7 +88,7 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes text after a mark. Only where lines wrap it takes several lines. Elsewhere one line can be searched for.
+// line writes a mark and a text. If lines do not wrap, it writes one line, so that tools can search the output.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}
 	if s.wraps {
@@ -102,7 +102,7 @@ func (s *screen) line(mark, colour, text string) {
 	}
 }
 
-// wrapped breaks a text into lines of at most so many columns, between words where it can.
+// wrapped breaks a text into lines of at most width columns, if possible between words.
 func wrapped(text string, width int) (lines []string) {
 	width = max(width, 8)
 	line := ""
@@ -120,7 +120,7 @@ func wrapped(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// clean takes out of a text, some of which is what hardware says of itself, all that could steer a terminal.
+// clean removes control characters from a text, because hardware provides parts of it.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -144,13 +144,14 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// gap is between two columns of a table. A row that is wider than the terminal goes on below, indented by deeper.
+// gap separates two columns of a table. A row that is wider than the terminal continues on the next line, indented by
+// deeper.
 const (
 	gap    = "  "
 	deeper = "    "
 )
 
-// table writes rows in columns, without lines between them, so that it can be cut and sorted. The head is the first row. The last
+// table writes rows in columns without separator lines, so that cut and sort work. The first row is the head. The last
 // cell of a row may be longer than its column.
 func (s *screen) table(indent string, rows ...[]cell) {
 	var widths []int

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// directoryFor makes a directory for a preview, an empty one of that name or one of its own for no name. remove removes it, or
-// what is in it if it was there before.
+// directoryFor creates a directory for a preview. It uses an empty directory of this name, or a temporary one if name
+// is empty. remove removes the directory, or only its content if it existed before.
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
@@ -47,7 +47,7 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 	}, nil
 }
 
-// daemonFile finds metalplugd, beside this program or where a package has it.
+// daemonFile returns the path of metalplugd, next to this program or in the directory of the package.
 func daemonFile() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -62,8 +62,8 @@ func daemonFile() (string, error) {
 	return "", fmt.Errorf("metalplugd is neither in %s nor in %s", dir, filepath.Join(dir, "../sbin"))
 }
 
-// run runs metalplugd until show returns or the command ends. The resources are registered and the containers have their devices when
-// show begins. Its operator asks this daemon.
+// run runs metalplugd until show returns or the command ends. Before it calls show, it waits until the resources are
+// registered and the containers have their devices. The operator for show uses this metalplugd.
 func (p *preview) run(cmd *cobra.Command, show func(*operator) error) error {
 	file, err := daemonFile()
 	if err != nil {
@@ -85,7 +85,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*operator) error) error {
 	defer cancel()
 	child := exec.Command(file, "--preview", "--config", p.file, "--log-level", p.logLevel)
 	child.Stderr = cmd.ErrOrStderr()
-	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which ends it
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which then ends metalplugd
 	in, inErr := child.StdinPipe()
 	out, outErr := child.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {
@@ -94,7 +94,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*operator) error) error {
 	if err := child.Start(); err != nil {
 		return fmt.Errorf("start metalplugd: %w", err)
 	}
-	context.AfterFunc(ctx, func() { in.Close() }) // which ends it
+	context.AfterFunc(ctx, func() { in.Close() }) // metalplugd ends when its input is closed
 	err = json.NewEncoder(in).Encode(p.Preview)
 	if err == nil {
 		err = json.NewDecoder(out).Decode(&p.Preview)
@@ -106,7 +106,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*operator) error) error {
 		cancel()
 	}()
 	switch {
-	case cmd.Context().Err() != nil || errors.Is(err, io.EOF): // interrupted, or said on standard error why it ended
+	case cmd.Context().Err() != nil || errors.Is(err, io.EOF): // interrupted, or metalplugd has printed the reason on standard error
 		err = nil
 	case err == nil && p.Error != "":
 		err = errors.New(p.Error)

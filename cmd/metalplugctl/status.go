@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// statusCommand shows the daemon as a whole. It is the first thing to look at, and short enough for a ticket.
+// statusCommand shows the state of metalplugd in a few lines, which fit into a ticket.
 func (o *operator) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -35,8 +35,8 @@ func (o *operator) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// allWell tells whether everything works: every resource with devices is connected or held back for another plugin, every device that is not cordoned is
-// healthy, the configuration that was to be taken over was, and the daemon can write its files.
+// allWell reports whether there is no problem. Each resource with devices is registered or held back for another
+// plugin. Each device is healthy or cordoned. The last reload succeeded, and metalplugd can write its files.
 func allWell(s api.Status) bool {
 	for _, r := range s.Resources {
 		if r.Expected() && !r.Connected && r.Held == "" {
@@ -46,10 +46,10 @@ func allWell(s api.Status) bool {
 	return s.Ready && s.Configuration.Problem == "" && len(s.Unwritten) == 0 && s.Devices.Unhealthy == s.Devices.Cordoned
 }
 
-// cordonsShown is how many of the cordoned devices are on the first page. The list has all.
+// cordonsShown is the maximum number of cordoned devices in the output. The command list shows all.
 const cordonsShown = 5
 
-// status writes the daemon as a whole.
+// status writes the state of metalplugd.
 func (s *screen) status(v api.Status, now time.Time) {
 	fact := func(name, text string) { s.line(fmt.Sprintf("%-14s", name), bold, text) }
 	fact("metalplugd", fmt.Sprintf("%s, up %s", v.Version, age(time.Duration(v.Uptime*float64(time.Second)))))
@@ -91,7 +91,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 	}
 }
 
-// standings writes how the resources stand.
+// standings writes the state of the resources.
 func (s *screen) standings(resources []api.Resource) {
 	var rows [][]cell
 	for _, r := range resources {
@@ -102,7 +102,7 @@ func (s *screen) standings(resources []api.Resource) {
 	s.table("", rows...)
 }
 
-// complaints writes why resources are held back, and why the kubelet is not connected, once where all have one reason.
+// complaints writes why resources are held back or not connected. It writes each reason once.
 func (s *screen) complaints(resources []api.Resource) {
 	var told []string
 	for _, r := range resources {

@@ -17,24 +17,24 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// taking is what a resource would take of the devices that are present.
+// taking has the present devices that a resource matches.
 type taking struct {
 	Resource string  `json:"resource"`
-	Devices  []taken `json:"devices"` // that it takes
-	Lost     []taken `json:"lost"`    // that it matches as well, but an earlier resource takes
-	// Unfilled is why a resource of bundles has none, or empty.
+	Devices  []taken `json:"devices"` // the devices that it gets
+	Lost     []taken `json:"lost"`    // devices that it also matches, and that an earlier resource gets
+	// Unfilled is the reason why a resource of bundles has no bundle, or empty.
 	Unfilled string `json:"unfilled,omitempty"`
 }
 
-// taken is a device that a resource takes or would take.
+// taken is a device that a resource matches.
 type taken struct {
 	ID     string `json:"id"`
-	By     string `json:"by,omitempty"`     // which resource takes it from this one
-	Reason string `json:"reason,omitempty"` // why it is not offered, or Unhealthy, at present
+	By     string `json:"by,omitempty"`     // the resource that gets the device instead
+	Reason string `json:"reason,omitempty"` // why the device is not offered or is Unhealthy at present
 }
 
-// takings looks at all devices that are present, or in the recording that is configured, and sorts them by resource, in
-// the order of the configuration. It reads what the daemon would read and changes nothing.
+// takings assigns all devices of the node, or of the configured recording, to the resources. The order is that of the
+// configuration. It reads the same files as metalplugd and changes nothing.
 func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 	source, host, done, err := hardware(c, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -58,7 +58,7 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 			if s.Resource == "" {
 				unclaimed = append(unclaimed, taken{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
 			}
-			takes := false // the resource that takes it
+			takes := false // the resource that gets the device
 			for i, r := range rules {
 				switch {
 				case s.Resource == r.Resource:
@@ -88,7 +88,7 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 	return all, unclaimed, nil
 }
 
-// idle returns why the resource takes no device, or empty if it takes one.
+// idle returns why the resource gets no device, or empty if it gets one.
 func (t taking) idle() string {
 	switch {
 	case len(t.Devices) > 0:
@@ -101,11 +101,11 @@ func (t taking) idle() string {
 	return "no device that is present matches"
 }
 
-// expression is what regular expressions have and shell patterns do not need.
+// expression matches parts of regular expressions that shell patterns do not need.
 var expression = regexp.MustCompile(`^\^|\$$|\.[*+]|\]\+|\\[dws]|\(.*\|.*\)`)
 
-// expressions returns a warning for each pattern of a table of the resource that looks like a regular expression. Names of
-// device nodes have dots themselves.
+// expressions returns a warning for each pattern of a table that looks like a regular expression. A dot alone is not a
+// sign, because names of device nodes have dots.
 func expressions(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
 	for _, key := range slices.Sorted(maps.Keys(patterns)) {
 		if key != "DEVNAME" && expression.MatchString(patterns[key]) {
@@ -116,7 +116,7 @@ func expressions(c config.Config, resource, table string, patterns map[string]st
 	return warnings
 }
 
-// reason is why a device that a resource takes is of no use to a pod at present, or empty.
+// reason returns why a pod cannot use a device at present, or empty.
 func reason(s device.Sighting) string {
 	if err := cmp.Or(s.Offer, s.Health); err != nil {
 		return err.Error()
@@ -124,14 +124,14 @@ func reason(s device.Sighting) string {
 	return ""
 }
 
-// matchesToo tells whether a rule would take a device if it were the only one.
+// matchesToo reports whether a rule would match a device without the other rules.
 func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	return slices.ContainsFunc(device.Look(h, []device.Rule{r}, &u), func(s device.Sighting) bool {
 		return s.Device.ID == id && s.Resource == r.Resource
 	})
 }
 
-// taking writes what a resource would take.
+// taking writes the devices of a resource.
 func (s *screen) taking(t taking) {
 	text := fmt.Sprintf("devices: %d; %s", len(t.Devices), t.idle())
 	s.line(t.Resource+"  ", bold, strings.TrimSuffix(text, "; "))

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// topologyCommand shows where the devices are on the PCI tree.
+// topologyCommand shows the places of the devices in the PCI tree.
 func (o *operator) topologyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topology",
@@ -47,7 +47,7 @@ func (o *operator) topologyCommand() *cobra.Command {
 	return cmd
 }
 
-// legend explains the distances, nearest first, in the words of nvidia-smi.
+// legend explains the distances, nearest first, with the terms of nvidia-smi.
 var legend = []struct {
 	distance api.Distance
 	text     string
@@ -104,7 +104,8 @@ func (s *screen) topology(t api.Topology) {
 	s.table("  ", rows...)
 }
 
-// treeOf returns the PCI tree, the GPUs and the HCAs, one for each function, and how many devices are not on PCI.
+// treeOf returns the PCI tree and its ends, the GPUs and HCAs, one for each function. elsewhere is the number of
+// devices that are not on PCI.
 func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)
@@ -125,7 +126,7 @@ func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 
 // branch is a bridge, or a function with its devices.
 type branch struct {
-	name    string // without the domain 0000, which people leave out
+	name    string // without the domain 0000
 	below   []*branch
 	devices []api.Place
 }
@@ -144,7 +145,7 @@ func (b *branch) add(path []string, p api.Place) {
 	b.below[at].add(path[1:], p)
 }
 
-// joined returns the end of a row of bridges with one branch below each, and the names in that row.
+// joined follows bridges that have only one branch below. It returns the last branch and the joined names.
 func (b *branch) joined() (name string, end *branch) {
 	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
 		b = b.below[0]
@@ -152,7 +153,7 @@ func (b *branch) joined() (name string, end *branch) {
 	return name, b
 }
 
-// rows returns the branch and all that is below it. Bridges with one branch below are on one line with that.
+// rows returns the rows of the branch and everything below it. A row joins bridges that have only one branch below.
 func (b *branch) rows(indent string) [][]cell {
 	name, b := b.joined()
 	name = indent + name
@@ -170,7 +171,7 @@ func (b *branch) rows(indent string) [][]cell {
 	return rows
 }
 
-// placed names a device of the tree.
+// placed returns the name of a device in the tree.
 func placed(p api.Place) string {
 	if p.Resource == "" {
 		return cmp.Or(p.ID, p.Class) + " (not offered)"

@@ -15,25 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// view is a state on the alternate screen of a terminal, drawn again at each change and scrolled by keys. Nothing of it is left
-// when it ends. Its methods are safe for concurrent use.
+// view shows a state on the alternate screen of a terminal. It redraws after each change, and keys scroll it. At the
+// end it restores the terminal. Its methods are safe for concurrent use.
 type view struct {
 	out   *os.File
 	leave context.CancelFunc
 
 	mu    sync.Mutex
 	draw  func(*screen) // or nil before the first state
-	notes []string      // to be seen whatever is drawn, the newest last
-	top   int           // the first line that is shown
-	shown string        // what is on the terminal
+	notes []string      // shown below each state, the newest last
+	top   int           // index of the first visible line
+	shown string        // the present content of the terminal
 	err   error         // of the last write
 }
 
-// notesShown is how many of the newest notes are on the screen.
+// notesShown is the maximum number of notes on the screen.
 const notesShown = 3
 
-// Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"): the alternate screen without a cursor and without
-// wrapping of long lines, CUP, EL and ED.
+// Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"). They select the alternate screen without a
+// cursor and without line wrapping, and include CUP, EL and ED.
 const (
 	openView  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	closeView = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -43,7 +43,7 @@ const (
 	reverse   = "\x1b[7m"
 )
 
-// keys are what a key does: go by lines, by pages, or leave.
+// keys has the actions of the keys: scroll by lines or pages, and quit.
 var keys = []struct {
 	codes        []string
 	lines, pages int
@@ -58,14 +58,14 @@ var keys = []struct {
 	{codes: []string{"\x1b[F", "\x1b[4~", "\x1bOF", "G"}, pages: 1 << 20},
 }
 
-// isLive reports whether what is written to out can be a view.
+// isLive reports whether out can show a view.
 func isLive(out io.Writer) bool {
 	width, _ := terminalSize(out)
 	return width > 0 && canMove()
 }
 
-// inView calls run with a view on the terminal of a command, until it returns. Its context ends when the reader leaves. What the
-// command writes to a terminal as an error is in the view.
+// inView calls run with a view on the terminal of a command. The context of run ends when the user quits. The view
+// shows errors that the command writes to a terminal.
 func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	v := &view{out: cmd.OutOrStdout().(*os.File), leave: cancel}
@@ -77,8 +77,8 @@ func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	if before, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
 		raw := *before
 		raw.Lflag &^= unix.ICANON | unix.ECHO
-		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // a read ends after 0.2 s, so that the reader ends
-		raw.Cc[unix.VSUSP] = 0                       // Ctrl-Z would leave the shell on this screen
+		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // a read ends after 0.2 s, so that readKeys can end
+		raw.Cc[unix.VSUSP] = 0                       // Ctrl-Z would leave the shell on the alternate screen
 		_ = unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
 		defer unix.IoctlSetTermios(fd, unix.TCSETSF, before)
 	}
@@ -103,7 +103,7 @@ func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	return run(ctx, v)
 }
 
-// Write takes lines that are to be seen whatever is drawn.
+// Write adds lines to the notes.
 func (v *view) Write(text []byte) (int, error) {
 	return len(text), v.change(func() {
 		v.notes = append(v.notes, strings.Split(strings.TrimSpace(string(text)), "\n")...)
@@ -111,7 +111,7 @@ func (v *view) Write(text []byte) (int, error) {
 	})
 }
 
-// show draws a state in the place of the last one. Without a view it is [show].
+// show replaces the state by a new one. Without a view it calls [show].
 func (v *view) show(out io.Writer, output string, compact bool, state any, draw func(*screen)) error {
 	if v == nil {
 		return show(out, output, compact, state, draw)
@@ -119,14 +119,14 @@ func (v *view) show(out io.Writer, output string, compact bool, state any, draw 
 	return v.change(func() { v.draw = draw })
 }
 
-// forget takes the notes away, if there is a view.
+// forget removes the notes, if there is a view.
 func (v *view) forget() {
 	if v != nil {
 		_ = v.change(func() { v.notes = nil })
 	}
 }
 
-// change makes a change and draws what is seen after it. It returns the error of the last write.
+// change changes the view and redraws it. It returns the error of the last write.
 func (v *view) change(of func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -138,7 +138,8 @@ func (v *view) change(of func()) error {
 	return v.err
 }
 
-// frame returns what is to be on the terminal. Each line takes the place of the one that was there, so that nothing flickers.
+// frame returns the new content of the terminal. Each line overwrites the old one, so that the terminal does not
+// flicker.
 func (v *view) frame() string {
 	s := newScreen(v.out)
 	s.wraps = true
@@ -173,12 +174,12 @@ func (v *view) frame() string {
 	return frame.String()
 }
 
-// readKeys does what the keys say until ctx ends.
+// readKeys carries out the actions of keys until ctx ends.
 func (v *view) readKeys(ctx context.Context) {
 	buf := make([]byte, 64)
 	for ctx.Err() == nil {
 		n, err := v.out.Read(buf)
-		if err != nil && err != io.EOF { // the latter where no key was pressed
+		if err != nil && err != io.EOF { // io.EOF means that no key was pressed
 			return
 		}
 		for typed := string(buf[:n]); typed != ""; {
@@ -187,7 +188,7 @@ func (v *view) readKeys(ctx context.Context) {
 	}
 }
 
-// press does what the first key says, and returns the others.
+// press carries out the action of the first key. It returns the rest of the input.
 func (v *view) press(typed string) (rest string) {
 	for _, key := range keys {
 		for _, code := range key.codes {

@@ -11,11 +11,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// redrawPause is the least time between two drawings. A person reads no faster.
+// redrawPause is the minimum time between two redraws. A person does not read faster.
 const redrawPause = 100 * time.Millisecond
 
-// watchCommand redraws the list at each change. It follows the events only to know when. Each drawing asks
-// for the whole list, so that a missed event does no harm.
+// watchCommand redraws the list after each change. The events only trigger a redraw, which requests the whole list. So
+// a missed event does no harm.
 func (o *operator) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
@@ -27,7 +27,7 @@ func (o *operator) watchCommand() *cobra.Command {
 		return live(cmd, *output, *once, func(v *view) error {
 			follow := v != nil || *output == "json" && !*once
 			return o.eachState(cmd, follow, func(devices []api.Device, resources []api.Resource) error {
-				v.forget() // that the daemon did not answer
+				v.forget() // the note that metalplugd did not answer
 				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) { s.watched(devices, resources) })
 			})
 		})
@@ -35,7 +35,7 @@ func (o *operator) watchCommand() *cobra.Command {
 	return cmd
 }
 
-// live calls run with a view, or with nil where the output is not for one.
+// live calls run with a view, or with nil if the output cannot show one.
 func live(cmd *cobra.Command, output string, once bool, run func(*view) error) error {
 	if once || output == "json" || !isLive(cmd.OutOrStdout()) {
 		return run(nil)
@@ -46,7 +46,7 @@ func live(cmd *cobra.Command, output string, once bool, run func(*view) error) e
 	})
 }
 
-// eachState calls draw once, or if follow at once and at each change until the command ends.
+// eachState calls draw once. If follow is set, it also calls draw after each change until the command ends.
 func (o *operator) eachState(cmd *cobra.Command, follow bool, draw func([]api.Device, []api.Resource) error) error {
 	state := func() error {
 		devices, resources, err := o.ask(cmd)
@@ -60,7 +60,7 @@ func (o *operator) eachState(cmd *cobra.Command, follow bool, draw func([]api.De
 	}
 	var drawn time.Time
 	return o.follow(cmd, false, func(_ []byte, e api.Event) error {
-		if e.Time.Equal(drawn) { // the drawing at the first of several changes shows them all
+		if e.Time.Equal(drawn) { // the redraw for the first of several changes shows them all
 			return nil
 		}
 		drawn = e.Time
@@ -73,7 +73,7 @@ func (o *operator) eachState(cmd *cobra.Command, follow bool, draw func([]api.De
 	})
 }
 
-// watched writes how the resources stand, and the devices.
+// watched writes the state of the resources and the devices.
 func (s *screen) watched(devices []api.Device, resources []api.Resource) {
 	s.standings(resources)
 	s.WriteString("\n")

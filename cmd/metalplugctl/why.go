@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// whyCommand explains one device. The daemon does the explaining, with the rules and the state that it really has;
-// without it there is "preview", which explains what a configuration would do.
+// whyCommand explains one device. metalplugd explains it with its present rules and state. The command preview works
+// without metalplugd, and explains a configuration.
 func (o *operator) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "why ID|NODE|PCI|NAME|SERIAL",
@@ -38,13 +38,13 @@ func (o *operator) whyCommand() *cobra.Command {
 	return cmd
 }
 
-// isKept reports whether pods cannot get a device as it stands, or since its resource lacks something.
+// isKept reports whether pods cannot get a device, because of the device or of its resource.
 func isKept(e api.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
 		slices.ContainsFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
 }
 
-// cure is what to do about what keeps a device from pods. It is empty if nothing would fit every machine.
+// cure returns the remedy for a device that pods cannot get. It is empty if no remedy fits every node.
 func cure(e api.Explanation) string {
 	at := slices.IndexFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
 	switch {
@@ -60,7 +60,7 @@ func cure(e api.Explanation) string {
 	return ""
 }
 
-// asked makes an absolute path of one that begins with a dot, as the shell completes it.
+// asked returns the absolute path of an argument that begins with a dot, because the shell completes relative paths.
 func asked(what string) string {
 	if absolute, err := filepath.Abs(what); err == nil && strings.HasPrefix(what, ".") {
 		return absolute
@@ -68,7 +68,7 @@ func asked(what string) string {
 	return what
 }
 
-// answer writes why something is offered or not.
+// answer writes why a device is or is not offered.
 func (s *screen) answer(a api.Answer) {
 	for i, e := range a.Found {
 		if i > 0 {
@@ -83,7 +83,7 @@ func (s *screen) answer(a api.Answer) {
 			mark, colour := "ok", green
 			switch {
 			case !step.OK && (step.What == "class" || step.What == "rule"):
-				mark, colour = "--", "" // the next one may take it
+				mark, colour = "--", "" // the next class or rule may match
 			case !step.OK:
 				mark, colour = "NO", red
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// standing is a resource on one line.
+// standing describes a resource in one line.
 func standing(r api.Resource) string {
 	text := fmt.Sprintf("%d of %d healthy", r.Healthy, r.Healthy+r.Unhealthy)
 	if r.Cordoned > 0 {
@@ -37,7 +37,7 @@ func standing(r api.Resource) string {
 	return text + "; kubelet not connected"
 }
 
-// healthCell is the health of a device as an operator sees it. A cordoned device is not a sick one.
+// healthCell returns the health of a device. A cordoned device has its own text, because it is not faulty.
 func healthCell(d api.Device) cell {
 	switch {
 	case d.Resource == "":
@@ -52,7 +52,8 @@ func healthCell(d api.Device) cell {
 	return cell{d.Health, red}
 }
 
-// cordonedBy tells in brackets by whom and when a device was cordoned. It is empty if it is not cordoned, or that is not known.
+// cordonedBy returns in brackets who cordoned a device and when. It is empty if the device is not cordoned or the time
+// is unknown.
 func cordonedBy(c *api.Cordon) string {
 	if c == nil || c.Since.IsZero() {
 		return ""
@@ -60,10 +61,10 @@ func cordonedBy(c *api.Cordon) string {
 	return fmt.Sprintf(" (by %s, %s)", c.By(), c.Since.UTC().Format(api.TimeFormat))
 }
 
-// reasonOf is why a device is not healthy or not offered, and of a cordon by whom.
+// reasonOf returns why a device is unhealthy or not offered. For a cordon it adds who cordoned the device and when.
 func reasonOf(d api.Device) string { return d.Reason + cordonedBy(d.Cordon) }
 
-// podsOf returns the pods that hold a device, as far as they are known.
+// podsOf returns the known pods that hold a device.
 func podsOf(d api.Device) []api.Pod {
 	if d.Allocated != nil && d.Holders == nil {
 		return []api.Pod{*d.Allocated}
@@ -71,7 +72,7 @@ func podsOf(d api.Device) []api.Pod {
 	return d.Holders
 }
 
-// holder names who holds a device.
+// holder returns the names of the pods that hold a device.
 func holder(d api.Device) string {
 	var names []string
 	for _, p := range podsOf(d) {
@@ -83,7 +84,7 @@ func holder(d api.Device) string {
 	return firstOf(names)
 }
 
-// age is a duration as people say it, to the second, or to the minute from an hour on.
+// age formats a duration to the second, or to the minute for an hour or more.
 func age(d time.Duration) string {
 	if d >= time.Hour {
 		return d.Truncate(time.Minute).String()
@@ -91,8 +92,8 @@ func age(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// eventLine tells how many events came and when the last one did: on a machine whose hardware changed since, an old one
-// says that events do not arrive.
+// eventLine returns the number of events and the time of the last one. If the hardware has changed since then,
+// metalplugd does not get events.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {
@@ -101,7 +102,7 @@ func eventLine(e api.EventCounts, now time.Time) string {
 	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Events, last, e.Overflows, e.Resyncs)
 }
 
-// configured is where the configuration is from, and what is wrong with the one that was to replace it.
+// configured returns the files of the configuration, and the errors of a new configuration that was not loaded.
 func configured(c api.Configuration) string {
 	text := cmp.Or(strings.Join(c.Files, ", "), "the defaults")
 	if c.Problem != "" {
@@ -110,7 +111,7 @@ func configured(c api.Configuration) string {
 	return text
 }
 
-// firstOf names the first of several and how many more there are, or "-" where there is none.
+// firstOf returns the first name and the number of the others, or "-" if there is none.
 func firstOf(names []string) string {
 	switch len(names) {
 	case 0:
@@ -121,7 +122,7 @@ func firstOf(names []string) string {
 	return fmt.Sprintf("%s +%d", names[0], len(names)-1)
 }
 
-// numaNode is a NUMA node, or "-" where none is known, which is -1.
+// numaNode formats a NUMA node. -1 means unknown and becomes "-".
 func numaNode(node int) string {
 	if node < 0 {
 		return "-"
