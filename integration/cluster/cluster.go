@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// startLimit bounds the wait for a program to be ready. On two idle cores the slowest takes two seconds.
+	// startLimit limits the wait until a program is ready. The slowest needs two seconds on two idle cores.
 	startLimit = time.Minute
-	// pollInterval is the time between two questions whether a program is ready.
+	// pollInterval is the time between two checks whether a program is ready.
 	pollInterval = 20 * time.Millisecond
 )
 
-// Options are the programs of a cluster and the place for its files.
+// Options has the programs of a cluster and the directory for its files.
 type Options struct {
 	Dir    string // a new directory with a short path, which Stop removes; the path of a socket has 107 bytes
 	Kube   string // the program of folder kube
@@ -48,7 +48,7 @@ type Cluster struct {
 	nodes     []*Node
 }
 
-// Start starts the control plane and returns when all of its parts are ready. On an error nothing is left running.
+// Start starts the control plane and returns when all parts are ready. On an error no process keeps running.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	for _, file := range []*string{&o.Dir, &o.Kube, &o.CRI, &o.Daemon} {
 		var err error
@@ -160,7 +160,7 @@ func (c *Cluster) run(name string, flags ...string) error {
 	return err
 }
 
-// await waits until a part answers a path with success.
+// await waits until a part answers a request for path with success.
 func (c *Cluster) await(ctx context.Context, name string, client rest.Interface, path string) error {
 	p := c.parts[slices.IndexFunc(c.parts, func(p *process) bool { return p.name == name })]
 	return poll(ctx, name+" is not ready", func(ctx context.Context) error {
@@ -171,10 +171,10 @@ func (c *Cluster) await(ctx context.Context, name string, client rest.Interface,
 	})
 }
 
-// fatal is an error after which waiting is of no use.
+// fatal is an error that ends a wait at once.
 type fatal struct{ error }
 
-// poll calls try until it returns nil, a fatal error, or startLimit is over.
+// poll calls try until it returns nil or a fatal error, or startLimit has passed.
 func poll(ctx context.Context, what string, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -192,7 +192,7 @@ func poll(ctx context.Context, what string, try func(context.Context) error) err
 	}
 }
 
-// loopback is a client of a part with a certificate that it signed itself.
+// loopback returns a client of a part whose certificate is self-signed.
 func loopback(port int) (rest.Interface, error) {
 	return rest.UnversionedRESTClientFor(&rest.Config{
 		Host:            net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
@@ -201,7 +201,7 @@ func loopback(port int) (rest.Interface, error) {
 	})
 }
 
-// freePorts returns ports of loopback that no process listens on.
+// freePorts returns ports of the loopback address that no process uses.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -209,14 +209,14 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // after the last one, so that each port differs
+		defer l.Close() // after the loop, so that each port differs
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil
 }
 
-// ownAddress returns an address of this machine that is not of loopback, which a kubelet refuses (validateNodeIP in
-// pkg/kubelet/kubelet_node_status.go). The API server asks there for logs.
+// ownAddress returns an address of this machine that is not a loopback address, because a kubelet refuses those
+// (validateNodeIP in pkg/kubelet/kubelet_node_status.go). The API server requests logs from this address.
 func ownAddress() (string, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

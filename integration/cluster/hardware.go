@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultResources are the disks beside the built-in resources. Nothing can be erased in a recording.
+// defaultResources offers the disks in addition to the built-in resources. A recording supports no erasure.
 const defaultResources = `
 [[resource]]
 name = "metalplug.io/nvme"
 reset.scrub = "none"
 `
 
-// Configure writes metalplugd's configuration for its next start or reload. Without resources it has the built-in ones
-// and the disks.
+// Configure writes metalplugd's configuration for its next start or reload. If resources is empty, the configuration
+// has the built-in resources and the disks.
 func (n *Node) Configure(resources string) error {
 	builtin := resources == ""
 	if builtin {
@@ -31,8 +31,9 @@ paths.cgroup = "/run/cgroup"
 %s`, builtin, resources))
 }
 
-// Plug makes a recording the hardware of the node. metalplugd sees the difference as devices that come and go. The node
-// gets the device nodes that the recording names, for the container runtime, which asks the kernel what they are.
+// Plug replaces the hardware of the node by a recording. metalplugd sees the difference as devices that are added and
+// removed. Plug also creates the device nodes of the recording, because the container runtime asks the kernel for their
+// kind.
 func (n *Node) Plug(recording string) error {
 	for _, old := range devices(n.options.Recording) {
 		if err := removeMissing(n.path(old.file)); err != nil {
@@ -58,7 +59,7 @@ type deviceNode struct {
 	major, minor uint32
 }
 
-// devices returns the device nodes of a recording: of each block of lines, "N: NAME" and its properties.
+// devices returns the device nodes of a recording. Each block of lines has "N: NAME" and the properties.
 func devices(recording string) []deviceNode {
 	var all []deviceNode
 	for block := range strings.SplitSeq(recording, "\n\n") {
@@ -66,7 +67,7 @@ func devices(recording string) []deviceNode {
 		for line := range strings.Lines(block) {
 			line = strings.TrimSpace(line)
 			if name, ok := strings.CutPrefix(line, "N: "); ok {
-				name, _, _ = strings.Cut(name, "=") // after it is the content
+				name, _, _ = strings.Cut(name, "=") // the content follows
 				d.file = filepath.Join("dev", name)
 			}
 			if line == "E: SUBSYSTEM=block" {

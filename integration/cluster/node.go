@@ -35,7 +35,7 @@ type NodeOptions struct {
 	Name      string        // a DNS label
 	Recording string        // text of the recorded hardware
 	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the built-in ones and the disks
-	Status    time.Duration // between two looks of the kubelet at its own status; 0: one second
+	Status    time.Duration // between two status updates of the kubelet, by default one second
 }
 
 // Node is a node with its own /var, /run and /dev. Its programs share a mount namespace.
@@ -51,7 +51,7 @@ type Node struct {
 	kubelet *process
 	daemon  *process
 	notify  *net.UnixConn // systemd's end of metalplugd's socket
-	ready   chan struct{} // metalplugd said READY=1
+	ready   chan struct{} // receives a value when metalplugd sends READY=1
 }
 
 // StartNode starts a node and returns when the API server shows it as Ready. metalplugd registers in between.
@@ -87,10 +87,10 @@ func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	return n, n.AwaitReady(ctx)
 }
 
-// path returns where a file of the node is on the machine.
+// path returns the path of a file of the node on the machine.
 func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
 
-// boot starts the container runtime, metalplugd and the kubelet with nothing in /run and /dev.
+// boot starts the container runtime, metalplugd and the kubelet with an empty /run and /dev.
 func (n *Node) boot(ctx context.Context) error {
 	for _, dir := range []string{"dev", "run"} {
 		if err := os.RemoveAll(n.path(dir)); err != nil {
@@ -144,7 +144,7 @@ func (n *Node) crash() {
 	}
 }
 
-// enter starts a program in the node's mount namespace. Before its path there may be variables of its environment.
+// enter starts a program in the node's mount namespace. Variables of its environment may precede its path.
 func (n *Node) enter(name string, command ...string) (*process, error) {
 	space := fmt.Sprintf("--mount=/proc/%d/ns/mnt", n.runtime.cmd.Process.Pid)
 	return spawn(n.dir, name, append([]string{"nsenter", space, "--", "env", "TMPDIR=/run/tmp"}, command...)...)
@@ -158,10 +158,10 @@ func (n *Node) StartKubelet() error {
 	return err
 }
 
-// KillKubelet ends the kubelet as a crash does.
+// KillKubelet ends the kubelet like a crash.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
-// StartDaemon starts metalplugd and waits until it is ready, as systemd does before it starts the kubelet.
+// StartDaemon starts metalplugd and waits until it is ready, like systemd does before it starts the kubelet.
 func (n *Node) StartDaemon(ctx context.Context) error {
 	for len(n.ready) > 0 {
 		<-n.ready // of an earlier start
@@ -183,7 +183,7 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	}
 }
 
-// listen stands in for systemd, which metalplugd tells when it is ready, until the socket is closed.
+// listen receives metalplugd's readiness in place of systemd, until the socket is closed.
 func (n *Node) listen() error {
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.path("run/notify"), Net: "unixgram"})
 	if err != nil {
@@ -207,7 +207,7 @@ func (n *Node) listen() error {
 	return nil
 }
 
-// StopDaemon stops metalplugd as systemd does. The error says that it did not stop in order.
+// StopDaemon stops metalplugd like systemd. The error reports that metalplugd did not stop cleanly.
 func (n *Node) StopDaemon() error {
 	if n.daemon == nil {
 		return nil
@@ -281,8 +281,9 @@ func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// kubeletConfig is the configuration of the kubelet. It makes no cgroups, since containers have no processes, and leaves
-// the machine's iptables alone. It reports its status each second and not each ten, so that no story waits for that.
+// kubeletConfig returns the configuration of the kubelet. It creates no cgroups, because containers have no processes,
+// and does not change the machine's iptables. It reports its status every second instead of every ten, so that stories
+// do not wait for the status.
 func (n *Node) kubeletConfig() string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -317,7 +318,7 @@ func replace(file string, text []byte) error {
 	return os.Rename(next, file)
 }
 
-// removeMissing removes a file that may be missing.
+// removeMissing removes a file if it exists.
 func removeMissing(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -87,7 +87,7 @@ func (a *authority) client(name, user string, groups ...string) error {
 	return clientcmd.WriteToFile(*config, a.file(name+".kubeconfig"))
 }
 
-// issue makes a key and a certificate for it.
+// issue creates a key and a certificate for it.
 func (a *authority) issue(name string, cert *x509.Certificate) error {
 	key, err := a.newKey(name)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// process is a child that the kernel kills when this process ends, however it ends.
+// process is a child process. The kernel kills it when this process ends for any reason.
 type process struct {
 	name string
 	cmd  *exec.Cmd
@@ -27,7 +27,7 @@ func spawn(dir, name string, command ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setpgid:   true, // Ctrl-C at the terminal reaches this process alone, which ends the others in order
+		Setpgid:   true, // Ctrl-C at the terminal reaches only this process, which ends the others in order
 		Pdeathsig: syscall.SIGKILL,
 	}
 	if err := p.cmd.Start(); err != nil {
@@ -35,12 +35,12 @@ func spawn(dir, name string, command ...string) (*process, error) {
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // ProcessState has the outcome
+		_ = p.cmd.Wait() // ProcessState has the result
 	}()
 	return p, nil
 }
 
-// kill ends the process as a crash does. A process that has ended or was not started is fine.
+// kill ends the process like a crash. The process may have ended or may be nil.
 func (p *process) kill() {
 	if p == nil {
 		return

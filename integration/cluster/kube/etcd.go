@@ -18,8 +18,8 @@ import (
 // etcdReady limits the wait for the first election.
 const etcdReady = 30 * time.Second
 
-// etcdCommand returns etcd with one member that does not wait for the disk. A
-// crash of the machine may lose its data, which nothing needs afterwards.
+// etcdCommand returns etcd with one member that does not wait for the disk. If the machine crashes, etcd may lose data
+// that no test needs afterwards.
 func etcdCommand() *cobra.Command {
 	var dir, client, peer string
 	command := &cobra.Command{

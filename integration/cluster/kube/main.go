@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Kube is all programs of one release of Kubernetes and its etcd in one file. One link makes them and one page cache
-// holds them. The first argument names the program, the others are its own:
+// Kube has all programs of one release of Kubernetes and its etcd in one file. So they are linked only once and share
+// the page cache. The first argument is the name of the program, and the others are its arguments:
 //
 //	kube etcd|apiserver|scheduler|controllers|kubelet|kubectl [flags]
 //
-// Under the name kubectl it is kubectl.
+// If its file name is kubectl, it runs kubectl.
 package main
 
 import (

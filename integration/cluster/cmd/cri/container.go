@@ -19,7 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// codeKilled is the exit code of a process that SIGKILL ended, as shells count it: 128 and the signal.
+// codeKilled is the exit code of a process that SIGKILL ended, in the convention of shells: 128 and the signal.
 const codeKilled = 128 + 9
 
 type container struct {
@@ -32,13 +32,13 @@ type container struct {
 	code                       int32
 }
 
-// got is what a container would have.
+// got has what a container would get.
 type got struct {
 	Env     map[string]string `json:"env"`
 	Mounts  []mount           `json:"mounts,omitempty"`
-	Devices []node            `json:"devices,omitempty"` // of the device plugin
+	Devices []node            `json:"devices,omitempty"` // from the device plugin
 	CDI     []string          `json:"cdi,omitempty"`     // names
-	Spec    *oci.Spec         `json:"spec,omitempty"`    // made of the CDI specs
+	Spec    *oci.Spec         `json:"spec,omitempty"`    // from the CDI specs
 }
 
 type mount struct {
@@ -53,7 +53,7 @@ type node struct {
 	Permissions string `json:"permissions"`
 }
 
-// gotOf fails, as containerd does, if a CDI device is not in the specs.
+// gotOf returns an error if a CDI device is not in the specs, like containerd.
 func gotOf(c *api.ContainerConfig) (got, error) {
 	g := got{Env: make(map[string]string)}
 	for _, e := range c.GetEnvs() {
@@ -131,7 +131,7 @@ func (c *container) writeLog() error {
 	return os.WriteFile(c.log, []byte(line), 0o600)
 }
 
-// end makes a running container one that has ended.
+// end marks a running container as ended.
 func (c *container) end(code int32) {
 	if c.state == api.ContainerState_CONTAINER_EXITED {
 		return

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Cri is a container runtime without containers. The kubelet talks CRI to it. It starts no process: a container runs
-// until the kubelet stops it, or ends at once if its command is "exit CODE". The log of a container is one line of JSON
-// that says which environment, mounts and devices it got. CDI devices are resolved by the library that containerd and
-// CRI-O use.
+// Cri is a container runtime without containers. The kubelet uses it through CRI. It starts no process. A container
+// runs until the kubelet stops it, or ends at once if its command is "exit CODE". The log of a container is one line of
+// JSON with its environment, mounts and devices. The library of containerd and CRI-O resolves CDI devices.
 //
-// A pod has a directory below --cgroup, from the start of its sandbox to its end, in place of its cgroup.
+// A pod has a directory below --cgroup instead of a cgroup, while its sandbox exists.
 //
 //	cri --listen SOCKET --cdi DIR --cgroup DIR
 package main
@@ -32,7 +31,7 @@ func main() {
 	}
 }
 
-// serve answers until the process is killed.
+// serve serves until the process is killed.
 func serve(listen, specs, cgroup string) error {
 	if err := cdi.Configure(cdi.WithSpecDirs(specs)); err != nil {
 		return err

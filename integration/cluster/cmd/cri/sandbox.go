@@ -18,13 +18,13 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// runtime is the RuntimeService. A call that it does not have is answered with Unimplemented.
+// runtime is the RuntimeService. It answers unknown calls with Unimplemented.
 type runtime struct {
 	api.UnimplementedRuntimeServiceServer
 	cgroup string // has a directory for each pod
 
 	mu         sync.Mutex
-	count      int // of all sandboxes there were
+	count      int // number of all sandboxes since the start
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
 }
@@ -152,7 +152,7 @@ func (r *runtime) ListPodSandbox(_ context.Context, req *api.ListPodSandboxReque
 	return list, nil
 }
 
-// match reports whether labels have all that a selector asks for.
+// match reports whether labels has all labels of a selector.
 func match(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if labels[k] != v {

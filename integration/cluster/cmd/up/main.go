@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Up starts a cluster of two nodes with metalplugd on recorded hardware, prints how to use it, and ends it with Ctrl-C.
+// Up starts a cluster of two nodes with metalplugd on recorded hardware, prints how to use it, and ends it after
+// Ctrl-C.
 //
 //	up --dir DIR --programs DIR --release v1.36 RECORDING...
 package main
@@ -85,7 +86,7 @@ func run(ctx context.Context, dir, programs, release string, recordings []string
 // lockName is a file in the directory of a cluster that is locked while the cluster runs.
 const lockName = "up.lock"
 
-// clear removes the directory of a cluster that was killed, and nothing else.
+// clear removes the directory of a cluster that was killed. It removes no other directory.
 func clear(dir string) error {
 	lock, err := os.Open(filepath.Join(dir, lockName))
 	switch _, missing := os.Lstat(dir); {
