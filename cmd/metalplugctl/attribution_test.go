@@ -131,7 +131,7 @@ func TestSocketOfTheConfiguration(t *testing.T) {
 		{"/tmp/x.sock", file, "/tmp/x.sock"},
 		{"", filepath.Join(dir, "none.toml"), "/run/metalplug/control.sock"},
 	} {
-		o := operator{socket: test.flag}
+		o := clientOptions{socket: test.flag}
 		if _, c := o.configured(test.file); c.Socket != test.want {
 			t.Errorf("%q, %s: %s, want %s", test.flag, test.file, c.Socket, test.want)
 		}

@@ -23,7 +23,7 @@ import (
 
 // cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers. So after exit code 0
 // the cordon survives a power failure.
-func (o *operator) cordonCommand() *cobra.Command {
+func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
 		Use:   "cordon NAME...",
@@ -37,7 +37,7 @@ func (o *operator) cordonCommand() *cobra.Command {
 
 // awaitRelease waits until no pod holds the devices. It also waits while metalplugd restarts, because metalplugd knows
 // no device before it has inspected the hardware.
-func (o *operator) awaitRelease(cmd *cobra.Command, held []string) error {
+func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func([]byte, api.Event) error {
 		var status api.Status
@@ -65,7 +65,7 @@ func (o *operator) awaitRelease(cmd *cobra.Command, held []string) error {
 var errReleased = errors.New("released")
 
 // uncordonCommand ends a cordon. It also accepts an absent device, because otherwise its ID would stay cordoned.
-func (o *operator) uncordonCommand() *cobra.Command {
+func (o *clientOptions) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
 		Short: "Give cordoned devices to pods again",
@@ -75,7 +75,7 @@ func (o *operator) uncordonCommand() *cobra.Command {
 
 // resetCommand resets or erases a device. Before an erasure the operator types the ID again on a terminal, or a script
 // uses --yes. An erasure requires the name of a method, so that an operator does not erase by mistake.
-func (o *operator) resetCommand() *cobra.Command {
+func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
 		Short: "Reset a device now, or erase it",
@@ -84,7 +84,7 @@ func (o *operator) resetCommand() *cobra.Command {
 
 // adoptCommand allows metalplug to erase a disk without evidence and to offer it. It asks for the ID again, like reset
 // with --scrub.
-func (o *operator) adoptCommand() *cobra.Command {
+func (o *clientOptions) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
 		Short: "Erase a disk and offer it",
@@ -92,7 +92,7 @@ func (o *operator) adoptCommand() *cobra.Command {
 }
 
 // erasingCommand completes a command that erases a disk with --scrub. With always set, the command always erases.
-func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
+func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c api.Change
 	var scrub *string
 	var yes bool
@@ -116,7 +116,7 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 // changeCommand completes a command that changes devices, and shows the state of each device after that. may returns
 // the ID for a name, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. After
 // an error, the command continues with the other devices.
-func (o *operator) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
+func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
 	output := outputFlag(cmd)
@@ -169,7 +169,7 @@ func changed(d api.Changed) string {
 // mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes it accepts only the ID. Any
 // other name may belong to another disk after a reboot.
 func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
-	fmt.Fprintln(cmd.ErrOrStderr(), clean(described(d)))
+	fmt.Fprintln(cmd.ErrOrStderr(), clean(describeDisk(d)))
 	switch {
 	case !yes:
 		return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
@@ -182,8 +182,8 @@ func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
 // wwid matches the kernel's WWID of a disk (nvme_wwid_show in drivers/nvme/host/sysfs.c, and VPD page 0x83 of SCSI).
 var wwid = regexp.MustCompile(`^(eui|nvme|uuid|naa|t10)\.`)
 
-// described describes a disk so that the operator can recognise it.
-func described(d api.Device) string {
+// describeDisk describes a disk so that the operator can recognise it.
+func describeDisk(d api.Device) string {
 	text := d.ID + ": " + cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {
 		kind := "serial number"

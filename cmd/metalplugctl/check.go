@@ -13,7 +13,7 @@ import (
 
 // checkCommand reads the configuration like metalplugd and reports all errors. An operator may check a file on another
 // node. So a missing unit or device is only a warning.
-func (o *operator) checkCommand() *cobra.Command {
+func (o *clientOptions) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
@@ -36,7 +36,7 @@ func (o *operator) checkCommand() *cobra.Command {
 		}
 		checked.Files = append([]string{}, c.Files...)
 		checked.Warnings = systemd.Units{}.Complaints(cmd.Context(), c.Templates()...)
-		all, unclaimed, err := takings(c)
+		all, unclaimed, err := matchResources(c)
 		if explain && err != nil {
 			return err
 		}
@@ -62,11 +62,11 @@ func (o *operator) checkCommand() *cobra.Command {
 
 // checkedFiles is a configuration without errors.
 type checkedFiles struct {
-	File      string   `json:"file"` // main file, which may be absent
-	Files     []string `json:"files"`
-	Warnings  []string `json:"warnings,omitempty"`  // missing units and devices of this node
-	Resources []taking `json:"resources,omitempty"` // with --explain, the devices of each resource
-	Unclaimed []taken  `json:"unclaimed,omitempty"` // with --explain, the devices of no resource
+	File      string          `json:"file"` // main file, which may be absent
+	Files     []string        `json:"files"`
+	Warnings  []string        `json:"warnings,omitempty"`  // missing units and devices of this node
+	Resources []resourceMatch `json:"resources,omitempty"` // with --explain, the devices of each resource
+	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // with --explain, the devices of no resource
 }
 
 // checked writes the files and the devices of each resource.
@@ -81,10 +81,10 @@ func (s *screen) checked(c checkedFiles) {
 		s.line("warning: ", yellow, text)
 	}
 	if len(c.Unclaimed) > 0 {
-		c.Resources = append(c.Resources, taking{Resource: "no resource", Devices: c.Unclaimed})
+		c.Resources = append(c.Resources, resourceMatch{Resource: "no resource", Devices: c.Unclaimed})
 	}
 	for _, r := range c.Resources {
 		s.WriteString("\n")
-		s.taking(r)
+		s.resourceMatch(r)
 	}
 }

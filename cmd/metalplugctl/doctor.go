@@ -85,7 +85,7 @@ var checks = []check{
 
 // doctorCommand checks everything that can withhold devices from pods. It changes nothing. The operator reads a remedy
 // before running it.
-func (o *operator) doctorCommand() *cobra.Command {
+func (o *clientOptions) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Diagnose why pods do not get devices",
@@ -111,7 +111,7 @@ func (o *operator) doctorCommand() *cobra.Command {
 }
 
 // newDoctor returns a doctor for this node, with the configuration in a file.
-func newDoctor(ctx context.Context, o *operator, file string) *doctor {
+func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	d := &doctor{ctx: ctx, file: file, machine: thisMachine()}
 	if systemd.Booted() {
 		d.units = systemd.Units{}.Unusable

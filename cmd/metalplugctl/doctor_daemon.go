@@ -42,7 +42,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	}
 	d.status = &status
 	if status.Ready {
-		d.ok("%s, up %s", status.Version, age(time.Duration(status.Uptime*float64(time.Second))))
+		d.ok("%s, up %s", status.Version, formatDuration(time.Duration(status.Uptime*float64(time.Second))))
 	} else {
 		d.warn("wait; if it stays so: journalctl -u metalplugd -e", "it has not looked at the hardware yet")
 	}
@@ -129,7 +129,7 @@ func (d *doctor) checkHelpers() (fine string) {
 		info, err := os.Stat(d.path(helper.socket))
 		switch {
 		case errors.Is(err, fs.ErrPermission):
-			d.skip(d.unread(err, ""), "%s: permission denied", helper.socket)
+			d.skip(d.readRemedy(err, ""), "%s: permission denied", helper.socket)
 		case err != nil || info.Mode().Type() != fs.ModeSocket:
 			d.fail("systemctl restart metalplugd, which starts "+helper.unit+".socket", "there is no socket %s: %s", helper.socket, helper.without)
 		}
@@ -150,7 +150,7 @@ func (d *doctor) checkUnits() (fine string) {
 	}
 	unusable, err := d.units(d.ctx, templates...)
 	if err != nil {
-		d.skip(d.unread(err, "systemctl list-unit-files "+strings.Join(templates, " ")), "%v", err)
+		d.skip(d.readRemedy(err, "systemctl list-unit-files "+strings.Join(templates, " ")), "%v", err)
 	}
 	for _, unit := range unusable {
 		remedy := "install it, then: systemctl daemon-reload"
@@ -171,7 +171,7 @@ func (d *doctor) checkDevices() (fine string) {
 			d.warn("metalplugctl list --all; then for the one you expect: metalplugctl why", "%s: there is no device", r.Name)
 		}
 	}
-	d.ailing()
+	d.addUnhealthy()
 	total := d.status.Devices
 	if len(d.found) == before && total.Healthy+total.Unhealthy == 0 {
 		d.warn("metalplugctl list --all shows these; what the kernel sees: lspci -k",
@@ -180,8 +180,8 @@ func (d *doctor) checkDevices() (fine string) {
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }
 
-// ailing adds one finding for each problem that devices have.
-func (d *doctor) ailing() {
+// addUnhealthy adds one finding for each problem that devices have.
+func (d *doctor) addUnhealthy() {
 	alike := make(map[[2]string]int)
 	for _, v := range d.devices {
 		level, text := complaint(v)

@@ -46,13 +46,13 @@ func (d *doctor) checkKubelet() (fine string) {
 		d.fail("start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
 			"its directory %s is not there: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):
-		d.skip(d.unread(err, ""), "%s: %v", dir, fsutil.Cause(err))
+		d.skip(d.readRemedy(err, ""), "%s: %v", dir, fsutil.Cause(err))
 	case err != nil:
 		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, fsutil.Cause(err))
 	case !info.IsDir():
 		d.fail("move it away and restart the kubelet, which makes the directory"+elsewhere, "%s is no directory", dir)
 	case errors.Is(socketErr, fs.ErrPermission):
-		d.skip(d.unread(socketErr, ""), "%s: permission denied", socket)
+		d.skip(d.readRemedy(socketErr, ""), "%s: permission denied", socket)
 	case socketErr != nil:
 		d.fail("systemctl status kubelet", "%s is not there: the kubelet is not running", socket)
 	case socketInfo.Mode().Type() != fs.ModeSocket:
@@ -103,9 +103,9 @@ func (d *doctor) checkRegistration() (fine string) {
 		switch {
 		case ok:
 		case r.Held != "":
-			f.Level, f.Remedy = levelWarn, servedBy(r)
+			f.Level, f.Remedy = levelWarn, registrationRemedy(r)
 		case r.Expected():
-			f.Level, f.Remedy = levelFail, servedBy(r)
+			f.Level, f.Remedy = levelFail, registrationRemedy(r)
 		default:
 			f.Text = "no device, so the kubelet does not see it"
 		}
@@ -157,7 +157,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	given, _, err := checkpoint.Read(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.skip(d.unread(err, ""), "the kubelet's file is for root: %v", fsutil.Cause(err))
+		d.skip(d.readRemedy(err, ""), "the kubelet's file is for root: %v", fsutil.Cause(err))
 		return ""
 	case err != nil:
 		d.fail("stop the kubelet, move the file away, start it: it admits its pods again", "%v", err)
@@ -186,7 +186,7 @@ func (d *doctor) checkRefused() (fine string) {
 			state = "the pod waits in CreateContainerConfigError"
 		}
 		d.warn("cure the cause; a pod in UnexpectedAdmissionError has to be deleted",
-			"%s ago, %s: %s (%s)", age(time.Since(r.Time)), r.Resource, r.Reason, state)
+			"%s ago, %s: %s (%s)", formatDuration(time.Since(r.Time)), r.Resource, r.Reason, state)
 	}
 	return "none of the last ones"
 }

@@ -88,13 +88,13 @@ func (d *doctor) checkSELinux() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	switch label, err := d.label(d.path(dir)); {
 	case err != nil:
-		d.skip(d.unread(err, "ls -Zd "+dir), "the label of %s: %v", dir, fsutil.Cause(err))
+		d.skip(d.readRemedy(err, "ls -Zd "+dir), "the label of %s: %v", dir, fsutil.Cause(err))
 	case !strings.Contains(label, ":container_file_t:") && !strings.Contains(label, ":kubelet_"):
 		d.warn("restart the kubelet, which labels it", "%s is labelled %s, not container_file_t", dir, label)
 	}
 	switch n, err := d.denials(); {
 	case err != nil:
-		d.skip(d.unread(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials: %s: %v", auditLog, fsutil.Cause(err))
+		d.skip(d.readRemedy(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials: %s: %v", auditLog, fsutil.Cause(err))
 	case n > 0:
 		d.fail("ausearch -m avc -c metalplugd; install metalplug-selinux, or report them",
 			"%d denials of metalplug's programs are in the audit log", n)

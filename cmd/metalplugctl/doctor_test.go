@@ -353,7 +353,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 func TestRootIsNotToldToBecomeRoot(t *testing.T) {
 	d := machine{}
 	for _, otherwise := range []string{"", "ls -Zd /x"} {
-		got := d.unread(&os.PathError{Op: "open", Path: "/x", Err: unix.EACCES}, otherwise)
+		got := d.readRemedy(&os.PathError{Op: "open", Path: "/x", Err: unix.EACCES}, otherwise)
 		if got == "" || strings.Contains(got, "run it as root") || !strings.Contains(got, otherwise) {
 			t.Errorf("%q: %q", otherwise, got)
 		}

@@ -21,7 +21,7 @@ import (
 const lineSize = 1 << 20
 
 // eventsCommand prints events. It writes each line at once, so that the output can go to a pipe.
-func (o *operator) eventsCommand() *cobra.Command {
+func (o *clientOptions) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Follow the events, one on a line",
@@ -46,7 +46,7 @@ const retryPause = 500 * time.Millisecond
 
 // follow calls told with each event, raw and decoded, until ctx ends or told returns an error. If metalplugd stops
 // after an answer, follow prints a note and waits for the next metalplugd. Its first event is "listening" again.
-func (o *operator) follow(cmd *cobra.Command, answered bool, told func(line []byte, e api.Event) error) error {
+func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(line []byte, e api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
 		err := o.stream(ctx, func(line []byte, e api.Event) error {
@@ -70,7 +70,7 @@ func (o *operator) follow(cmd *cobra.Command, answered bool, told func(line []by
 }
 
 // stream calls told with each event of one run of metalplugd. The error is [api.ErrNoAnswer] when that run ends.
-func (o *operator) stream(ctx context.Context, told func(line []byte, e api.Event) error) error {
+func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // listCommand shows all devices once. The JSON has the fields of metalplugd's answer. Their names are fixed, so that
 // scripts work with later versions.
-func (o *operator) listCommand() *cobra.Command {
+func (o *clientOptions) listCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -36,7 +36,7 @@ func (o *operator) listCommand() *cobra.Command {
 }
 
 // ask requests devices and resources from metalplugd.
-func (o *operator) ask(cmd *cobra.Command) (devices []api.Device, resources []api.Resource, err error) {
+func (o *clientOptions) ask(cmd *cobra.Command) (devices []api.Device, resources []api.Resource, err error) {
 	c := o.client()
 	if err := c.Get(cmd.Context(), "/v1/resources", &resources); err != nil {
 		return nil, nil, err

@@ -48,9 +48,9 @@ func (m machine) read(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// unread returns the remedy for a file that could not be read. If the rights are missing, it is to run the command as
+// readRemedy returns the remedy for a file that could not be read. If the rights are missing, it is to run the command as
 // root. Otherwise it is the given text.
-func (m machine) unread(err error, otherwise string) string {
+func (m machine) readRemedy(err error, otherwise string) string {
 	const denied = "it is denied even to root, as by SELinux or in a namespace: run it on the node itself; ausearch -m avc -ts recent"
 	switch {
 	case !errors.Is(err, fs.ErrPermission):

@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
-	o := operator{}
+	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket of the daemon, a `PATH`")
 	root.PersistentFlags().Lookup("socket").DefValue = "" // the section ENVIRONMENT of the man page has the default

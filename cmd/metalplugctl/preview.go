@@ -74,14 +74,14 @@ func previewCommand() *cobra.Command {
 			return err
 		}
 		return live(cmd, *output, *once, func(v *view) error {
-			return p.run(cmd, func(o *operator) error { return p.show(cmd, o, *output, v) })
+			return p.run(cmd, func(o *clientOptions) error { return p.show(cmd, o, *output, v) })
 		})
 	}
 	return cmd
 }
 
 // show shows the state once, or in a view after each change.
-func (p *preview) show(cmd *cobra.Command, o *operator, output string, v *view) error {
+func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *view) error {
 	state := previewState{Machine: p.title, Containers: p.Containers}
 	if p.serve != "" {
 		state.Socket = o.socket

@@ -82,7 +82,7 @@ func (m machine) kubelet(pid string) (p process, ok bool) {
 		p.args = m.argumentsFile(pid, process{args: words}.flag("kubelet-args-file"))
 		return p, true
 	}
-	p.args, p.hidden = passedOn(words), true
+	p.args, p.hidden = k3sKubeletFlags(words), true
 	server := p.name == "k3s-server" || p.name == "k3s-agent"
 	return p, server || p.name == "k3s" && runs("server", "agent") || p.name == "microshift" && runs("run")
 }
@@ -93,8 +93,8 @@ func (m machine) ofRoot(pid string) bool {
 	return unix.Stat(m.path("/proc/"+pid), &process) == nil && unix.Stat(m.path("/proc"), &all) == nil && process.Uid == all.Uid
 }
 
-// passedOn returns the flags that k3s passes to its kubelet, such as --kubelet-arg=root-dir=/x.
-func passedOn(args []string) (flags []string) {
+// k3sKubeletFlags returns the flags that k3s passes to its kubelet, such as --kubelet-arg=root-dir=/x.
+func k3sKubeletFlags(args []string) (flags []string) {
 	for i, arg := range args {
 		value, ok := strings.CutPrefix(arg, "--kubelet-arg=")
 		if arg == "--kubelet-arg" && i+1 < len(args) {

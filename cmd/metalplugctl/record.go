@@ -18,7 +18,7 @@ import (
 
 // recordCommand writes a recording. It reads sysfs itself, because a bug report is often about a metalplugd that does
 // not start.
-func (o *operator) recordCommand() *cobra.Command {
+func (o *clientOptions) recordCommand() *cobra.Command {
 	var serials bool
 	cmd := &cobra.Command{
 		Use:   "record",
@@ -89,7 +89,7 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	var subjects []string
 	for _, d := range devices {
 		if slices.Contains(always, d.Subsystem) && !idle(h, d) || slices.Contains(drivers, d.SysPath) ||
-			handedOut(d) || len(device.Look(h, rules, &d)) > 0 {
+			mayOffer(d) || len(device.Look(h, rules, &d)) > 0 {
 			subjects = append(subjects, d.SysPath)
 			keep[d.SysPath] = true
 		}
@@ -103,9 +103,9 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// handedOut reports whether a class may offer the node of a device that is not a device of its own. An example is
+// mayOffer reports whether a class may offer the node of a device that is not a device of its own. An example is
 // rdma_cm, which all adapters share.
-func handedOut(d udev.Device) bool {
+func mayOffer(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
 		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
 	})

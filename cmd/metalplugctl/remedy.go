@@ -17,8 +17,8 @@ const (
 	reconnect = "systemctl start kubelet; if it runs: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
 )
 
-// servedBy returns the remedy for a resource whose devices the kubelet does not see.
-func servedBy(r api.Resource) string {
+// registrationRemedy returns the remedy for a resource whose devices the kubelet does not see.
+func registrationRemedy(r api.Resource) string {
 	if r.Held != "" {
 		return endOther
 	}

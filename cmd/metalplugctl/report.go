@@ -47,7 +47,7 @@ func (b *bugReport) add(name string, text []byte, err error) {
 
 // collect adds the recording, the configuration, the answers of metalplugd, the findings of the doctor, the journal of
 // the units and the versions.
-func (b *bugReport) collect(ctx context.Context, o *operator, file string, c config.Config, devices []udev.Device) {
+func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, c config.Config, devices []udev.Device) {
 	var text bytes.Buffer
 	err := record(&text, b.recorder, c, devices)
 	b.add("machine.umockdev", text.Bytes(), err)

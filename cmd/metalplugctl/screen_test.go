@@ -145,13 +145,13 @@ func TestFollowOfABrokenStream(t *testing.T) {
 		strings.Repeat("x", lineSize+1): "read the events of",
 		`{"event":"listening"}` + "\n":  "it has stopped",
 	} {
-		o := operator{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
+		o := clientOptions{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
 		err := o.stream(t.Context(), func([]byte, api.Event) error { return nil })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
-	o := operator{socket: answering(t, map[string]any{"/v1/events": raw(`{"event":"listening"}`)})}
+	o := clientOptions{socket: answering(t, map[string]any{"/v1/events": raw(`{"event":"listening"}`)})}
 	full := errors.New("no space left")
 	if err := o.stream(t.Context(), func([]byte, api.Event) error { return full }); !errors.Is(err, full) {
 		t.Error(err)

@@ -64,7 +64,7 @@ func daemonFile() (string, error) {
 
 // run runs metalplugd until show returns or the command ends. Before it calls show, it waits until the resources are
 // registered and the containers have their devices. The operator for show uses this metalplugd.
-func (p *preview) run(cmd *cobra.Command, show func(*operator) error) error {
+func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error {
 	file, err := daemonFile()
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*operator) error) error {
 		err = errors.New(p.Error)
 	case err == nil:
 		cmd.SetContext(ctx)
-		err = show(&operator{socket: filepath.Join(dir, "control.sock")})
+		err = show(&clientOptions{socket: filepath.Join(dir, "control.sock")})
 	}
 	cancel()
 	<-ended

@@ -13,7 +13,7 @@ import (
 )
 
 // statusCommand shows the state of metalplugd in a few lines, which fit into a ticket.
-func (o *operator) statusCommand() *cobra.Command {
+func (o *clientOptions) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the daemon and its resources",
@@ -46,13 +46,13 @@ func allWell(s api.Status) bool {
 	return s.Ready && s.Configuration.Problem == "" && len(s.Unwritten) == 0 && s.Devices.Unhealthy == s.Devices.Cordoned
 }
 
-// cordonsShown is the maximum number of cordoned devices in the output. The command list shows all.
-const cordonsShown = 5
+// maxCordons is the maximum number of cordoned devices in the output. The command list shows all.
+const maxCordons = 5
 
 // status writes the state of metalplugd.
 func (s *screen) status(v api.Status, now time.Time) {
 	fact := func(name, text string) { s.line(fmt.Sprintf("%-14s", name), bold, text) }
-	fact("metalplugd", fmt.Sprintf("%s, up %s", v.Version, age(time.Duration(v.Uptime*float64(time.Second)))))
+	fact("metalplugd", fmt.Sprintf("%s, up %s", v.Version, formatDuration(time.Duration(v.Uptime*float64(time.Second)))))
 	fact("hardware", v.Source)
 	if !v.Ready {
 		fact("", "not looked at yet")
@@ -74,7 +74,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 		fact("files", file)
 	}
 	for i, c := range v.Cordons {
-		if i == cordonsShown {
+		if i == maxCordons {
 			fact("", fmt.Sprintf("and %d more: see 'metalplugctl list'", len(v.Cordons)-i))
 			break
 		}
@@ -86,7 +86,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 	if len(v.Refused) > 0 {
 		s.WriteString("\nContainers that did not get their devices:\n")
 		for _, r := range v.Refused {
-			s.line("  ", "", fmt.Sprintf("%s ago, %s, %s: %s", age(now.Sub(r.Time)), r.Resource, r.Call, r.Reason))
+			s.line("  ", "", fmt.Sprintf("%s ago, %s, %s: %s", formatDuration(now.Sub(r.Time)), r.Resource, r.Call, r.Reason))
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (s *screen) standings(resources []api.Resource) {
 	var rows [][]cell
 	for _, r := range resources {
 		if r.Expected() || r.Connected || r.ByClaim() {
-			rows = append(rows, []cell{{r.Name, bold}, {text: standing(r)}})
+			rows = append(rows, []cell{{r.Name, bold}, {text: resourceSummary(r)}})
 		}
 	}
 	s.table("", rows...)
@@ -115,6 +115,6 @@ func (s *screen) complaints(resources []api.Resource) {
 		told = append(told, text)
 		s.line("", "", "")
 		s.line("", "", text)
-		s.line("  -> ", bold, servedBy(r))
+		s.line("  -> ", bold, registrationRemedy(r))
 	}
 }

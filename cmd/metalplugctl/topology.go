@@ -15,7 +15,7 @@ import (
 )
 
 // topologyCommand shows the places of the devices in the PCI tree.
-func (o *operator) topologyCommand() *cobra.Command {
+func (o *clientOptions) topologyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topology",
 		Short: "Show the PCI tree and the distances of devices",
@@ -26,7 +26,7 @@ func (o *operator) topologyCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var t api.Topology
 		var err error
-		ask := func(o *operator) error { return o.client().Get(cmd.Context(), "/v1/topology", &t) }
+		ask := func(o *clientOptions) error { return o.client().Get(cmd.Context(), "/v1/topology", &t) }
 		if *recorded != "" {
 			p := preview{file: *file, logLevel: "warn"}
 			if err = p.machine(*recorded); err == nil {

@@ -29,8 +29,8 @@ type view struct {
 	err   error         // of the last write
 }
 
-// notesShown is the maximum number of notes on the screen.
-const notesShown = 3
+// maxNotes is the maximum number of notes on the screen.
+const maxNotes = 3
 
 // Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"). They select the alternate screen without a
 // cursor and without line wrapping, and include CUP, EL and ED.
@@ -107,7 +107,7 @@ func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 func (v *view) Write(text []byte) (int, error) {
 	return len(text), v.change(func() {
 		v.notes = append(v.notes, strings.Split(strings.TrimSpace(string(text)), "\n")...)
-		v.notes = v.notes[max(0, len(v.notes)-notesShown):]
+		v.notes = v.notes[max(0, len(v.notes)-maxNotes):]
 	})
 }
 

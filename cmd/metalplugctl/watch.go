@@ -16,7 +16,7 @@ const redrawPause = 100 * time.Millisecond
 
 // watchCommand redraws the list after each change. The events only trigger a redraw, which requests the whole list. So
 // a missed event does no harm.
-func (o *operator) watchCommand() *cobra.Command {
+func (o *clientOptions) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Show the list of devices live",
@@ -47,7 +47,7 @@ func live(cmd *cobra.Command, output string, once bool, run func(*view) error) e
 }
 
 // eachState calls draw once. If follow is set, it also calls draw after each change until the command ends.
-func (o *operator) eachState(cmd *cobra.Command, follow bool, draw func([]api.Device, []api.Resource) error) error {
+func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]api.Device, []api.Resource) error) error {
 	state := func() error {
 		devices, resources, err := o.ask(cmd)
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // whyCommand explains one device. metalplugd explains it with its present rules and state. The command preview works
 // without metalplugd, and explains a configuration.
-func (o *operator) whyCommand() *cobra.Command {
+func (o *clientOptions) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "why ID|NODE|PCI|NAME|SERIAL",
 		Short:             "Explain why a device is offered or not",
@@ -26,11 +26,11 @@ func (o *operator) whyCommand() *cobra.Command {
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var answer api.Answer
-		if err := o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(asked(args[0])), &answer); err != nil {
+		if err := o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(absolutePath(args[0])), &answer); err != nil {
 			return err
 		}
 		err := show(cmd.OutOrStdout(), *output, false, answer, func(s *screen) { s.answer(answer) })
-		if err == nil && slices.ContainsFunc(answer.Found, isKept) {
+		if err == nil && slices.ContainsFunc(answer.Found, isUnavailable) {
 			err = errFound
 		}
 		return err
@@ -38,14 +38,14 @@ func (o *operator) whyCommand() *cobra.Command {
 	return cmd
 }
 
-// isKept reports whether pods cannot get a device, because of the device or of its resource.
-func isKept(e api.Explanation) bool {
+// isUnavailable reports whether pods cannot get a device, because of the device or of its resource.
+func isUnavailable(e api.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
 		slices.ContainsFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
 }
 
-// cure returns the remedy for a device that pods cannot get. It is empty if no remedy fits every node.
-func cure(e api.Explanation) string {
+// remedyFor returns the remedy for a device that pods cannot get. It is empty if no remedy fits every node.
+func remedyFor(e api.Explanation) string {
 	at := slices.IndexFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
 	switch {
 	case e.Device != nil && e.Device.Cordoned:
@@ -60,8 +60,8 @@ func cure(e api.Explanation) string {
 	return ""
 }
 
-// asked returns the absolute path of an argument that begins with a dot, because the shell completes relative paths.
-func asked(what string) string {
+// absolutePath returns the absolute path of an argument that begins with a dot, because the shell completes relative paths.
+func absolutePath(what string) string {
 	if absolute, err := filepath.Abs(what); err == nil && strings.HasPrefix(what, ".") {
 		return absolute
 	}
@@ -94,7 +94,7 @@ func (s *screen) answer(a api.Answer) {
 			s.line("  "+mark+"  ", colour, text)
 		}
 		s.line("  =>  ", bold, e.Verdict)
-		if do := cure(e); do != "" {
+		if do := remedyFor(e); do != "" {
 			s.line("      -> ", bold, do)
 		}
 		for line := range strings.Lines(e.Would) {

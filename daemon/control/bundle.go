@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// othersMost is the maximum number of other devices that an explanation lists for a bundle.
-const othersMost = 4
+// maxOthers is the maximum number of other devices that an explanation lists for a bundle.
+const maxOthers = 4
 
 // bundle explains why a bundle has these members, and the state of each.
 func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
@@ -26,7 +26,7 @@ func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 		why := m.Device.ID
 		switch {
 		case m != first:
-			why += fmt.Sprintf(" is %s from it; %s", far(first, m), q.others(first, m))
+			why += fmt.Sprintf(" is %s from it; %s", distance(first, m), q.others(first, m))
 		case first.Device.Udev != nil:
 			why += ", the others are near to it"
 		}
@@ -43,8 +43,8 @@ func withReason(why string, m *inventory.Status) string {
 	return fmt.Sprintf("%s; Unhealthy: %s", strings.TrimSuffix(why, "; "), m.Reason)
 }
 
-// far returns the distance between two devices. For a device that is not on PCI, only the NUMA node counts.
-func far(a, b *inventory.Status) api.Distance {
+// distance returns the distance between two devices. For a device that is not on PCI, only the NUMA node counts.
+func distance(a, b *inventory.Status) api.Distance {
 	return bundle.PlaceOf(a.Device).Distance(bundle.PlaceOf(b.Device))
 }
 
@@ -60,13 +60,13 @@ func (q *question) others(first, member *inventory.Status) string {
 		return "there is no other"
 	}
 	slices.SortStableFunc(all, func(a, b *inventory.Status) int {
-		return cmp.Compare(slices.Index(bundle.Distances, far(first, a)), slices.Index(bundle.Distances, far(first, b)))
+		return cmp.Compare(slices.Index(bundle.Distances, distance(first, a)), slices.Index(bundle.Distances, distance(first, b)))
 	})
 	var names []string
-	for _, d := range all[:min(len(all), othersMost)] {
-		name := fmt.Sprintf("%s %s", far(first, d), d.Device.ID)
+	for _, d := range all[:min(len(all), maxOthers)] {
+		name := fmt.Sprintf("%s %s", distance(first, d), d.Device.ID)
 		if function := device.FunctionIn(d.Device.SysPath); function != "" {
-			name = fmt.Sprintf("%s %s", far(first, d), path.Base(function))
+			name = fmt.Sprintf("%s %s", distance(first, d), path.Base(function))
 		}
 		switch {
 		case d.Bundle != "":

@@ -20,11 +20,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// reasonSize is the maximum length of a cordon's reason in bytes, because tables and the status of pods show it.
-// loginSize is the maximum length of a login name. useradd(8) allows 32.
+// maxReasonLen is the maximum length of a cordon's reason in bytes, because tables and the status of pods show it.
+// maxLoginLen is the maximum length of a login name. useradd(8) allows 32.
 const (
-	reasonSize = 200
-	loginSize  = 64
+	maxReasonLen = 200
+	maxLoginLen  = 64
 )
 
 // request is a change with the client that requests it.
@@ -44,7 +44,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 		}
 		c, err := readChange(r.Body)
 		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
-			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a request has at most %d bytes", bodySize))
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a request has at most %d bytes", maxBodyLen))
 			return
 		} else if err != nil {
 			refuse(w, http.StatusBadRequest, err)
@@ -53,7 +53,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 		id, limits := r.PathValue("id"), http.NewResponseController(w)
 		_ = limits.SetReadDeadline(time.Time{}) // an erasure can take hours
 		note, err := change(r.Context(), id, request{c, uint32(uid)})
-		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
+		_ = limits.SetWriteDeadline(time.Now().Add(answerTimeout))
 		switch {
 		case errors.Is(err, inventory.ErrUnknownDevice):
 			refuse(w, http.StatusNotFound, unknown(id))
@@ -81,8 +81,8 @@ func readChange(body io.Reader) (c api.Change, err error) {
 		return api.Change{}, fmt.Errorf("read the request: %w", err)
 	}
 	c.Reason, c.Login = strings.Join(strings.Fields(c.Reason), " "), strings.Join(strings.Fields(c.Login), " ")
-	if len(c.Reason) > reasonSize || len(c.Login) > loginSize {
-		return api.Change{}, fmt.Errorf("read the request: a reason has at most %d bytes, a login %d", reasonSize, loginSize)
+	if len(c.Reason) > maxReasonLen || len(c.Login) > maxLoginLen {
+		return api.Change{}, fmt.Errorf("read the request: a reason has at most %d bytes, a login %d", maxReasonLen, maxLoginLen)
 	}
 	if all := reset.Erasures(); c.Scrub != "" && !slices.Contains(all, c.Scrub) {
 		return api.Change{}, fmt.Errorf("%q is no way to erase: there are %s", c.Scrub, strings.Join(all, ", "))

@@ -98,7 +98,7 @@ func TestWhyWaitsForNobodyForLong(t *testing.T) {
 		s.asking <- struct{}{}
 		began, answer := time.Now(), httptest.NewRecorder()
 		s.sendWhy(answer, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/why?what=x", nil))
-		if answer.Code != 503 || !strings.Contains(answer.Body.String(), errBusy.Error()) || time.Since(began) != askLimit {
+		if answer.Code != 503 || !strings.Contains(answer.Body.String(), errBusy.Error()) || time.Since(began) != explainTimeout {
 			t.Errorf("%d after %v: %s", answer.Code, time.Since(began), answer.Body)
 		}
 	})

@@ -53,20 +53,20 @@ import (
 )
 
 const (
-	// headerLimit is how long a client may take for the header of a request, and idleLimit for the next request. Both
+	// headerTimeout is how long a client may take for the header of a request, and idleTimeout for the next request. Both
 	// are much longer than a program needs. They are short enough to close the connection of an operator who forgot it.
-	headerLimit = 5 * time.Second
-	idleLimit   = 30 * time.Second
-	// answerLimit limits reading a request, writing its answer, and writing each line of the events.
-	answerLimit = 30 * time.Second
-	// headerSize and bodySize are the maximum sizes of a request in bytes. net/http adds 4 KiB to the first. The
+	headerTimeout = 5 * time.Second
+	idleTimeout   = 30 * time.Second
+	// answerTimeout limits reading a request, writing its answer, and writing each line of the events.
+	answerTimeout = 30 * time.Second
+	// maxHeaderLen and maxBodyLen are the maximum sizes of a request in bytes. net/http adds 4 KiB to the first. The
 	// longest valid request is a cordon with a reason of 200 bytes.
-	headerSize = 4 << 10
-	bodySize   = 4 << 10
+	maxHeaderLen = 4 << 10
+	maxBodyLen   = 4 << 10
 )
 
-// connections is the maximum number of clients of a user at the same time, and of all clients over the network.
-const connections = 64
+// maxClients is the maximum number of clients of a user at the same time, and of all clients over the network.
+const maxClients = 64
 
 // Options are the parts of metalplugd that the socket shows and can change. All are required. Each must be safe for
 // concurrent use.
@@ -156,8 +156,8 @@ func (s *Server) heldBy() map[string][]api.Pod {
 	return s.holders
 }
 
-// refusalsKept is the maximum number of recorded refusals.
-const refusalsKept = 16
+// maxRefusals is the maximum number of recorded refusals.
+const maxRefusals = 16
 
 // refused records that a container did not get its devices. A refusal that is repeated is recorded once.
 func (s *Server) refused(resource, call string, err error) {
@@ -169,7 +169,7 @@ func (s *Server) refused(resource, call string, err error) {
 		last = last[:n-1]
 	}
 	last = append(last, r)
-	s.refusals = last[max(0, len(last)-refusalsKept):]
+	s.refusals = last[max(0, len(last)-maxRefusals):]
 }
 
 // configuration returns the files of the configuration and the result of the last reload.
@@ -196,19 +196,19 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.sendMetrics())
-	return s.serve(ctx, netutil.LimitListener(l, connections), mux)
+	return s.serve(ctx, netutil.LimitListener(l, maxClients), mux)
 }
 
 // serve serves clients on a listener until ctx ends. Then it disconnects all clients, because one that follows the
 // events would delay the stop of metalplugd.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
 	server := &http.Server{
-		Handler:           http.MaxBytesHandler(routes, bodySize),
-		ReadHeaderTimeout: headerLimit,
-		ReadTimeout:       answerLimit,
-		WriteTimeout:      answerLimit,
-		IdleTimeout:       idleLimit,
-		MaxHeaderBytes:    headerSize,
+		Handler:           http.MaxBytesHandler(routes, maxBodyLen),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       answerTimeout,
+		WriteTimeout:      answerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderLen,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}

@@ -23,7 +23,7 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	_ = limits.SetReadDeadline(time.Time{}) // the client sends nothing more
 	f := follower{Server: s}
 	write := func(events []api.Event) error {
-		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
+		_ = limits.SetWriteDeadline(time.Now().Add(answerTimeout))
 		var lines bytes.Buffer
 		encoder := json.NewEncoder(&lines)
 		for i := range events {

@@ -61,7 +61,7 @@ func FuzzRequest(f *testing.F) {
 			return // net/http answers that by itself
 		}
 		request.RemoteAddr = "0" // root
-		request.Body = http.MaxBytesReader(nil, request.Body, bodySize)
+		request.Body = http.MaxBytesReader(nil, request.Body, maxBodyLen)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		if strings.Contains(request.URL.Path, "events") {

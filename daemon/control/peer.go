@@ -61,7 +61,7 @@ func (l *clients) add(c *clientConn) (oldest *clientConn) {
 	if l.open == nil {
 		l.open = make(map[string][]*clientConn)
 	}
-	if all := l.open[c.uid]; len(all) >= connections {
+	if all := l.open[c.uid]; len(all) >= maxClients {
 		oldest = all[0]
 	}
 	l.open[c.uid] = append(l.open[c.uid], c)

@@ -107,9 +107,9 @@ func unknown(name string) error {
 	return fmt.Errorf("%s: %w: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
 }
 
-// countedFor is how long an answer of the kubelet is valid. The kubelet refuses more than 100 requests a second from
+// countLifetime is how long an answer of the kubelet is valid. The kubelet refuses more than 100 requests a second from
 // all its clients (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go), and metalplugd needs its answers.
-const countedFor = time.Second
+const countLifetime = time.Second
 
 // recent is an answer that is valid for a while. The zero value has no answer.
 type recent struct {
@@ -123,7 +123,7 @@ type recent struct {
 func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.at.IsZero() || time.Since(r.at) >= countedFor {
+	if r.at.IsZero() || time.Since(r.at) >= countLifetime {
 		r.ids, r.err = ask()
 		r.at = time.Now()
 	}

@@ -29,8 +29,8 @@ type Links struct {
 	reading sync.Map // the functions whose read has not returned yet
 }
 
-// linkLimit is the maximum time for the reads of one answer.
-const linkLimit = time.Second
+// linkTimeout is the maximum time for the reads of one answer.
+const linkTimeout = time.Second
 
 // speeds returns the link speed of each function, by its path. It starts no second read of a function whose first read
 // has not returned.
@@ -54,7 +54,7 @@ func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 			answers <- a
 		}()
 	}
-	for limit := time.After(linkLimit); waiting > 0; waiting-- {
+	for limit := time.After(linkTimeout); waiting > 0; waiting-- {
 		select {
 		case a := <-answers:
 			found[a.function] = a.link

@@ -21,10 +21,10 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// askLimit is how long a client waits for the end of another client's explanation. An explanation takes a second on a
-// large node, and longer only if hardware does not answer. The rest of [answerLimit] is for the client's own
+// explainTimeout is how long a client waits for the end of another client's explanation. An explanation takes a second on a
+// large node, and longer only if hardware does not answer. The rest of [answerTimeout] is for the client's own
 // explanation.
-const askLimit = 10 * time.Second
+const explainTimeout = 10 * time.Second
 
 // errBusy is the error while another explanation is in progress.
 var errBusy = errors.New("it has not answered an earlier question yet: some hardware does not answer; see 'metalplugctl list'")
@@ -52,7 +52,7 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// explain returns an explanation. It waits for an earlier explanation for at most [askLimit]. The error may be
+// explain returns an explanation. It waits for an earlier explanation for at most [explainTimeout]. The error may be
 // [errBusy] or that of ctx.
 func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {
@@ -60,7 +60,7 @@ func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 		defer func() { <-s.asking }()
 	case <-ctx.Done():
 		return api.Answer{}, ctx.Err()
-	case <-time.After(askLimit):
+	case <-time.After(explainTimeout):
 		return api.Answer{}, errBusy
 	}
 	q := question{Server: s, what: what, config: s.Config.Load()}
@@ -110,7 +110,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 			continue // it is near several of them
 		}
 		if known == nil || len(explained) == 1 || strings.HasPrefix(known.Device.ID, e.Device.ID) {
-			answer.Found = append(answer.Found, q.told(e))
+			answer.Found = append(answer.Found, q.addState(e))
 		}
 	}
 	switch n := len(users); {
@@ -128,9 +128,9 @@ func (q *question) answer() (answer api.Answer, err error) {
 	return answer, err
 }
 
-// told adds the state in the inventory and in the kubelet to the result of an inspection. The two may differ for a
+// addState adds the state in the inventory and in the kubelet to the result of an inspection. The two may differ for a
 // moment after a change. Then the explanation shows both.
-func (q *question) told(e device.Explained) api.Explanation {
+func (q *question) addState(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
 	if u.DevNode != "" {
@@ -141,7 +141,7 @@ func (q *question) told(e device.Explained) api.Explanation {
 		x.Steps = append(x.Steps, api.Step{What: step.What, Name: step.Name, OK: step.OK, Why: step.Why, Where: q.config.Where(step.Rule, step.Key)})
 	}
 	var err error
-	x.Would, err = q.would(e)
+	x.Would, err = q.suggestResource(e)
 	for d := range q.snapshot.All() {
 		if d.Present && d.Device.SysPath == e.Device.SysPath && strings.HasPrefix(d.Device.ID, e.Device.ID) {
 			q.conclude(&x, d)
@@ -150,7 +150,7 @@ func (q *question) told(e device.Explained) api.Explanation {
 	}
 	x.Verdict = "not offered: nothing on this machine's list of devices stands for it"
 	if e.Device.Class == nil {
-		x.Verdict = "not offered: " + q.untaken(e, err)
+		x.Verdict = "not offered: " + q.explainNoMatch(e, err)
 	}
 	return x
 }
@@ -181,7 +181,7 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	if b := q.snapshot.Find(d.Bundle); d.Bundle != "" && b != nil {
 		resource, as = b.Resource, fmt.Sprintf("%s in %s", b.Resource, b.Device.ID)
 	}
-	connected := q.tellKubelet(x, resource)
+	connected := q.addKubelet(x, resource)
 	x.Verdict = fmt.Sprintf("offered as %s, ", as)
 	switch {
 	case !d.Healthy:
@@ -231,8 +231,8 @@ func add(x *api.Explanation, what, name string, ok bool, why string) {
 	x.Steps = append(x.Steps, api.Step{What: what, Name: name, OK: ok, Why: why})
 }
 
-// tellKubelet adds whether the kubelet gets the device list of a resource.
-func (q *question) tellKubelet(x *api.Explanation, resource string) (connected bool) {
+// addKubelet adds whether the kubelet gets the device list of a resource.
+func (q *question) addKubelet(x *api.Explanation, resource string) (connected bool) {
 	text := "the resource is not configured any more: it goes once no pod holds it"
 	if i := slices.IndexFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }); i >= 0 {
 		text, connected = api.Resource{Serve: q.config.Resources[i].Serve, Standing: q.Standing()[resource]}.KubeletState()

@@ -24,7 +24,7 @@ package device
 // /dev/accel/accel_controlD*, which controls Gaudi, is never added. gpu_nvidia.go and gpu_amd.go add more.
 //
 // Reset: not automatic, because the drivers of NVIDIA, AMD and Intel do not survive a reset of the PCI function. The
-// method "pci" takes 0.1 s, for drivers that survive it (daemon/reset/pci.go, survivors).
+// method "pci" takes 0.1 s, for drivers that survive it (daemon/reset/pci.go, resetSafeDrivers).
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. It uses no ioctl and no capability, and opens no node.
 

@@ -51,7 +51,7 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
 		appearance == "" && e.Instance != 0 && s.Instance != e.Instance
 	if other {
-		e.proof = proof{}
+		e.lastProbe = lastProbe{}
 		same := e.Medium != "" && medium == e.Medium
 		if w := e.window; !same || w == nil || !e.busy() && (appearance == "" || appearance != w.vouched) {
 			l.replaced(e)

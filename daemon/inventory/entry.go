@@ -34,7 +34,7 @@ type entry struct {
 	known
 	seen left // the data that the last inspection found
 	firmware
-	proof
+	lastProbe
 	membership
 }
 
@@ -64,8 +64,8 @@ func (d *devices) changed(e *entry) {
 	d.dirty[e], d.untold[e], e.line = true, true, nil
 }
 
-// keepSoon queues an entry in the same way, and saves the state soon.
-func (d *devices) keepSoon(e *entry) {
+// saveSoon queues an entry in the same way, and saves the state soon.
+func (d *devices) saveSoon(e *entry) {
 	d.saveLater()
 	d.changed(e)
 }
@@ -97,7 +97,7 @@ func (l *leases) change(e *entry, event lease.Event) error {
 		case lease.EndEvidence:
 			l.endEvidence(e, event.Reason)
 		case lease.Inspect:
-			l.lookAnew(e)
+			l.invalidate(e)
 		}
 	}
 	l.noteNumber(e)

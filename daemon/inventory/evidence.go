@@ -26,7 +26,7 @@ type disks struct {
 func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	if d.evidence.Knows(e.Disk) {
 		d.evidence.Set(e.Disk, v)
-		d.keepSoon(e)
+		d.saveSoon(e)
 	}
 }
 
@@ -44,7 +44,7 @@ func (d *disks) endEvidence(e *entry, reason string) {
 	default:
 		d.Log.Log(context.Background(), LevelNotice, "evidence ended", "device", e.device.ID, "action", v.Kind, "err", reason)
 	}
-	d.keepSoon(e)
+	d.saveSoon(e)
 }
 
 // weigh compares the evidence of a disk with an inspection.
@@ -54,7 +54,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 		return
 	}
 	if e.work().recheck && !s.Unread {
-		e.atWork().recheck = false
+		e.ensureWindow().recheck = false
 	}
 	seen := evidence.Seen{
 		Presence: l.evidence.Presence(e.Disk), SameBoot: l.evidence.SameBoot(v.Of), Size: s.Size, Written: s.Written, Held: e.lease.Held(),
@@ -82,7 +82,7 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 		if v := l.evidence.Get(e.Disk); v != nil {
 			e.delayed("")
 			v.Asked = l.evidence.Presence(e.Disk)
-			l.keepSoon(e)
+			l.saveSoon(e)
 		}
 	})
 }
@@ -106,8 +106,8 @@ func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 	}
 	if l.setEvidence(e, next); next.Kind != "" {
 		e.left, e.seen = left{}, left{}
-		e.atWork().recheck = true // the disk may hold data by now
-		l.lookAnew(e)
+		e.ensureWindow().recheck = true // the disk may hold data by now
+		l.invalidate(e)
 	}
 }
 

@@ -34,8 +34,8 @@ func (b *books) holdAs(names []string) {
 	b.as = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.as, names))))
 }
 
-// handed records the node paths that the next pod of a device is about to get.
-func (e *entry) handed() {
+// noteGiven records the node paths that the next pod of a device is about to get.
+func (e *entry) noteGiven() {
 	var given []string
 	if e.sighting != nil {
 		for _, node := range e.sighting.Allocation.Nodes {
@@ -74,18 +74,18 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 			held = append(held, e)
 		}
 		if !started || !e.lease.Held() { // a container that is restarted gets the node paths of its first start
-			e.handed()
+			e.noteGiven()
 		}
 		switch {
 		case !started:
-			e.atWork().given = true
+			e.ensureWindow().given = true
 			_ = a.change(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
 			a.started(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
 	}
 	if len(held) > 0 {
-		a.later(publishGap, func(l *loop) { l.judgeAgain(held...) })
+		a.later(minPublishInterval, func(l *loop) { l.judgeAgain(held...) })
 	}
 }
 
@@ -120,7 +120,7 @@ func (d *devices) judgeAgain(all ...*entry) {
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
-		a.lookAnew(e)
+		a.invalidate(e)
 	}
 	a.changed(e)
 }

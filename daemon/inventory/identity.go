@@ -67,7 +67,7 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 // missing records that a device was not found in its subject. The device is gone, or it is present and cannot be
 // identified now.
 func (i *identities) missing(e *entry, unreadable error) (there bool) {
-	e.sighting, e.stuck, e.proof = nil, false, proof{}
+	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
 	if unreadable == nil {
 		e.departs()
 	}
@@ -106,12 +106,12 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
-	e.onItsWay(sighting)
+	e.withholdIncomplete(sighting)
 	if sighting.Target != nil || !e.isDisk() { // otherwise the appearance is unknown
 		i.appears(e, sighting)
 		i.noteTwin(e)
 	}
-	e.sighting = e.believe(sighting, time.Now())
+	e.sighting = e.applyLastProbe(sighting, time.Now())
 	i.noteNumber(e)
 	i.unsaved = e.arrives(sighting) || i.unsaved
 	if sighting.Resource != "" && !e.offered {
@@ -167,9 +167,9 @@ func (i *identities) contest(owned *entry) {
 	i.look(owned)
 }
 
-// onItsWay withholds a disk while the kernel adds or removes its attributes. Without its diskseq, metalplug could take
+// withholdIncomplete withholds a disk while the kernel adds or removes its attributes. Without its diskseq, metalplug could take
 // another disk for it.
-func (e *entry) onItsWay(s *device.Sighting) {
+func (e *entry) withholdIncomplete(s *device.Sighting) {
 	if e.Appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
 		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
 	}

@@ -25,12 +25,12 @@ import (
 )
 
 const (
-	// settleLimit is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
+	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
 	// time starts when metalplugd starts. It starts again with the first inspection of each device that has come back.
 	// Otherwise the snapshot would be incomplete with many or slow disks.
-	settleLimit = 10 * time.Second
-	// settleMost is the maximum of the wait in multiples of settleLimit. TimeoutStartSec= of the unit is 90 s.
-	settleMost = 6
+	settleTimeout = 10 * time.Second
+	// maxSettleRounds is the maximum of the wait in multiples of settleTimeout. TimeoutStartSec= of the unit is 90 s.
+	maxSettleRounds = 6
 	// allocationGrace is how long after Allocate the kubelet may take to record the device. If the kubelet has listed
 	// the pod and no longer lists it, the device is free.
 	allocationGrace = 30 * time.Second
@@ -39,14 +39,14 @@ const (
 	fileClock = 10 * time.Millisecond
 	// settlePoll is how often the first snapshot checks whether it is complete.
 	settlePoll = 5 * time.Millisecond
-	// publishGap is the minimum time between two snapshots while inspections are running.
-	publishGap = 100 * time.Millisecond
-	// crowdGap is the minimum time to the next snapshot after one in which more than crowd devices have changed. After
+	// minPublishInterval is the minimum time between two snapshots while inspections are running.
+	minPublishInterval = 100 * time.Millisecond
+	// crowdInterval is the minimum time to the next snapshot after one in which more than crowd devices have changed. After
 	// so many changes, more are likely to follow.
-	crowdGap = 50 * time.Millisecond
-	crowd    = 16
-	// savePause is how long after a change the state is saved. The kubelet gets the change first.
-	savePause = 100 * time.Millisecond
+	crowdInterval = 50 * time.Millisecond
+	crowd         = 16
+	// saveDelay is how long after a change the state is saved. The kubelet gets the change first.
+	saveDelay = 100 * time.Millisecond
 )
 
 // Options configure an inventory. Audit, Store and Log may be zero.
@@ -88,7 +88,7 @@ func New(o Options) *Inventory {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Settle = cmp.Or(o.Settle, settleLimit)
+	o.Settle = cmp.Or(o.Settle, settleTimeout)
 	o.Grace = cmp.Or(o.Grace, allocationGrace)
 	i := &Inventory{
 		Options:  o,
@@ -171,7 +171,7 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	i.post(func(l *loop) {
 		l.rules, l.Remembered = rules, remembered
 		for _, e := range l.entries {
-			e.proof = proof{} // some rules require no probe
+			e.lastProbe = lastProbe{} // some rules require no probe
 			l.untold[e] = true
 		}
 		l.restoreRemembered()
@@ -235,7 +235,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 		}
 		l.inspector.Start()
 		l.publish(time.Now())
-		l.tellRuled()
+		l.notifyRuled()
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func newLoop(i *Inventory) *loop {
 		allocations:  allocations{leases, make(map[*entry]bool), now},
 		publishing:   publishing{leases: leases, bundles: make(map[string]*Status)},
 		deadline:     now.Add(i.Settle),
-		lastDeadline: now.Add(settleMost * i.Settle),
+		lastDeadline: now.Add(maxSettleRounds * i.Settle),
 	}
 	l.inspector.Seen, l.inspector.Stuck, l.inspector.Host = l.seen, l.stuck, l.informed
 	return l
@@ -76,7 +76,7 @@ func (l *loop) event(e udev.Event) {
 // devices of the last run are back, or the time limit has passed. udevd has processed the events of the boot before
 // metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
-	now, missing := time.Now(), l.missingYet()
+	now, missing := time.Now(), l.incompleteReason()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {
 		l.later(settlePoll, (*loop).settle)
 		return
@@ -90,8 +90,8 @@ func (l *loop) settle() {
 	}
 }
 
-// missingYet returns why the first snapshot would be incomplete, or empty.
-func (l *loop) missingYet() string {
+// incompleteReason returns why the first snapshot would be incomplete, or empty.
+func (l *loop) incompleteReason() string {
 	if looks := l.inspector.Open(); looks > 0 {
 		return fmt.Sprintf("devices that are still looked at: %d", looks)
 	}

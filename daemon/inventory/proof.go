@@ -10,17 +10,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
-// proof is the last probe of a disk that had a result, for the time without a result.
-type proof struct {
-	sound bool      // the probe found the disk empty, and no pod has had it since
+// lastProbe is the last probe of a disk that had a result, for the time without a result.
+type lastProbe struct {
+	clean bool      // the probe found the disk empty, and no pod has had it since
 	sick  error     // the health error of the probe
 	since time.Time // when a probe first had no result after that, or zero
 }
 
-// believe returns a sighting in which the last probe replaces a missing one. It does so for at most inspect.StuckLook,
+// applyLastProbe returns a sighting in which the last probe replaces a missing one. It does so for at most inspect.StuckLook,
 // the time in which hardware may answer. This is safe for a pod that gets the disk in the meantime, because the disk
 // must be proven empty again before its container starts. A disk without any result is not offered.
-func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
+func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s
 		as.Health, s = e.sick, &as
@@ -28,14 +28,14 @@ func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
 		free := !e.lease.Held() && !e.busy() && !e.outdated() // otherwise the disk was not read
-		e.proof = proof{sound: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
+		e.lastProbe = lastProbe{clean: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
 		return s
-	case !e.sound || s.Health != nil:
+	case !e.clean || s.Health != nil:
 		return s
 	case e.since.IsZero():
 		e.since = now
 	case now.Sub(e.since) >= inspect.StuckLook:
-		e.sound = false
+		e.clean = false
 		return s
 	}
 	as := *s // the subject keeps the sighting, and is inspected again

@@ -56,17 +56,17 @@ func (l *loop) publish(now time.Time) {
 func (p *publishing) gap() time.Duration {
 	switch {
 	case p.inspector.Busy():
-		return publishGap
+		return minPublishInterval
 	case p.changes > crowd:
-		return crowdGap
+		return crowdInterval
 	}
 	return 0
 }
 
 func (p *publishing) publishedOnce() bool { return !p.publishedAt.IsZero() }
 
-// tellRuled closes the channels of [Inventory.SetRules] once the rules apply everywhere.
-func (p *publishing) tellRuled() {
+// notifyRuled closes the channels of [Inventory.SetRules] once the rules apply everywhere.
+func (p *publishing) notifyRuled() {
 	if len(p.ruled) == 0 || p.inspector.Enumerating() || p.inspector.Busy() || len(p.dirty)+len(p.resend) > 0 || p.stale || p.unmatched || !p.publishedOnce() {
 		return
 	}

@@ -13,7 +13,7 @@ func (d *devices) saveLater() {
 	d.unsaved = true
 	if !d.saveTimed {
 		d.saveTimed = true
-		d.later(savePause, (*loop).save)
+		d.later(saveDelay, (*loop).save)
 	}
 }
 

@@ -51,8 +51,8 @@ func (w *window) other(now evidence.Disk) bool {
 	return now.Medium != w.from.Medium || now.Appearance != w.from.Appearance && now.Appearance != w.vouched
 }
 
-// atWork returns the window of a device for changes. It creates the window if the device has none.
-func (e *entry) atWork() *window {
+// ensureWindow returns the window of a device for changes. It creates the window if the device has none.
+func (e *entry) ensureWindow() *window {
 	if e.window == nil {
 		e.window = &window{}
 	}
@@ -73,21 +73,21 @@ func (e *entry) busy() bool { return e.window != nil && e.window.phase == workin
 // delayed records why pending work is not done. An empty text means that there is no delay.
 func (e *entry) delayed(why string) {
 	if e.work().delay != why {
-		e.atWork().delay = why
+		e.ensureWindow().delay = why
 	}
 }
 
-// lookAnew queues an inspection. The last inspection counts as out of date until that one has returned.
-func (d *devices) lookAnew(e *entry) {
+// invalidate queues an inspection. The last inspection counts as out of date until that one has returned.
+func (d *devices) invalidate(e *entry) {
 	if e.owner == nil || e.owner.Removed() {
 		return
 	}
-	w := e.atWork()
-	w.relook, w.after, e.proof = e.owner, e.owner.Next(), proof{}
+	w := e.ensureWindow()
+	w.relook, w.after, e.lastProbe = e.owner, e.owner.Next(), lastProbe{}
 	d.look(e)
 }
 
-// outdated reports whether the last inspection began before [devices.lookAnew].
+// outdated reports whether the last inspection began before [devices.invalidate].
 func (e *entry) outdated() bool {
 	w := e.window
 	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
@@ -215,11 +215,11 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 }
 
 func (l *loop) beginWork(e *entry, reason string) {
-	w := e.atWork()
+	w := e.ensureWindow()
 	w.phase, w.why, w.from, w.vouched, w.given = working, reason, e.Disk, "", false
 	// If metalplugd ends before it records the outcome, these facts must not be in the state file.
 	if v := l.evidence.Get(e.Disk); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
-		l.keepSoon(e)
+		l.saveSoon(e)
 	}
 	l.changed(e)
 }
@@ -228,7 +228,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 // not wait.
 func (i *Inventory) Prepared(id string, p device.Prepared) {
 	i.about(id, func(l *loop, e *entry) {
-		e.atWork().vouched = p.Appearance
+		e.ensureWindow().vouched = p.Appearance
 		if p.Erased {
 			l.erased(e, p)
 		}
@@ -252,7 +252,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 }
 
 func (l *loop) worked(e *entry, o Outcome) {
-	w := e.atWork()
+	w := e.ensureWindow()
 	other := w.other(e.Disk) // then the work was on another disk
 	w.phase, w.why = afterWork, ""
 	v := l.evidence.Get(e.Disk)
@@ -279,7 +279,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 		w.until = time.Now().Add(returnLimit)
 		l.later(returnLimit, func(l *loop) { l.judgeAgain(e) })
 	}
-	l.lookAnew(e)
+	l.invalidate(e)
 	l.changed(e)
 }
 
@@ -324,6 +324,6 @@ func (i *Inventory) Initialised(id, init string, err error) {
 			e.Initialised, e.uninit = "", err.Error()
 		}
 		e.settling = time.Now().Add(returnLimit)
-		l.keepSoon(e)
+		l.saveSoon(e)
 	})
 }

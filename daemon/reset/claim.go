@@ -95,8 +95,8 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 // uses the disk.
 const claimedFor = time.Second
 
-// holdable returns why a disk cannot be held now, or nil. It holds the disk only for this check.
-func (h *host) holdable(sysPath string) error {
+// checkExclusive returns why a disk cannot be held now, or nil. It holds the disk only for this check.
+func (h *host) checkExclusive(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
 		c.release()

@@ -33,7 +33,7 @@ const (
 	randomCount = 4096     // number of random places, each of one block
 	turnedCount = 1024     // the same on a rotating disk
 	readers     = 8        // reads at the same time, because NVMe drives serve random reads in parallel
-	mostBad     = 16       // unreadable blocks of a read after which the rest is skipped; each may take a drive seconds
+	maxBad      = 16       // unreadable blocks of a read after which the rest is skipped; each may take a drive seconds
 )
 
 // surface is the data that the quick check has read from a disk.
@@ -123,7 +123,7 @@ func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
 
-// fill reads a chunk. If the drive cannot read all of it, fill reads each block separately. After [mostBad] unreadable
+// fill reads a chunk. If the drive cannot read all of it, fill reads each block separately. After [maxBad] unreadable
 // blocks, the rest of the chunk also counts as unreadable.
 func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
@@ -131,7 +131,7 @@ func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 		return err
 	}
 	for at, b := range c.blocks() {
-		if len(c.b) > blockSize && len(c.bad) < mostBad {
+		if len(c.b) > blockSize && len(c.bad) < maxBad {
 			err = read(b, at)
 		}
 		switch {

@@ -51,8 +51,8 @@ const (
 
 // The timeout of a command, after which the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
-	shortly    = 5 * time.Second  // for commands that only return data
-	formatTime = 10 * time.Minute // the timeout of nvme-cli; a reset of a controller during a format does not help
+	queryTimeout = 5 * time.Second  // for commands that only return data
+	formatTime   = 10 * time.Minute // the timeout of nvme-cli; a reset of a controller during a format does not help
 )
 
 // command sends a command with one of the two ioctls, and waits for its end. The wait cannot be interrupted.
@@ -80,7 +80,7 @@ const identifySize = 4096
 // identify returns a data structure of Identify.
 func (d drive) identify(cns, nsid uint32) ([]byte, error) {
 	b := make([]byte, identifySize)
-	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, shortly, b)
+	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, queryTimeout, b)
 	if err != nil {
 		return nil, fmt.Errorf("identify (CNS %#02x): %w", cns, err)
 	}
@@ -99,7 +99,7 @@ const (
 func (d drive) log(page uint32) ([]byte, error) {
 	b := make([]byte, logSize)
 	dwords := uint32(logSize/4 - 1)
-	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opGetLogPage, nsid: everyNamespace, cdw10: page | dwords<<16}, shortly, b)
+	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opGetLogPage, nsid: everyNamespace, cdw10: page | dwords<<16}, queryTimeout, b)
 	if err != nil {
 		return nil, fmt.Errorf("get log page %#02x: %w", page, err)
 	}

@@ -123,15 +123,15 @@ func (d drive) sole() error {
 			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(disk), d.Name())
 		}
 	}
-	if err := d.allOurs(); err != nil {
+	if err := d.checkControllers(); err != nil {
 		return err
 	}
 	return d.noOther()
 }
 
-// allOurs checks that this kernel has all controllers of the NVM subsystem. A virtual machine may have one through
+// checkControllers checks that this kernel has all controllers of the NVM subsystem. A virtual machine may have one through
 // VFIO, or another host through the other port of the drive. It can use namespaces that this kernel does not know.
-func (d drive) allOurs() error {
+func (d drive) checkControllers() error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
 		return err
@@ -140,7 +140,7 @@ func (d drive) allOurs() error {
 	if err != nil {
 		return errorf(Refused, "whether others have a controller of the NVM subsystem cannot be told: %w", err)
 	}
-	strange, err := d.strangers(list)
+	strange, err := d.foreignControllers(list)
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	case state.status == sanitizeRunning:
 	case state.over() && state.erased && blank:
 	default:
-		if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
+		if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, queryTimeout, nil); err != nil {
 			return "", commandError("sanitize "+d.Name(), err)
 		}
 	}

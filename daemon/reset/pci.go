@@ -21,12 +21,12 @@ import (
 // baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the highest byte of the attribute class.
 const baseBridge = 0x06
 
-// survivors returns the drivers that continue to work after a reset, because they save their state before it. Their
+// resetSafeDrivers returns the drivers that continue to work after a reset, because they save their state before it. Their
 // pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Of the GPU and accelerator drivers, only those of
 // Gaudi and of Intel's and Qualcomm's accelerators qualify. No RDMA driver does. The list omits network and storage
 // adapters, because other hosts see them disappear. It omits cxl_pci, whose reset_done only warns that memory of the
 // system may be lost.
-func survivors() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
+func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.
 type function struct {
@@ -47,7 +47,7 @@ func (f function) vfio() bool {
 // may returns why the function must not be reset, according to sysfs.
 func (f function) may() error {
 	driver := f.Link(f.path, "driver")
-	if driver != "" && !f.vfio() && !slices.Contains(survivors(), driver) {
+	if driver != "" && !f.vfio() && !slices.Contains(resetSafeDrivers(), driver) {
 		return errorf(Refused, "%s is bound to %s, which does not survive a reset: unbind it first", f.name(), driver)
 	}
 	if driver != "" && f.Present(f.path+"/infiniband") {

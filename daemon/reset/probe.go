@@ -51,7 +51,7 @@ func (t *task) contentOf(ctx context.Context, c *claim) error {
 		if err != nil || t.answer.Content != "" && t.Do != Offer {
 			return err
 		}
-		err = t.holdable(t.SysPath)
+		err = t.checkExclusive(t.SysPath)
 		switch {
 		case errors.Is(err, errClaimed) && pause(waiting, 20*time.Millisecond):
 			claimed = true

@@ -47,11 +47,11 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	if unsupported(statusOf(err)) {
 		// A drive without Namespace Management may not know the answer. Then this kernel must have all controllers of
 		// the drive.
-		return d.allOurs()
+		return d.checkControllers()
 	} else if err != nil {
 		return err
 	}
-	strange, err := d.strangers(list)
+	strange, err := d.foreignControllers(list)
 	if err == nil && len(strange) > 0 {
 		err = errorf(Busy, "%s is shared: controller %s, which the driver nvme does not have here, has namespace %d too; detach it there",
 			d.Name(), strings.Join(strange, ", "), ns.nsid)
@@ -59,9 +59,9 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	return err
 }
 
-// strangers returns the IDs of a Controller List that no controller of this kernel has. The list has a count and then
+// foreignControllers returns the IDs of a Controller List that no controller of this kernel has. The list has a count and then
 // the IDs, 16 bits each (Base Specification, Controller List).
-func (d drive) strangers(list []byte) (strange []string, err error) {
+func (d drive) foreignControllers(list []byte) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 			entry = extendedEntry
 		}
 		command := adminCommand{opcode: opReservationReport, nsid: nsid, cdw10: identifySize/4 - 1, cdw11: eds}
-		err = d.command(nvmeIoctlIOCmd, command, shortly, report)
+		err = d.command(nvmeIoctlIOCmd, command, queryTimeout, report)
 		if code := statusOf(err); code != statusHostIDFormat && code != statusInvalidField {
 			break
 		}

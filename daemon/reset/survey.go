@@ -18,18 +18,18 @@ import (
 // This file reads a whole disk.
 
 const (
-	stretch = 4 << 20 // size of one read in bytes
-	abreast = 2       // number of reads at the same time
+	stretch       = 4 << 20 // size of one read in bytes
+	parallelReads = 2       // number of reads at the same time
 )
 
 // sweep reads a disk from an offset to its end, and yields each stretch in order. It ends with the error of a read or
 // of ctx. The bytes of a stretch are valid until the next one.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
 	return func(yield func(chunk, error) bool) {
-		buffer := aligned(abreast * stretch)
+		buffer := aligned(parallelReads * stretch)
 		for at := from; at < size; {
 			var all []chunk
-			for ; len(all) < abreast && at < size; at += stretch {
+			for ; len(all) < parallelReads && at < size; at += stretch {
 				all = append(all, chunk{at: at, b: buffer[len(all)*stretch:][:min(stretch, size-at)]})
 			}
 			if err := together(ctx, all, read); err != nil {
@@ -121,7 +121,7 @@ func (t *task) survey(ctx context.Context) error {
 	if err := t.unheld(ctx, c); err != nil {
 		return err
 	}
-	if err := t.readOn(ctx, c); err != nil {
+	if err := t.readSurvey(ctx, c); err != nil {
 		return err
 	}
 	if sysfs.Written(&t.Tree, c.sysPath) != written { // a process may have opened and closed the disk during the read
@@ -147,8 +147,8 @@ func (c *claim) unallocated() bool {
 // watchEvery is how often a survey checks that no other process has started to use the disk.
 const watchEvery = time.Second
 
-// readOn reads the disk of a survey, and records how many bytes from the start are blank.
-func (t *task) readOn(ctx context.Context, c *claim) error {
+// readSurvey reads the disk of a survey, and records how many bytes from the start are blank.
+func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.is("reading all of %s", c.Name())
 	quietly := func(b []byte, at int64) error {
 		runtime.LockOSThread() // the kernel sets the idle class for a thread
@@ -204,5 +204,5 @@ func (t *task) untaken(c *claim) error {
 	if len(t.Partitions(t.SysPath)) > 0 {
 		return errorf(Busy, "%s has partitions now", c.Name())
 	}
-	return t.holdable(t.SysPath)
+	return t.checkExclusive(t.SysPath)
 }

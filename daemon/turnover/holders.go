@@ -13,12 +13,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// patience is how long the worker waits for a process that has the device open for a short time only, and for the last
+// closeTimeout is how long the worker waits for a process that has the device open for a short time only, and for the last
 // pod to end. A runtime stops the sandbox one or two seconds after the containers. The worker asks again each
-// glancePause.
+// pollInterval.
 const (
-	patience    = 5 * time.Second
-	glancePause = 200 * time.Millisecond
+	closeTimeout = 5 * time.Second
+	pollInterval = 200 * time.Millisecond
 )
 
 // users has the processes that have a device open.
@@ -72,14 +72,14 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// patiently asks a question each glancePause until it is answered or fails, or until patience or ctx ends.
-func patiently(ctx context.Context, question func() (answered bool, err error)) error {
-	for end := time.Now().Add(patience); ; {
+// retryUntil asks a question each pollInterval until it is answered or fails, or until closeTimeout or ctx ends.
+func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
+	for end := time.Now().Add(closeTimeout); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {
 			return err
 		}
 		select {
-		case <-time.After(glancePause):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			return nil
 		}
@@ -89,7 +89,7 @@ func patiently(ctx context.Context, question func() (answered bool, err error)) 
 // settled returns the result of a look that will not change in a moment. udev and metalplugd open a disk after every
 // change, and the sandbox of a pod ends after its containers.
 func settled(ctx context.Context, look func() (users, error)) (who users, err error) {
-	err = patiently(ctx, func() (bool, error) {
+	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()
 		return !who.soon, err
 	})

@@ -18,8 +18,8 @@ import (
 const (
 	// adoptScrub is the method for adopted disks of a resource without a scrub.
 	adoptScrub = "zero"
-	// longest limits one attempt at an operator's order. Overwriting a large disk takes a day.
-	longest = 48*time.Hour - time.Minute
+	// maxOrderTime limits one attempt at an operator's order. Overwriting a large disk takes a day.
+	maxOrderTime = 48*time.Hour - time.Minute
 )
 
 // ByHand resets a device that no pod holds, or erases it if scrub is set. The checks are the same as for automatic
@@ -86,7 +86,7 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", j.Device.ID, ErrUnfit)
 	}
 	j.care.Scrub = scrub
-	return j.clear(ctx, longest, w)
+	return j.clear(ctx, maxOrderTime, w)
 }
 
 // Adopt carries out the operator's order to erase a disk with any content and then to offer it. The method is that of
@@ -177,7 +177,7 @@ func (j *job) wipe(ctx context.Context) error {
 		return err
 	}
 	j.care, j.Fingerprint = Care{Scrub: j.Evidence.Scrub}, j.Evidence.Fingerprint
-	err := j.clear(ctx, longest, lease.Work{Erase: true, ByHand: true})
+	err := j.clear(ctx, maxOrderTime, lease.Work{Erase: true, ByHand: true})
 	switch {
 	case err == nil:
 		j.Inventory.Recovered(j.Device.ID)

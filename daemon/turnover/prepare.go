@@ -63,7 +63,7 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 // pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write again, so ownersOf sends the list and
 // waits for a while.
 func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (owners map[string][]string, err error) {
-	err = patiently(ctx, func() (bool, error) {
+	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
 			return false, fmt.Errorf("whose devices are cannot be told: %w", err)
 		}

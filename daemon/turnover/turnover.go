@@ -39,11 +39,11 @@ var (
 )
 
 const (
-	// lingerPause is the time between two checks of a process that has outlived its pod.
-	lingerPause = 2 * time.Second
-	// retryFirst and retryLast are the minimum and maximum time between attempts after a failure.
-	retryFirst = 10 * time.Second
-	retryLast  = 10 * time.Minute
+	// lingerInterval is the time between two checks of a process that has outlived its pod.
+	lingerInterval = 2 * time.Second
+	// initialBackoff and maxBackoff are the minimum and maximum time between attempts after a failure.
+	initialBackoff = 10 * time.Second
+	maxBackoff     = 10 * time.Minute
 )
 
 // Care is the configured work on the devices of a resource between two pods.
@@ -163,13 +163,13 @@ func (t *Turnover) work(ctx context.Context, id string) {
 	if s := t.find(id); s != nil && s.Used && s.Todo == verdict.CleanUp {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
-	for pause := retryFirst; ; {
+	for pause := initialBackoff; ; {
 		snapshot, changed := t.Inventory.Snapshot()
 		s := snapshot.Find(id)
 		if s == nil || s.Todo == verdict.Nothing {
 			return
 		}
-		wait, todo, err := lingerPause, s.Todo, t.do(ctx, id, s.Todo)
+		wait, todo, err := lingerInterval, s.Todo, t.do(ctx, id, s.Todo)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -184,7 +184,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 		case unlessBusy(err) == nil:
 		default:
 			t.Log.Error(string(todo), "device", id, "resource", s.Resource, "err", err)
-			wait, pause = pause, min(2*pause, retryLast)
+			wait, pause = pause, min(2*pause, maxBackoff)
 		}
 		t.rest(ctx, id, wait, todo)
 	}

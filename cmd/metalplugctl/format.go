@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// standing describes a resource in one line.
-func standing(r api.Resource) string {
+// resourceSummary describes a resource in one line.
+func resourceSummary(r api.Resource) string {
 	text := fmt.Sprintf("%d of %d healthy", r.Healthy, r.Healthy+r.Unhealthy)
 	if r.Cordoned > 0 {
 		text += fmt.Sprintf(", %d cordoned", r.Cordoned)
@@ -84,8 +84,8 @@ func holder(d api.Device) string {
 	return firstOf(names)
 }
 
-// age formats a duration to the second, or to the minute for an hour or more.
-func age(d time.Duration) string {
+// formatDuration formats a duration to the second, or to the minute for an hour or more.
+func formatDuration(d time.Duration) string {
 	if d >= time.Hour {
 		return d.Truncate(time.Minute).String()
 	}
@@ -97,7 +97,7 @@ func age(d time.Duration) string {
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {
-		last = "last " + age(now.Sub(e.LastEvent)) + " ago"
+		last = "last " + formatDuration(now.Sub(e.LastEvent)) + " ago"
 	}
 	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Events, last, e.Overflows, e.Resyncs)
 }

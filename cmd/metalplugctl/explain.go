@@ -17,25 +17,25 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// taking has the present devices that a resource matches.
-type taking struct {
-	Resource string  `json:"resource"`
-	Devices  []taken `json:"devices"` // the devices that it gets
-	Lost     []taken `json:"lost"`    // devices that it also matches, and that an earlier resource gets
+// resourceMatch has the present devices that a resource matches.
+type resourceMatch struct {
+	Resource string          `json:"resource"`
+	Devices  []matchedDevice `json:"devices"` // the devices that it gets
+	Lost     []matchedDevice `json:"lost"`    // devices that it also matches, and that an earlier resource gets
 	// Unfilled is the reason why a resource of bundles has no bundle, or empty.
 	Unfilled string `json:"unfilled,omitempty"`
 }
 
-// taken is a device that a resource matches.
-type taken struct {
+// matchedDevice is a device that a resource matches.
+type matchedDevice struct {
 	ID     string `json:"id"`
 	By     string `json:"by,omitempty"`     // the resource that gets the device instead
 	Reason string `json:"reason,omitempty"` // why the device is not offered or is Unhealthy at present
 }
 
-// takings assigns all devices of the node, or of the configured recording, to the resources. The order is that of the
+// matchResources assigns all devices of the node, or of the configured recording, to the resources. The order is that of the
 // configuration. It reads the same files as metalplugd and changes nothing.
-func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
+func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
 	source, host, done, err := hardware(c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, nil, err
@@ -46,9 +46,9 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 		return nil, nil, err
 	}
 	rules := c.Rules()
-	all = make([]taking, len(rules))
+	all = make([]resourceMatch, len(rules))
 	for i, r := range rules {
-		all[i] = taking{Resource: r.Resource, Devices: []taken{}, Lost: []taken{}}
+		all[i] = resourceMatch{Resource: r.Resource, Devices: []matchedDevice{}, Lost: []matchedDevice{}}
 	}
 	var seen []device.Sighting
 	for _, u := range devices {
@@ -56,16 +56,16 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 		seen = append(seen, found...)
 		for _, s := range found {
 			if s.Resource == "" {
-				unclaimed = append(unclaimed, taken{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
+				unclaimed = append(unclaimed, matchedDevice{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
 			}
 			takes := false // the resource that gets the device
 			for i, r := range rules {
 				switch {
 				case s.Resource == r.Resource:
 					takes = true
-					all[i].Devices = append(all[i].Devices, taken{ID: s.Device.ID, Reason: reason(s)})
+					all[i].Devices = append(all[i].Devices, matchedDevice{ID: s.Device.ID, Reason: reason(s)})
 				case takes && matchesToo(host, r, u, s.Device.ID):
-					all[i].Lost = append(all[i].Lost, taken{ID: s.Device.ID, By: s.Resource})
+					all[i].Lost = append(all[i].Lost, matchedDevice{ID: s.Device.ID, By: s.Resource})
 				}
 			}
 		}
@@ -75,11 +75,11 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 			var ids []string
 			ids, all[i].Unfilled = bundle.Seen(r.Bundle, seen)
 			for _, id := range ids {
-				all[i].Devices = append(all[i].Devices, taken{ID: id})
+				all[i].Devices = append(all[i].Devices, matchedDevice{ID: id})
 			}
 		}
 	}
-	byID := func(a, b taken) int { return strings.Compare(a.ID, b.ID) }
+	byID := func(a, b matchedDevice) int { return strings.Compare(a.ID, b.ID) }
 	slices.SortFunc(unclaimed, byID)
 	for i := range all {
 		slices.SortFunc(all[i].Devices, byID)
@@ -89,7 +89,7 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 }
 
 // idle returns why the resource gets no device, or empty if it gets one.
-func (t taking) idle() string {
+func (t resourceMatch) idle() string {
 	switch {
 	case len(t.Devices) > 0:
 		return ""
@@ -131,8 +131,8 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	})
 }
 
-// taking writes the devices of a resource.
-func (s *screen) taking(t taking) {
+// resourceMatch writes the devices of a resource.
+func (s *screen) resourceMatch(t resourceMatch) {
 	text := fmt.Sprintf("devices: %d; %s", len(t.Devices), t.idle())
 	s.line(t.Resource+"  ", bold, strings.TrimSuffix(text, "; "))
 	for _, d := range t.Devices {

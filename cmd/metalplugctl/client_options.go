@@ -14,20 +14,20 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// operator has the options of all commands that use metalplugd.
-type operator struct {
+// clientOptions has the options of all commands that use metalplugd.
+type clientOptions struct {
 	socket string // as given, or empty for the socket in the configuration
 }
 
 // client returns a client for the control socket.
-func (o *operator) client() api.Client {
+func (o *clientOptions) client() api.Client {
 	_, c := o.configured(config.DefaultFile)
 	return c
 }
 
 // configured returns the configuration in a file and a client for its control socket. If the file has errors, it
 // returns the defaults.
-func (o *operator) configured(file string) (config.Config, api.Client) {
+func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {
 		c = config.Default()
@@ -37,7 +37,7 @@ func (o *operator) configured(file string) (config.Config, api.Client) {
 
 // deviceIDs completes the IDs of devices. It completes only one, unless the command accepts several. For uncordon it
 // completes only cordoned devices.
-func (o *operator) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (o *clientOptions) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

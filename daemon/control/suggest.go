@@ -14,10 +14,10 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// would returns a [[resource]] that would match a device for which the configuration has no rule. This is a built-in
+// suggestResource returns a [[resource]] that would match a device for which the configuration has no rule. This is a built-in
 // resource, or a resource of class node. The text is empty if a rule was tried. err is the reason why no resource would
 // match.
-func (q *question) would(e device.Explained) (text string, err error) {
+func (q *question) suggestResource(e device.Explained) (text string, err error) {
 	u := e.Device.Udev
 	rules := config.BuiltinRules()
 	if e.Device.Class == nil {
@@ -73,20 +73,20 @@ func inTOML(r *device.Rule) string {
 	return text
 }
 
-// untaken returns why a udev device that no class matches is not offered, and which parts of it can be offered. would
+// explainNoMatch returns why a udev device that no class matches is not offered, and which parts of it can be offered. would
 // is the reason why no rule of class node matches it.
-func (q *question) untaken(e device.Explained, would error) string {
+func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {
 			return "no class takes it: " + step.Why
 		}
 	}
-	if would == nil {
+	if noRule == nil {
 		return "no class or resource takes it"
 	}
 	u := e.Device.Udev
 	if u.DevNode != "" {
-		return "no class takes it, and class node would not: " + would.Error()
+		return "no class takes it, and class node would not: " + noRule.Error()
 	}
 	var nodes []string
 	for _, below := range q.devices {
