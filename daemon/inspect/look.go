@@ -63,15 +63,15 @@ func (s *Subject) Removed() bool { return s.removed }
 // Vanished reports whether the hardware is missing at its path, and may have been renamed.
 func (s *Subject) Vanished() bool { return !s.vanished.IsZero() }
 
-// Running reports whether an inspection is running.
-func (s *Subject) Running() bool { return s.phase >= looking }
+// Due reports whether an inspection is running, or waits for a slot.
+func (s *Subject) Due() bool { return s.phase != idle }
 
 // Looks returns the number of finished inspections.
 func (s *Subject) Looks() int { return s.looks }
 
 // Next returns the value of [Subject.Looks] after an inspection that begins now or later has finished.
 func (s *Subject) Next() int {
-	if s.Running() { // the running one may have been too early
+	if s.phase >= looking { // the running one may have been too early
 		return s.looks + 2
 	}
 	return s.looks + 1

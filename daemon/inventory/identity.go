@@ -137,7 +137,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	switch {
 	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // then the other entry is an old name of this device
 		return id
-	case !before[id] || e.owner.Running():
+	case !before[id] || e.owner.Due():
 		i.contest(e)
 		return ""
 	}
