@@ -21,11 +21,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// drives answers for the helpers. Each disk holds data until it is erased.
+// drives answers requests in place of the helpers. Each disk has data until it is erased.
 type drives struct {
 	mu     sync.Mutex
-	erased map[string]string // the scrub, by the name of the disk
-	open   string            // the name of a node that the host has open
+	erased map[string]string // the scrub, by disk name
+	open   string            // the node that a process of the host has open
 }
 
 func (d *drives) touch() *device.Touch {
@@ -61,15 +61,15 @@ func (d *drives) touch() *device.Touch {
 	}
 }
 
-// scrubs returns how the disks were erased so far.
+// scrubs returns the erasures so far.
 func (d *drives) scrubs() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return fmt.Sprint(d.erased)
 }
 
-// adoptable is a recording of disks with data: of NVMe drives, one of them mounted, and of a virtual disk that nothing
-// identifies.
+// adoptable returns a recording of disks with data. It has NVMe drives, of which one is mounted, and a virtual disk
+// without an identity.
 func adoptable() string {
 	text := "F: /proc/sys/kernel/random/boot_id=b007\n\nF: /proc/self/mountinfo=30 22 259:4 / /data rw - ext4 /dev/nvme4n1 rw\n\n"
 	for i := 1; i <= 6; i++ {
@@ -101,7 +101,7 @@ class = "node"
 match = { SUBSYSTEM = "widget" }
 `
 
-// TestAdoptIsRefused holds for the command and the control socket alike. Nothing is erased.
+// TestAdoptIsRefused checks the refusals of the command and of the control socket. Nothing is erased.
 func TestAdoptIsRefused(t *testing.T) {
 	d := &drives{erased: make(map[string]string), open: "nvme6n1"}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())
@@ -111,7 +111,7 @@ func TestAdoptIsRefused(t *testing.T) {
 	const virtual = "node-pci-0000:00:0f.0"
 	for _, c := range []struct {
 		name, id string
-		body     string // of the request; empty: {}, and by the command too
+		body     string // of the request; if empty, the test sends {} and also runs the command
 		code     int
 		text     string
 	}{
@@ -146,7 +146,7 @@ func TestAdoptIsRefused(t *testing.T) {
 	}
 }
 
-// TestDiskWithoutIdentity: its reason names what gives it to pods, and that does.
+// TestDiskWithoutIdentity checks that the reason of such a disk names a command that makes it available.
 func TestDiskWithoutIdentity(t *testing.T) {
 	d := &drives{erased: make(map[string]string)}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())
@@ -162,7 +162,7 @@ func TestDiskWithoutIdentity(t *testing.T) {
 	}
 }
 
-// post sends a request to the daemon as a client of any kind may.
+// post sends a request to metalplugd like any other client.
 func (n *node) post(path, body string) (code int, text string) {
 	n.t.Helper()
 	client := http.Client{Transport: &http.Transport{
@@ -187,7 +187,7 @@ func (n *node) post(path, body string) (code int, text string) {
 	return answer.StatusCode, refused.Error
 }
 
-// await waits until a device has that health and reason.
+// await waits until a device has this health and reason.
 func (n *node) await(id, health, reason string) {
 	n.t.Helper()
 	got := ""

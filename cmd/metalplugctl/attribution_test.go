@@ -20,10 +20,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// books is a kubelet that says of every disk of the machine that one pod holds it.
+// books is a kubelet that reports for each disk of the node that one pod holds it.
 type books struct {
 	podresources.UnimplementedPodResourcesListerServer
-	registered *atomic.Bool // the daemon has registered the disks
+	registered *atomic.Bool // metalplugd has registered the disks
 }
 
 func disks() []*podresources.ContainerDevices {
@@ -42,13 +42,14 @@ func (books) List(context.Context, *podresources.ListPodResourcesRequest) (*podr
 
 func (b books) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
 ) (*podresources.AllocatableResourcesResponse, error) {
-	if !b.registered.Load() { // what it counts before is another plugin's
+	if !b.registered.Load() { // the count before belongs to another plugin
 		return &podresources.AllocatableResourcesResponse{}, nil
 	}
 	return &podresources.AllocatableResourcesResponse{Devices: disks()}, nil
 }
 
-// TestWhoHoldsADevice: from the kubelet's answer to the table, the JSON, the explanation, the events and the metrics.
+// TestWhoHoldsADevice checks that the kubelet's answer is in the table, the JSON, the explanation, the events and the
+// metrics.
 func TestWhoHoldsADevice(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	l, err := net.Listen("unix", n.path("pr.sock"))
@@ -86,7 +87,7 @@ func TestWhoHoldsADevice(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &found); err != nil {
 		t.Fatal(err)
 	}
-	var differ []string // it counts the disks as they are offered, and none of the other two resources
+	var differ []string // the kubelet counts the offered disks, and no device of the other two resources
 	for _, f := range found {
 		if f.Check == "kubelet's count" {
 			name, _, _ := strings.Cut(f.Text, ":")
@@ -98,7 +99,7 @@ func TestWhoHoldsADevice(t *testing.T) {
 	}
 }
 
-// allocated waits until it is known of a device who holds it, and that it is the only one.
+// allocated waits until exactly one holder of a device is known.
 func (n *node) allocated() api.Device {
 	n.t.Helper()
 	for limit := time.Now().Add(patience); ; {
@@ -138,8 +139,8 @@ func TestSocketOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestNoFileOfTheDaemonIsOpened: metalplugd may be taken over, and an operator runs doctor as root. Doctor names the files that
-// the daemon reads and does not open them.
+// TestNoFileOfTheDaemonIsOpened checks that doctor does not open files of metalplugd. An attacker may have taken over
+// metalplugd, and an operator runs doctor as root.
 func TestNoFileOfTheDaemonIsOpened(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	if err := place(file, "nonsense = 1\n"); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// parts of the recording of a server. Each is the path, the address, the number and the NUMA node of a device.
+// parts of the recording of a server, with the path, the address, the number and the NUMA node of a device.
 const (
 	recordedGPU = `P: %[1]s
 E: SUBSYSTEM=pci
@@ -83,8 +83,8 @@ A: wwid=eui.000000000000000%[3]d\n
 `
 )
 
-// server returns the recording of a server whose switches have so many GPUs, HCAs and disks. Each socket has two switches below
-// its host bridge. No machine like it was at hand.
+// server returns the recording of a server with these numbers of GPUs, HCAs and disks at its switches. Each socket has
+// two switches below its host bridge. The recording is not from a real server.
 func server(switches ...[3]int) string {
 	text := strings.Builder{}
 	text.WriteString("F: /proc/self/mountinfo=\nF: /proc/1/mountinfo=\nF: /dev/nvidiactl=\nF: /dev/nvidia-uvm=\nF: /dev/nvidia-uvm-tools=\n\n" +
@@ -120,7 +120,7 @@ members = ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch"]
 near = "numa"
 `
 
-// written places a recording and a configuration, with words replaced.
+// written writes a recording and a configuration, and replaces words in both.
 func written(t *testing.T, recorded, text string, words ...string) (machine, file string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -130,8 +130,8 @@ func written(t *testing.T, recorded, text string, words ...string) (machine, fil
 	return machine, file
 }
 
-// TestBundlesOfAServer has two GPUs, two HCAs and two disks at each of four switches. All bundles stay below one switch, and a
-// container with two gets them from one switch.
+// TestBundlesOfAServer has two GPUs, two HCAs and two disks at each of four switches. Each bundle stays below one
+// switch. A container with two bundles gets both from one switch.
 func TestBundlesOfAServer(t *testing.T) {
 	each := [3]int{2, 2, 2}
 	machine, file := written(t, server(each, each, each, each), trainBundles, `"numa"`, `"switch"`)
@@ -140,7 +140,7 @@ func TestBundlesOfAServer(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &found); code != exitOK || err != nil {
 		t.Fatalf("exit %d, %v: %s", code, err, stderr)
 	}
-	below := make(map[string][]string) // the switches of the members of each bundle
+	below := make(map[string][]string) // the switches of each bundle's members
 	for _, p := range found.Devices {
 		below[p.Bundle] = append(below[p.Bundle], p.Path[2])
 	}
@@ -164,14 +164,14 @@ func TestBundlesOfAServer(t *testing.T) {
 	}
 }
 
-// TestBundlesOfOddNumbers has 6 GPUs, 5 HCAs and 4 disks. A socket that lacks one kind makes fewer bundles, and the last one of a
-// socket has members of two switches.
+// TestBundlesOfOddNumbers has 6 GPUs, 5 HCAs and 4 disks. A socket that lacks one kind has fewer bundles. Its last
+// bundle has members of two switches.
 func TestBundlesOfOddNumbers(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	machine, file := written(t, server([3]int{3, 1, 1}, [3]int{1, 2, 2}, [3]int{2, 1, 0}, [3]int{0, 1, 1}), trainBundles)
 	_, stdout, _ := ctl(t, "topology", "--recording", machine, "--config", file)
 	golden(t, "bundles-topology.txt", stdout)
-	top, err := os.MkdirTemp("", "mp") // short, for the path of a unix socket has 107 bytes
+	top, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestBundlesOfOddNumbers(t *testing.T) {
 	v.end()
 }
 
-// TestCheckOfBundles has the line of each mistake that the manual names, and a warning for bundles that no device is left for.
+// TestCheckOfBundles checks the message for each mistake in the manual, and the warning for bundles without devices.
 func TestCheckOfBundles(t *testing.T) {
 	const members = `["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch"]`
 	for _, test := range []struct{ name, now, want string }{

@@ -25,18 +25,18 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// fixture is a machine for the doctor, with its files and the answers of its daemon.
+// fixture is a node for the doctor, with its files and the answers of metalplugd.
 type fixture struct {
 	files   map[string]string // by path: the text, or "socket", "link", "link TARGET" or "dir"
 	status  *api.Status       // nil if the daemon does not answer
 	devices []api.Device
-	counts  map[string]int    // as the kubelet counts
-	foreign map[string]string // what it counts of others, by resource
-	unknown string            // why it never says
-	toml    string            // the configuration, beside the defaults
+	counts  map[string]int    // the kubelet's count
+	foreign map[string]string // the kubelet's count for other plugins, by resource
+	unknown string            // why the kubelet does not report its count
+	toml    string            // the configuration in addition to the defaults
 	label   string            // SELinux label of the kubelet's directory
 	numbers map[string]string
-	missing []systemd.Unusable // of the units of the configuration
+	missing []systemd.Unusable // unusable units of the configuration
 }
 
 const (
@@ -47,7 +47,7 @@ const (
 	holdersSocket = "/run/metalplug/holders.sock"
 )
 
-// soundMachine is a machine on which nothing is wrong.
+// soundMachine returns a node without a problem.
 func soundMachine() fixture {
 	resources := []api.Resource{{
 		Name: nvmeName, Class: "nvme", Shares: 1, Totals: api.Totals{Healthy: 1}, Standing: api.Standing{Registered: true, Connected: true},
@@ -71,7 +71,8 @@ func soundMachine() fixture {
 	}
 }
 
-// TestDoctor has a sound machine, and one fault after the other. The text of the doctor on each is in testdata.
+// TestDoctor checks a node without a problem, and the same node with one fault at a time. testdata has the output for
+// each.
 func TestDoctor(t *testing.T) {
 	ago, lastYear := time.Now().Add(-2*time.Hour), time.Date(2025, 1, 2, 3, 4, 5, 0, time.Local)
 	for name, spoil := range map[string]func(*fixture){
@@ -96,8 +97,8 @@ func TestDoctor(t *testing.T) {
 		},
 		"withheld": func(f *fixture) {
 			missing := api.Device{ID: "GPU-1", Class: "gpu", Reason: "not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 makes it"}
-			f.devices = append(f.devices, missing, missing, // one finding a reason, and none of what the host uses
-				api.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator names them
+			f.devices = append(f.devices, missing, missing, // one finding for each reason, and none for disks in use by the host
+				api.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator configures it
 				api.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
 				api.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
 				api.Device{Class: "gpu", Reason: "a display of driver ast, no GPU"})
@@ -106,7 +107,7 @@ func TestDoctor(t *testing.T) {
 			f.files["/proc/sys/user/max_user_namespaces"] = "0\n"
 			f.files["/etc/systemd/system/metalplugd.service"] = "link /dev/null"
 			f.files["/run/systemd/system/metalplug-unit@.service"] = "link /dev/null"
-			f.files["/etc/systemd/system/metalplugd-control.socket"] = "[Unit]" // of the operator
+			f.files["/etc/systemd/system/metalplugd-control.socket"] = "[Unit]" // the operator's file
 			f.files["/etc/systemd/system/kubelet.service"] = "link /dev/null"
 		},
 		"units": func(f *fixture) {
@@ -227,7 +228,7 @@ func TestDoctor(t *testing.T) {
 			f.status.DevicePlugins = "/var/lib/k0s/kubelet/device-plugins"
 			f.run("/var/lib/k0s/bin/kubelet", "--root-dir=/var/lib/k0s/kubelet")
 		},
-		"kubelet-microk8s": func(f *fixture) { // 1.27 makes the link
+		"kubelet-microk8s": func(f *fixture) { // version 1.27 creates the link
 			delete(f.files, kubeletSocket)
 			f.files["/var/lib/kubelet"] = "link ../snap/microk8s/common/var/lib/kubelet"
 			f.files["/var/snap/microk8s/common/var/lib/kubelet/device-plugins/kubelet.sock"] = "socket"
@@ -256,19 +257,19 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// run has a process with that command line (proc(5), /proc/pid/cmdline).
+// run adds a process with this command line (proc(5), /proc/pid/cmdline).
 func (f *fixture) run(command ...string) {
 	f.files["/proc/4711/cmdline"] = strings.Join(command, "\x00") + "\x00"
 }
 
-// microk8s has the process and the files of MicroK8s.
+// microk8s adds the process and the files of MicroK8s.
 func (f *fixture) microk8s() {
 	f.files["/var/snap/microk8s/common/var/lib/kubelet/pod-resources/kubelet.sock"] = "socket"
 	f.files["/var/snap/microk8s/9/args/kubelet"] = "--resolv-conf=/x\n--root-dir=${SNAP_COMMON}/var/lib/kubelet\n--eviction-hard=\"a,b\"\n"
 	f.run("/snap/microk8s/9/kubelite", "--scheduler-args-file=/x", "--kubelet-args-file=/var/snap/microk8s/9/args/kubelet")
 }
 
-// TestProcessOfAnother: a process that is not root's, with the name of a kubelet, is not taken for one.
+// TestProcessOfAnother checks that doctor ignores a process of another user that has the name of a kubelet.
 func TestProcessOfAnother(t *testing.T) {
 	if os.Geteuid() != 0 {
 		need.Lacks(t, "root", "only root can make a process of another user")
@@ -289,13 +290,14 @@ func TestProcessOfAnother(t *testing.T) {
 	}
 }
 
-// needRuntime has a device need locked memory, and a resource CDI.
+// needRuntime adds a device that locks memory, and a resource with CDI.
 func (f *fixture) needRuntime() {
 	f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
 	f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
 }
 
-// TestWhatOthersMayNotRead: what is for root alone is not checked, which is neither in order nor missing.
+// TestWhatOthersMayNotRead checks that doctor skips files that only root can read. They count neither as ok nor as
+// missing.
 func TestWhatOthersMayNotRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		need.Lacks(t, "root", "only root can become somebody else")
@@ -325,7 +327,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 	found := make(chan []finding)
 	go func() {
-		runtime.LockOSThread() // and never unlocked, for the thread ends with the goroutine
+		runtime.LockOSThread() // the thread ends with the goroutine, so it is never unlocked
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno != 0 {
 			t.Error(errno)
 		}
@@ -349,7 +351,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 }
 
-// TestRootIsNotToldToBecomeRoot holds for each error that keeps root from a file.
+// TestRootIsNotToldToBecomeRoot checks the remedy for each error that prevents root from reading a file.
 func TestRootIsNotToldToBecomeRoot(t *testing.T) {
 	d := machine{}
 	for _, otherwise := range []string{"", "ls -Zd /x"} {
@@ -367,7 +369,7 @@ func TestRootIsNotToldToBecomeRoot(t *testing.T) {
 	}
 }
 
-// examine makes the machine and lets the doctor look at it. Where its files really are is left out of what is found.
+// examine creates the node and runs the doctor on it. It removes the real paths of the files from the findings.
 func (f *fixture) examine(t *testing.T) []finding {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
@@ -417,7 +419,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	return found
 }
 
-// does does some of the checks, and returns what these find.
+// does runs some of the checks, and returns their findings.
 func (d *doctor) does(names ...string) []finding {
 	d.found = nil
 	for _, c := range checks {
@@ -428,7 +430,7 @@ func (d *doctor) does(names ...string) []finding {
 	return d.found
 }
 
-// place makes a file of a fixture.
+// place creates a file of a fixture.
 func place(name, content string) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
@@ -477,7 +479,7 @@ func TestDoctorCommand(t *testing.T) {
 	}
 }
 
-// TestHelpersThatAreNeeded holds that a socket which nothing needs is not reported as missing.
+// TestHelpersThatAreNeeded checks that the doctor does not report a missing socket that no resource needs.
 func TestHelpersThatAreNeeded(t *testing.T) {
 	const gpu = "builtin = false\n[[resource]]\nname = \"example.org/gpu\"\nclass = \"gpu\"\n"
 	for toml, want := range map[string][]string{

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// following is a command that runs until it is stopped.
+// following is a command that runs until the test stops it.
 type following struct {
 	t      *testing.T
 	lines  chan string
@@ -56,7 +56,7 @@ func (n *node) follow(args ...string) *following {
 	return f
 }
 
-// until waits for a line with all of these in it.
+// until waits for a line that contains all of these parts.
 func (f *following) until(parts ...string) {
 	f.t.Helper()
 	limit := time.After(patience)
@@ -127,7 +127,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestWatch has a program that follows the states, and a pipe and --once, which get one.
+// TestWatch checks that a program gets all states, and that a pipe and --once get one.
 func TestWatch(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	for _, args := range [][]string{{"watch"}, {"watch", "--once"}} {
@@ -154,7 +154,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// answering is a daemon that says what it is told to: by path what is encoded.
+// answering starts a server in place of metalplugd. It encodes an answer for each path.
 func answering(t *testing.T, answers map[string]any) (socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")

@@ -12,7 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain builds metalplugd beside the test program, where the commands look for it, and checks that no test leaves anything running.
+// TestMain builds metalplugd next to the test program, where the commands search for it. It checks that no test leaves
+// a goroutine or process running.
 func TestMain(m *testing.M) {
 	self, err := os.Executable()
 	if err == nil {

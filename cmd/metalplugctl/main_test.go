@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// ctl runs the program without any configuration of this machine.
+// ctl runs the program without the configuration of this machine.
 func ctl(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
@@ -64,7 +64,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestHelp holds that each command has a text, fits 80 columns, and names the value of each flag.
+// TestHelp checks that each command has a help text, that the text fits into 80 columns, and that each flag names its
+// value.
 func TestHelp(t *testing.T) {
 	_, stdout, _ := ctl(t, "--help")
 	_, list, _ := strings.Cut(stdout, "Available Commands:\n")
@@ -91,7 +92,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestCompletion has the values that the shell offers for each flag with a known set.
+// TestCompletion checks the values that the shell completes for each flag with a fixed set.
 func TestCompletion(t *testing.T) {
 	for _, test := range []struct{ line, want string }{
 		{"list -o ", "json"},
@@ -109,7 +110,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// withDisks returns a configuration that has the disks offered.
+// withDisks returns a configuration that offers the disks.
 func withDisks(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disks.toml")
@@ -117,7 +118,7 @@ func withDisks(t *testing.T) string {
 	return file
 }
 
-// TestPreviewOfEveryBundledRecording holds that each shows devices, all of them healthy.
+// TestPreviewOfEveryBundledRecording checks that each bundled recording has devices, and that all are healthy.
 func TestPreviewOfEveryBundledRecording(t *testing.T) {
 	for _, r := range recording.Bundled() {
 		t.Run(r.Name, func(t *testing.T) {
@@ -159,7 +160,8 @@ func TestPreviewAllocates(t *testing.T) {
 	}
 }
 
-// TestPreviewInitialisesNothing has devices that a vendor's unit has to initialise. They are shown as they would be after that.
+// TestPreviewInitialisesNothing has devices that a vendor's unit must initialise. preview shows them in the state after
+// that.
 func TestPreviewInitialisesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	save(t, file, "[[resource]]\nname = \"nvidia.com/gpu\"\nunits.init = \"none@.service\"\n")
@@ -250,7 +252,7 @@ func TestPreviewEndsQuietlyWhenNobodyReads(t *testing.T) {
 	}
 }
 
-// TestChecksSayTheSame has configurations that metalplugd refuses to run. They are refused by name and line.
+// TestChecksSayTheSame checks that check reports the same files and lines as metalplugd for invalid configurations.
 func TestChecksSayTheSame(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
 	text := "[[resource]]\nname = \"example.org/n\"\nclass = \"gpu\"\nunits.init = \"x.service\"\n"
@@ -265,7 +267,7 @@ func TestChecksSayTheSame(t *testing.T) {
 	}
 }
 
-// TestCheckOfAMissingRecording has a configuration with which the daemon would not start.
+// TestCheckOfAMissingRecording has a configuration with which metalplugd would not start.
 func TestCheckOfAMissingRecording(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
 	save(t, file, "hardware.source = \"recording:gone\"")
@@ -274,7 +276,7 @@ func TestCheckOfAMissingRecording(t *testing.T) {
 	}
 }
 
-// save puts a recording in the place of another in one piece.
+// save replaces a recording in one step.
 func save(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file+".new", []byte(text+"\n# end\n"), 0o600); err != nil {

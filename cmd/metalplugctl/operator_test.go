@@ -31,35 +31,35 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// patience is how long a test waits for what it expects.
+// patience is how long a test waits for an expected result.
 const patience = 20 * time.Second
 
 var update = flag.Bool("update", false, "replace the golden files")
 
-// node is a machine with a daemon.
+// node is a simulated node with metalplugd.
 type node struct {
 	t         *testing.T
 	dir       string
 	inventory *inventory.Inventory
-	touch     *device.Touch  // nil if nothing can be touched
-	hangup    chan os.Signal // has the daemon reload
+	touch     *device.Touch  // nil if no device can be opened
+	hangup    chan os.Signal // makes metalplugd reload
 	stop      func()
 }
 
-// nvmeOffered is the [[resource]] that makes the built-in disks be offered.
+// nvmeOffered is a [[resource]] that offers the built-in disks.
 const nvmeOffered = "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"none\"\n"
 
-// newNode runs the daemon itself over a recording, in directories of its own. Without extra resources it has the built-in ones,
-// disks included.
+// newNode runs metalplugd on a recording, in its own directories. If extra is empty, it has the built-in resources with
+// the disks.
 func newNode(t *testing.T, recording, extra string) *node {
 	t.Helper()
 	return touchable(t, recording, extra, nil)
 }
 
-// touchable is a node whose devices can be touched.
+// touchable returns a node whose devices can be opened.
 func touchable(t *testing.T, recording, extra string, touch *device.Touch) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short, for the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func (n *node) start() {
 	n.inventory = <-watching
 	<-n.inventory.Ready()
 	limit := time.After(patience)
-	for { // the socket is made beside
+	for { // metalplugd creates the socket in parallel
 		if c, err := net.Dial("unix", n.socket()); err == nil {
 			c.Close()
 			return
@@ -157,7 +157,7 @@ func (n *node) connect(resources ...string) *kubelet.Kubelet {
 	return k
 }
 
-// complained waits until the daemon says that of why the kubelet does not know a resource.
+// complained waits until metalplugd reports this complaint about a resource.
 func (n *node) complained(resource, complaint string) {
 	n.t.Helper()
 	for limit := time.After(patience); ; {
@@ -176,7 +176,7 @@ func (n *node) complained(resource, complaint string) {
 	}
 }
 
-// until waits for a snapshot of that kind.
+// until waits for a snapshot that meets a condition.
 func (n *node) until(what string, is func(*inventory.Snapshot) bool) {
 	n.t.Helper()
 	limit := time.After(patience)
@@ -193,13 +193,13 @@ func (n *node) until(what string, is func(*inventory.Snapshot) bool) {
 	}
 }
 
-// ctl runs the program against the daemon.
+// ctl runs the program with the socket of metalplugd.
 func (n *node) ctl(args ...string) (code int, stdout, stderr string) {
 	n.t.Helper()
 	return ctl(n.t, append([]string{"--socket", n.socket()}, args...)...)
 }
 
-// golden compares output with a file in testdata, in which what changes from run to run is left out.
+// golden compares output with a file in testdata. It replaces the parts that change in each run.
 func golden(t *testing.T, name, got string, changing ...string) {
 	t.Helper()
 	for i := 0; i+1 < len(changing); i += 2 {
@@ -217,7 +217,7 @@ func golden(t *testing.T, name, got string, changing ...string) {
 	}
 }
 
-// bundledText returns a recording that comes with the program.
+// bundledText returns a bundled recording.
 func bundledText(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../udev/recording/bundled/" + name + ".umockdev")
@@ -280,7 +280,8 @@ func TestListStatusWhyCordon(t *testing.T) {
 	}
 }
 
-// TestWhyOfNodesThatAreNobodys: a node that all devices need is missing, and one is there whose GPU is not known yet.
+// TestWhyOfNodesThatAreNobodys asks about a missing node that all devices need, and about a node of a GPU that is not
+// known yet.
 func TestWhyOfNodesThatAreNobodys(t *testing.T) {
 	text := strings.ReplaceAll(bundledText(t, "gpu-server"), "F: /dev/nvidia-uvm=\n", "")
 	text = strings.ReplaceAll(text, "GPU UUID: \\t GPU-6513270e-269e-4d37-b2a7-4de452e6b438", "GPU UUID: \\t GPU-????????-????-????-????-????????????")
@@ -299,8 +300,8 @@ func TestWhyOfNodesThatAreNobodys(t *testing.T) {
 	}
 }
 
-// TestWhyOfWhatIsNotOffered: by its node, by that of something beside it, and by the address of what the configuration
-// says nothing about; the answer names the line of the rule, or one that would take it. The list has each reason once.
+// TestWhyOfWhatIsNotOffered asks about devices by their node, by a node next to them, and by an address without a rule.
+// The answer names the line of the rule, or suggests one. The list shows each reason once.
 func TestWhyOfWhatIsNotOffered(t *testing.T) {
 	const sound = "P: /devices/pci0000:00/0000:00:1f.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=40300\nE: PCI_SLOT_NAME=0000:00:1f.0\n\n" +
 		"P: /devices/pci0000:00/0000:00:1f.0/sound/card0/controlC0\nN: snd/controlC0\nE: SUBSYSTEM=sound\nE: DEVNAME=/dev/snd/controlC0\nE: ID_PATH=pci-0000:00:1f.0\n\n" +
@@ -345,7 +346,7 @@ func TestCordonOutlivesTheDaemon(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	n.stop()
-	os.RemoveAll(n.path("run")) // as a reboot does
+	os.RemoveAll(n.path("run")) // like a reboot
 	n.start()
 	code, stdout, stderr := n.ctl("list", "-o", "json")
 	var devices []api.Device
@@ -359,7 +360,8 @@ func TestCordonOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
-// TestCordonWaits has a pod that holds a device. The answer comes at once, and the command ends when no pod holds any.
+// TestCordonWaits cordons a device that a pod holds. The first answer comes at once, and the command ends when no pod
+// holds the device.
 func TestCordonWaits(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	held := map[string][]string{lastDisk: {lastDisk}}
@@ -466,7 +468,7 @@ func TestScrubHasTheIDTypedAgain(t *testing.T) {
 	}
 }
 
-// broken is a reader that has gone.
+// broken is a reader that has disconnected.
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", unix.EPIPE) }
@@ -481,7 +483,8 @@ func TestAClosedPipeIsNoProblem(t *testing.T) {
 	}
 }
 
-// TestWhoIsNotRegistered: the kubelet's own words, or why it cannot be asked, are told by every command with what to do.
+// TestWhoIsNotRegistered checks that each command shows the kubelet's error, or why the kubelet does not answer, with a
+// remedy.
 func TestWhoIsNotRegistered(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	var devices []api.Device
@@ -512,8 +515,8 @@ func TestWhoIsNotRegistered(t *testing.T) {
 	told("with the kubelet: the resource name is invalid", "systemctl start kubelet")
 }
 
-// TestPartlyReloaded: what a reload does not take over is told until the file or the daemon is as the other, also after a reload
-// that is refused.
+// TestPartlyReloaded checks that settings which a reload does not apply are reported until the file and metalplugd
+// agree. A refused reload does not change that.
 func TestPartlyReloaded(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	n.connect(nvmeName)
@@ -533,7 +536,7 @@ func TestPartlyReloaded(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.hangup <- nil
-		n.hangup <- nil // which waits until the first is done
+		n.hangup <- nil // waits until the first reload is done
 		code, status, stderr := n.ctl("status")
 		_, doctor, _ := n.ctl("doctor", "--config", n.path("t.toml"))
 		if code != test.code || stderr != "" {
@@ -552,7 +555,7 @@ func TestPartlyReloaded(t *testing.T) {
 	}
 }
 
-// TestUnwrittenInStatus has a file in the place of the directory of the CDI specs.
+// TestUnwrittenInStatus has a file at the path of the directory for CDI specs.
 func TestUnwrittenInStatus(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n")
 	n.stop()
@@ -560,14 +563,14 @@ func TestUnwrittenInStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start()
-	n.connect(nvmeName) // once the specs were to be written
+	n.connect(nvmeName) // after metalplugd has tried to write the specs
 	code, stdout, _ := n.ctl("status")
 	if code != exitProblem || !strings.Contains(stdout, "\nfiles         CDI spec of metalplug.io/nvme not written: ") {
 		t.Errorf("exit %d\n%s", code, stdout)
 	}
 }
 
-// TestUnsavedStateInStatus has a directory in the way of the file.
+// TestUnsavedStateInStatus has a directory at the path of the state file.
 func TestUnsavedStateInStatus(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	n.stop()
@@ -591,7 +594,7 @@ func TestUnsavedStateInStatus(t *testing.T) {
 	}
 }
 
-// refusal is a kubelet that takes nothing.
+// refusal is a kubelet that refuses each registration.
 type refusal struct {
 	pluginapi.UnimplementedRegistrationServer
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// TestRecordedMachineOffersTheSame: what preview shows of a recording of a machine is what it shows of the machine.
-// With masked serial numbers there is as much of everything.
+// TestRecordedMachineOffersTheSame checks that preview shows the same for a node and for a recording of it. With masked
+// serial numbers the number of devices is the same.
 func TestRecordedMachineOffersTheSame(t *testing.T) {
 	for _, b := range recording.Bundled() {
 		t.Run(b.Name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestRecordedMachineOffersTheSame(t *testing.T) {
 	}
 }
 
-// previewed is what preview shows of a recording.
+// previewed returns the output of preview for a recording.
 func previewed(t *testing.T, text string) previewState {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "recording")
@@ -68,7 +68,7 @@ func previewed(t *testing.T, text string) previewState {
 	return s
 }
 
-// TestRecordThisMachine reads a recording of the machine on which the tests run.
+// TestRecordThisMachine records the machine on which the tests run.
 func TestRecordThisMachine(t *testing.T) {
 	code, stdout, stderr := ctl(t, "record", "--config", "/dev/null")
 	if code != exitOK || !strings.HasPrefix(stdout, "# Recorded by metalplugctl unreleased. Serial numbers are made up.\n") {

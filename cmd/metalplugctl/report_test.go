@@ -42,8 +42,8 @@ func unpacked(t *testing.T, name string) map[string]string {
 	}
 }
 
-// TestBundle looks for secrets: identities of the hardware, also of a disk that is gone, names of pods, users and the machine, and
-// a password in the configuration.
+// TestBundle checks that a report has no secrets. These are identities of the hardware and of an absent disk, names of
+// pods, users and the node, and a password in the configuration.
 func TestBundle(t *testing.T) {
 	const gone = "36344830545001990025384300000001"
 	bin := t.TempDir()
@@ -105,7 +105,7 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// TestBundleHidesEnv looks for passwords in configurations that cannot be used.
+// TestBundleHidesEnv checks that passwords in invalid configurations are masked.
 func TestBundleHidesEnv(t *testing.T) {
 	const resource = "[[resource]]\nname = \"example.org/x\"\nclass = \"gpu\"\n"
 	for _, text := range []string{
@@ -142,7 +142,7 @@ func TestBundleHidesEnv(t *testing.T) {
 	}
 }
 
-// TestBundleHidesPods has a pod with a name that is too short to be masked.
+// TestBundleHidesPods has a pod whose name is too short for masking.
 func TestBundleHidesPods(t *testing.T) {
 	device := api.Device{ID: "GPU-1", Held: true, Allocated: &api.Pod{Namespace: "ns", Name: "p", Container: "c"}}
 	o := clientOptions{socket: answering(t, map[string]any{"/v1/devices": []api.Device{device}})}

@@ -138,7 +138,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// TestFollowOfABrokenStream has text that is not an event, or too long for one. It ends the command with a reason.
+// TestFollowOfABrokenStream sends text that is not an event, or is too long for one. The command ends with the reason.
 func TestFollowOfABrokenStream(t *testing.T) {
 	for text, want := range map[string]string{
 		"nonsense":                      "read the events of",
@@ -158,5 +158,5 @@ func TestFollowOfABrokenStream(t *testing.T) {
 	}
 }
 
-// raw is an answer that is sent as it is.
+// raw is an answer that the server sends unchanged.
 type raw string

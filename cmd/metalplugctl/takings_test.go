@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestCheckExplains: what each resource takes, what it loses to an earlier one, and which are dead.
+// TestCheckExplains checks the devices that each resource takes or loses to an earlier one, and the resources without
+// devices.
 func TestCheckExplains(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "t.toml")

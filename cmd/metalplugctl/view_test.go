@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a command on a terminal of its own.
+// terminal is a command with its own terminal.
 type terminal struct {
 	t      *testing.T
 	keys   *os.File
-	chunks chan string // what the command writes, as it comes
+	chunks chan string // the output of the command as it arrives
 	all    string
 	code   chan int
 }
 
-// onTerminal runs a command on a terminal of so many columns and rows.
+// onTerminal runs a command on a terminal with this number of columns and rows.
 func onTerminal(t *testing.T, columns, rows uint16, args ...string) *terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -64,7 +64,7 @@ func onTerminal(t *testing.T, columns, rows uint16, args ...string) *terminal {
 	return v
 }
 
-// until waits for a text after the last one that was waited for.
+// until waits for a text in the output after the last match.
 func (v *terminal) until(text string) {
 	v.t.Helper()
 	for limit := time.After(patience); ; {
@@ -92,7 +92,7 @@ func (v *terminal) press(key string) {
 	}
 }
 
-// end waits for the exit code and returns what was written at last.
+// end waits for the exit code and returns the last output.
 func (v *terminal) end() (code int, last string) {
 	for chunk := range v.chunks {
 		v.all += chunk
@@ -100,7 +100,7 @@ func (v *terminal) end() (code int, last string) {
 	return <-v.code, v.all
 }
 
-// TestLivePreview follows a hotplug and a recording that is not valid, and scrolls with keys.
+// TestLivePreview follows a hotplug and an invalid recording, and scrolls with keys.
 func TestLivePreview(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	file := filepath.Join(t.TempDir(), "node.umockdev")
@@ -127,10 +127,10 @@ func TestLivePreview(t *testing.T) {
 	}
 }
 
-// TestServe follows the try-out of the README: devices in a pod's answer, and other commands at the control socket.
+// TestServe follows the README: a pod gets devices, and other commands use the control socket.
 func TestServe(t *testing.T) {
 	t.Setenv("TERM", "xterm")
-	top, err := os.MkdirTemp("", "mp") // short, for the path of a unix socket has 107 bytes
+	top, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestWatchOnATerminal is at one of 20 columns, where every line fits, and goes through a restart of the daemon.
+// TestWatchOnATerminal uses a terminal of 20 columns, where each line fits. metalplugd restarts in between.
 func TestWatchOnATerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "1")
@@ -182,14 +182,14 @@ func TestWatchOnATerminal(t *testing.T) {
 	n.stop()
 	v.until("metalplugd does not")
 	n.start()
-	v.until(endScreen + reverse + "q leaves") // and nothing between
+	v.until(endScreen + reverse + "q leaves") // with no output in between
 	v.press("q")
 	if code, last := v.end(); code != exitOK || !strings.HasSuffix(last, closeView) {
 		t.Errorf("exit %d, %q", code, last)
 	}
 }
 
-// TestTerminalThatKnowsNothing gets one plain state.
+// TestTerminalThatKnowsNothing gets one state as plain text.
 func TestTerminalThatKnowsNothing(t *testing.T) {
 	for _, term := range []string{"", "dumb"} {
 		t.Setenv("TERM", term)

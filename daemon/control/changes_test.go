@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
-// offered is a healthy device in an offer, with changes.
+// offered returns a healthy device in an offer, with changes.
 func offered(changes ...func(*inventory.Status)) *inventory.Status {
 	s := &inventory.Status{
 		Device:   &device.Device{ID: "d", Class: &device.NVMe, SysPath: "/sys/devices/d", NUMANode: 1},
@@ -91,7 +91,8 @@ func TestChangesOfADevice(t *testing.T) {
 	}
 }
 
-// TestWhyWaitsForNobodyForLong has a client whose question hits hardware that does not answer. No other client waits for long.
+// TestWhyWaitsForNobodyForLong has a client whose request waits for hardware that does not answer. Other clients do not
+// wait for long.
 func TestWhyWaitsForNobodyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{asking: make(chan struct{}, 1)}
@@ -104,7 +105,7 @@ func TestWhyWaitsForNobodyForLong(t *testing.T) {
 	})
 }
 
-// TestKubeletIsAskedOnceASecond has a reader ask all the time, so that the kubelet refuses no question of the daemon itself.
+// TestKubeletIsAskedOnceASecond has a client that asks all the time. The kubelet must still answer metalplugd.
 func TestKubeletIsAskedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recent
@@ -128,7 +129,7 @@ func TestMissing(t *testing.T) {
 		took         time.Duration
 		want         string
 	}{
-		{7, 9, time.Millisecond, ""}, // an idle daemon makes two at once
+		{7, 9, time.Millisecond, ""}, // metalplugd publishes two at once while the clients are idle
 		{7, 7, time.Minute, ""},
 		{7, 8, time.Minute, ""},
 		{7, 10, time.Minute, "2 states in between: the client took 1m0s to read the last events"},

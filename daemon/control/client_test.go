@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// saying is a daemon that answers every connection with that text, and hangs up.
+// saying starts a server that answers each connection with this text and disconnects.
 func saying(t *testing.T, text string) api.Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
@@ -87,7 +87,7 @@ func TestClientThatIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestStopCutsEverybodyOff has a client that follows. It does not keep the daemon from stopping.
+// TestStopCutsEverybodyOff has a client that follows the events. It does not delay the stop of metalplugd.
 func TestStopCutsEverybodyOff(t *testing.T) {
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {

@@ -37,13 +37,13 @@ const (
 	patience = 20 * time.Second
 )
 
-// widget is the recording of a device of no particular kind, whose ID is node-SERIAL-widget.
+// widget returns the recording of a device with the ID node-SERIAL-widget.
 func widget(name, serial string) string {
 	return fmt.Sprintf("P: /devices/virtual/widget/%[1]s\nN: %[1]s\nE: DEVNAME=/dev/%[1]s\nE: SUBSYSTEM=widget\n"+
 		"E: ID_SERIAL=%[2]s\nE: ID_SERIAL_SHORT=%[2]s\nE: MAJOR=240\nE: MINOR=0\nA: sick=0\n\n", name, serial)
 }
 
-// bench is a control socket over a machine.
+// bench is a control socket for a simulated node.
 type bench struct {
 	api.Client
 	t         *testing.T
@@ -55,7 +55,7 @@ type bench struct {
 
 func start(t *testing.T, recording string, changes ...func(*control.Options)) *bench {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short, for the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	host := &device.Host{Tree: sysfs.At(root)}
 	b.inventory = inventory.New(inventory.Options{
 		Source: b.machine, Host: host, Rules: c.Rules(), Log: log,
-		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
+		Settle: time.Hour, // the first snapshot has all devices, even on a busy machine
 	})
 	o := control.Options{
 		Version: "1.2", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log, Source: b.machine,
@@ -113,7 +113,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// until waits for a snapshot of that kind.
+// until waits for a snapshot that meets a condition.
 func (b *bench) until(what string, is func(*inventory.Snapshot) bool) {
 	b.t.Helper()
 	limit := time.After(patience)
@@ -130,7 +130,7 @@ func (b *bench) until(what string, is func(*inventory.Snapshot) bool) {
 	}
 }
 
-// get asks and decodes. An error ends the test.
+// get sends a request and decodes the answer. An error ends the test.
 func get[T any](b *bench, path string) (answer T) {
 	b.t.Helper()
 	if err := b.Get(b.t.Context(), path, &answer); err != nil {
@@ -139,7 +139,7 @@ func get[T any](b *bench, path string) (answer T) {
 	return answer
 }
 
-// code is the HTTP code of a refusal.
+// code returns the HTTP status code of a refusal.
 func code(err error) int {
 	var refused *api.Refused
 	if errors.As(err, &refused) {
@@ -194,7 +194,7 @@ func TestStatus(t *testing.T) {
 	}
 	b.machine.Plug(widget("widget3", "C"))
 	b.until("C", func(s *inventory.Snapshot) bool { return s.Find("node-C-widget") != nil })
-	for range 20 { // it is tried again and again
+	for range 20 { // the same refusal is repeated
 		b.server.Endpoints().Answered(resource, "Allocate", errors.New("no more"))
 	}
 	got = get[api.Status](b, "/v1/status")
@@ -356,7 +356,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// asNobody connects as another user would be seen. The kernel notes who connects, which only this thread then is.
+// asNobody connects as another user. The kernel records the user of this thread.
 func asNobody(t *testing.T, path string) net.Conn {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -364,7 +364,7 @@ func asNobody(t *testing.T, path string) net.Conn {
 	}
 	fds, errs := make(chan int), make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked, for the thread ends with the goroutine
+		runtime.LockOSThread() // the thread ends with the goroutine, so it is never unlocked
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 			errs <- errno
 			return
@@ -459,8 +459,8 @@ func (b *bench) dial() net.Conn {
 	return c
 }
 
-// TestReadersLockNoOneOut connects more often than a user may, as two users that may read, of which one never leaves. Each
-// new client is served, and the oldest one of the same user is cut off for it.
+// TestReadersLockNoOneOut connects more often than one user may, as two users with read access. The clients of one user
+// never disconnect. Each new client is served, and the oldest client of the same user is disconnected.
 func TestReadersLockNoOneOut(t *testing.T) {
 	b := start(t, machine())
 	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666)); err != nil {

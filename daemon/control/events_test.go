@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// stream follows the events of a daemon.
+// stream follows the events of metalplugd.
 type stream struct {
 	t      *testing.T
 	events chan api.Event
@@ -46,7 +46,7 @@ func (b *bench) follow() *stream {
 	return s
 }
 
-// next wants the next event to be that one, of the device of that ID or the resource.
+// next checks that the next event is the expected one for this device or resource.
 func (s *stream) next(want string) {
 	s.t.Helper()
 	select {
@@ -98,13 +98,13 @@ func TestEvents(t *testing.T) {
 	s.next("disconnected " + resource)
 	b.server.Reloaded(nil, errors.New("t.toml:1: x: unknown key"))
 	s.next("refused t.toml:1: x: unknown key")
-	b.server.Changed() // about something else
+	b.server.Changed() // another change
 	b.server.Reloaded(nil, nil)
 	s.next("reloaded")
 }
 
-// TestSlowClientsHoldNothingUp has clients that follow and never read, and clients that never ask. All others are served in
-// between, and one that reads late has the newest state.
+// TestSlowClientsHoldNothingUp has clients that follow and never read, and clients that send nothing. All other clients
+// are served in between. A client that reads late gets the newest state.
 func TestSlowClientsHoldNothingUp(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
 	late := b.dial()
@@ -115,7 +115,7 @@ func TestSlowClientsHoldNothingUp(t *testing.T) {
 		fmt.Fprint(b.dial(), "GET /v1/sta")
 	}
 	s := b.follow()
-	for i := range 200 { // some 100 KiB of events, each client
+	for i := range 200 { // about 100 KiB of events for each client
 		name := fmt.Sprintf("many%d", i)
 		b.machine.Plug(widget(name, name))
 	}

@@ -35,8 +35,7 @@ E: MAJOR=240
 E: MINOR=0
 `
 
-// FuzzRequest sends requests as uid 0. Each has an answer that a client can read, and only a POST that names a device
-// touches one.
+// FuzzRequest sends requests as uid 0. Each answer must be readable. Only a POST that names a device may change it.
 func FuzzRequest(f *testing.F) {
 	for _, request := range []string{
 		"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -58,14 +57,14 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		request, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))
 		if err != nil {
-			return // net/http answers that by itself
+			return // net/http answers this itself
 		}
 		request.RemoteAddr = "0" // root
 		request.Body = http.MaxBytesReader(nil, request.Body, maxBodyLen)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		if strings.Contains(request.URL.Path, "events") {
-			cancel() // else they go on until the client leaves
+			cancel() // otherwise the events continue until the client disconnects
 		}
 		touched = false
 		answer := httptest.NewRecorder()
@@ -79,7 +78,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// checkJSON makes sure that an answer is JSON, one value a line or a single one.
+// checkJSON checks that an answer is JSON, one value a line or a single value.
 func checkJSON(t *testing.T, request []byte, body io.Reader) {
 	t.Helper()
 	for decoder := json.NewDecoder(body); ; {

@@ -9,5 +9,5 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain holds that no test leaves anything running.
+// TestMain checks that no test leaves a goroutine running.
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

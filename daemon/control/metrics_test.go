@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// metrics returns what a scrape gives, without the comments.
+// metrics returns the result of a scrape without comments.
 func (b *bench) metrics() string {
 	b.t.Helper()
 	body, err := b.Stream(b.t.Context(), "/metrics")
@@ -117,7 +117,7 @@ func TestMetricsOfABundle(t *testing.T) {
 	}
 }
 
-// TestReleaseToOffer measures how long a device that a pod has had takes to be offered again.
+// TestReleaseToOffer measures the time until a device that a pod has had is offered again.
 func TestReleaseToOffer(t *testing.T) {
 	b := start(t, machine())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -139,7 +139,7 @@ func TestReleaseToOffer(t *testing.T) {
 	}
 }
 
-// TestMetricsOverTheNetwork holds that only the metrics are served there.
+// TestMetricsOverTheNetwork checks that the network socket serves only the metrics.
 func TestMetricsOverTheNetwork(t *testing.T) {
 	b := start(t, machine())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -167,7 +167,7 @@ func TestMetricsOverTheNetwork(t *testing.T) {
 	}
 }
 
-// TestNamesOfTheDesign holds the names that dashboards and alerts elsewhere use.
+// TestNamesOfTheDesign checks the names that external dashboards and alerts use.
 func TestNamesOfTheDesign(t *testing.T) {
 	design, err := os.ReadFile(filepath.Join("testdata", "metrics.txt"))
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// TestLinkThatDoesNotAnswer has a PCI function whose link is never read. The others are shown, and the function is asked once.
+// TestLinkThatDoesNotAnswer has a PCI function whose link cannot be read. The other functions are shown, and this one
+// is read only once.
 func TestLinkThatDoesNotAnswer(t *testing.T) {
 	b := start(t, ""+
 		"P: /devices/pci0000:00/0000:00:01.0\nE: SUBSYSTEM=pci\nA: current_link_speed=8.0 GT/s PCIe\\n\nA: current_link_width=4\\n\n\n"+
@@ -21,7 +22,7 @@ func TestLinkThatDoesNotAnswer(t *testing.T) {
 		"P: /devices/pci0000:00/0000:00:02.0\nE: SUBSYSTEM=pci\nA: current_link_speed=16.0 GT/s PCIe\\n\nA: current_link_width=8\\n\nA: local_cpulist=0-7\\n\n\n"+
 		"P: /devices/pci0000:00/0000:00:02.0/widget/b\nN: b\nE: DEVNAME=/dev/b\nE: SUBSYSTEM=widget\nE: ID_SERIAL=B\n\n")
 	silent := filepath.Join(b.machine.Root(), "sys/devices/pci0000:00/0000:00:01.0/current_link_speed")
-	if err := errors.Join(os.Remove(silent), unix.Mkfifo(silent, 0o600)); err != nil { // of which an open waits for a writer
+	if err := errors.Join(os.Remove(silent), unix.Mkfifo(silent, 0o600)); err != nil { // an open waits for a writer
 		t.Fatal(err)
 	}
 	links := func() (one, other api.Place) {

@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/evidence"
 )
 
-// TestWeigh compares evidence of a disk of 100 bytes with a look at it.
+// TestWeigh compares evidence of a disk of 100 bytes with an inspection of it.
 func TestWeigh(t *testing.T) {
 	const here, there = "boot=1 diskseq=2", "boot=1 diskseq=1"
 	blank := evidence.Evidence{Kind: evidence.Blank, Size: 100, In: here, Written: 5}
@@ -69,7 +69,7 @@ func TestSurveyed(t *testing.T) {
 	}
 }
 
-// TestBook keeps the evidence of disks over an unplug, a twin and a boot.
+// TestBook checks the evidence of disks after an unplug, a twin and a boot.
 func TestBook(t *testing.T) {
 	b := evidence.NewBook("1")
 	disk := evidence.Disk{Medium: "wwid", Appearance: "1"}

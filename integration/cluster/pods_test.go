@@ -42,10 +42,10 @@ func widgets(n int) string {
 // widgetID is the device ID of a widget.
 func widgetID(n int) string { return fmt.Sprintf("node-widget-W%d-widget", n) }
 
-// grace is how long containers have to stop, in seconds. With zero the API server would not wait for the kubelet.
+// grace is how long containers have to stop, in seconds. With zero the API server does not wait for the kubelet.
 var grace int64 = 1
 
-// pod is one container on a node that asks for widgets and runs until it is deleted.
+// pod returns a pod with one container that requests widgets and runs until it is deleted.
 func pod(node *Node, name string, count int) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space},
@@ -58,7 +58,7 @@ func pod(node *Node, name string, count int) *corev1.Pod {
 	}
 }
 
-// asking is a container that asks for widgets. With a command "exit CODE" it ends at once.
+// asking returns a container that requests widgets. With the command "exit CODE" it ends at once.
 func asking(name string, count int, command ...string) corev1.Container {
 	c := corev1.Container{Name: name, Image: "none", ImagePullPolicy: corev1.PullIfNotPresent, Command: command}
 	if count > 0 {

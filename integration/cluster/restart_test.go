@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// holders starts two pods that run with one of three widgets each.
+// holders starts two pods with one of three widgets each.
 func (s *story) holders(node *Node) []*corev1.Pod {
 	s.Helper()
 	var pods []*corev1.Pod
@@ -23,8 +23,8 @@ func (s *story) holders(node *Node) []*corev1.Pod {
 	return pods
 }
 
-// newcomer holds that another pod can run, and that the containers of the others are still the same and all devices
-// are given out once.
+// newcomer checks that another pod can run. The containers of the other pods must be the same, and each device must be
+// in use once.
 func (s *story) newcomer(node *Node, before []*corev1.Pod) {
 	s.Helper()
 	next := pod(node, s.label("-2"), 1)

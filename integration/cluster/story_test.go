@@ -22,11 +22,11 @@ import (
 const (
 	widget = corev1.ResourceName("example.org/widget")
 	space  = "default"
-	// environment is the variable by which a container knows its widgets.
+	// environment is the variable with the IDs of a container's widgets.
 	environment = "METALPLUG_EXAMPLE_ORG_WIDGET"
 )
 
-// resources are those of a node with widgets.
+// resources configures the widgets of a node.
 const resources = `
 [[resource]]
 name  = "example.org/widget"
@@ -37,7 +37,7 @@ match = { SUBSYSTEM = "widget" }
 // shared is the control plane of all stories. Each story starts its own nodes.
 var shared *Cluster
 
-// told are the stories that were played, each with its time.
+// told has the stories that have run, each with its duration.
 var told []string
 
 func TestMain(m *testing.M) {
@@ -72,7 +72,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// programs are those that "make cluster" builds. The directory is new with each run.
+// programs returns the programs that "make cluster" builds, with a new directory for each run.
 func programs() Options {
 	bin := filepath.Join("..", "..", "bin")
 	return Options{
@@ -83,7 +83,7 @@ func programs() Options {
 	}
 }
 
-// release is that of Kubernetes, from the environment of "make cluster".
+// release returns the Kubernetes release from the environment of "make cluster".
 func release() string {
 	if r := os.Getenv("RELEASE"); r != "" {
 		return r
@@ -91,7 +91,7 @@ func release() string {
 	return "v1.36"
 }
 
-// story is one test with its clock.
+// story is one test that logs its steps with the time.
 type story struct {
 	*testing.T
 	title string
@@ -99,7 +99,7 @@ type story struct {
 	last  time.Time
 }
 
-// tell begins a story. Its end is noted for the table that TestMain prints.
+// tell starts a story. TestMain prints a table of the stories and their durations.
 func tell(t *testing.T, title string) *story {
 	t.Helper()
 	s := &story{T: t, title: title, began: time.Now(), last: time.Now()}
@@ -113,7 +113,7 @@ func tell(t *testing.T, title string) *story {
 	return s
 }
 
-// step logs what has happened, with the time since the last step.
+// step logs an event with the time since the last step.
 func (s *story) step(format string, args ...any) {
 	s.Helper()
 	s.Logf("%6.2f s  %s", time.Since(s.last).Seconds(), fmt.Sprintf(format, args...))
@@ -127,19 +127,19 @@ func (s *story) must(err error) {
 	}
 }
 
-// node starts a node with widgets 0 to n-1 and waits until the API server shows them. The pods of the story and the node
-// are removed at its end.
+// node starts a node with widgets 0 to n-1 and waits until the API server shows them. At the end of the story it
+// removes the node and its pods.
 func (s *story) node(n int) *Node {
 	return s.nodeOf(NodeOptions{Name: s.label(""), Recording: widgets(n)}, n)
 }
 
-// nodeOf is node with other options.
+// nodeOf is like node, with other options.
 func (s *story) nodeOf(o NodeOptions, n int) *Node {
 	s.Helper()
 	if o.Resources == "" {
 		o.Resources = resources
 	}
-	s.Cleanup(func() { // after the pods are gone
+	s.Cleanup(func() { // runs after the pods are gone
 		if i := slices.IndexFunc(shared.nodes, func(n *Node) bool { return n.Name == o.Name }); i >= 0 {
 			if node := shared.nodes[i]; s.Failed() {
 				s.Logf("last lines of the logs:\n%s", node.tails("metalplugd", "kubelet", "cri"))
@@ -156,7 +156,7 @@ func (s *story) nodeOf(o NodeOptions, n int) *Node {
 	return node
 }
 
-// label is a name that no other story has.
+// label returns a name that no other story uses.
 func (s *story) label(more string) string {
 	return strings.ToLower(strings.TrimPrefix(s.Name(), "Test")) + more
 }
@@ -175,13 +175,13 @@ func (n *Node) tails(names ...string) string {
 	return b.String()
 }
 
-// await waits until a condition holds. The error of the last try is in the failure.
+// await waits until a condition is true. A failure has the last error.
 func (s *story) await(what string, try func(context.Context) error) {
 	s.Helper()
 	s.must(poll(s.Context(), what, try))
 }
 
-// allocatable waits until the API server shows this number of widgets that can be given to pods.
+// allocatable waits until the API server shows this number of allocatable widgets.
 func (s *story) allocatable(n *Node, want int) {
 	s.Helper()
 	s.await(fmt.Sprintf("%s has no %d widgets", n.Name, want), func(ctx context.Context) error {
@@ -197,17 +197,17 @@ func (s *story) allocatable(n *Node, want int) {
 	})
 }
 
-// create makes a pod. It is deleted at the end of the story, and the story waits until it has gone.
+// create creates a pod. At the end of the story it is deleted, and the story waits until it is gone.
 func (s *story) create(pod *corev1.Pod) {
 	s.Helper()
-	s.await("create pod "+pod.Name, func(ctx context.Context) error { // until the service account is there
+	s.await("create pod "+pod.Name, func(ctx context.Context) error { // fails until the service account exists
 		_, err := shared.Client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})
 	s.Cleanup(func() { s.remove(pod.Name) })
 }
 
-// remove deletes a pod and waits until it has gone.
+// remove deletes a pod and waits until it is gone.
 func (s *story) remove(name string) {
 	s.Helper()
 	ctx := context.WithoutCancel(s.Context()) // a cleanup may call it
@@ -251,13 +251,13 @@ func (s *story) phase(name string, want corev1.PodPhase) *corev1.Pod {
 	return pod
 }
 
-// exists returns an error if there is no such pod.
+// exists returns an error if the pod does not exist.
 func (s *story) exists(name string) error {
 	_, err := shared.Client.CoreV1().Pods(space).Get(s.Context(), name, metav1.GetOptions{})
 	return err
 }
 
-// running waits until one of these pods runs, and holds that no other does.
+// running waits until one of these pods runs, and checks that no other runs.
 func (s *story) running(names map[string]bool) string {
 	s.Helper()
 	var found []string
@@ -286,7 +286,7 @@ func (s *story) running(names map[string]bool) string {
 	return found[0]
 }
 
-// restarted waits until a pod runs in another container than before.
+// restarted waits until a pod runs in a new container.
 func (s *story) restarted(before *corev1.Pod) {
 	s.Helper()
 	s.await("pod "+before.Name+" was not restarted", func(ctx context.Context) error {
@@ -298,7 +298,7 @@ func (s *story) restarted(before *corev1.Pod) {
 	})
 }
 
-// unschedulable waits until the scheduler says that no node has room for a pod.
+// unschedulable waits until the scheduler reports that no node fits a pod.
 func (s *story) unschedulable(name string) {
 	s.Helper()
 	s.await(fmt.Sprintf("pod %s is not Unschedulable", name), func(ctx context.Context) error {
@@ -316,7 +316,7 @@ func (s *story) unschedulable(name string) {
 	})
 }
 
-// container is what a container got, as its log says.
+// container is the log of a container, with everything that the container got.
 type container struct {
 	Env     map[string]string
 	Devices []struct{ Host, Container, Permissions string }
@@ -332,7 +332,7 @@ type container struct {
 	}
 }
 
-// log returns what a container of a pod got.
+// log returns the log of a container.
 func (s *story) log(pod, name string) container {
 	s.Helper()
 	var c container
@@ -346,7 +346,7 @@ func (s *story) log(pod, name string) container {
 	return c
 }
 
-// widgetsOf returns the IDs of the widgets that a container got, sorted, and holds its nodes against them.
+// widgetsOf returns the sorted IDs of a container's widgets, and compares them with its nodes.
 func (s *story) widgetsOf(pod, name string) []string {
 	s.Helper()
 	c := s.log(pod, name)

@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// traces is everything on the machine that the programs of a cluster could change outside of its directory: what is at a
-// path, by its path.
+// traces is the state of the machine outside the cluster's directory that the programs of a cluster could change. It
+// has the content at each path.
 type traces map[string]string
 
-// takeTraces reads the settings of the kernel that a kubelet sets, the directories that it and the container runtime make,
-// and which cgroups of pods there are.
+// takeTraces reads the kernel settings that a kubelet changes, the directories that a kubelet and a container runtime
+// create, and the cgroups of pods.
 func takeTraces() (traces, error) {
 	t := make(traces)
 	for _, name := range []string{
@@ -44,7 +44,8 @@ func takeTraces() (traces, error) {
 	return t, nil
 }
 
-// compare returns an error for each trace that has changed, and for each process and mount of a cluster that was in dir.
+// compare returns an error for each trace that has changed, and for each remaining process and mount of a cluster in
+// dir.
 func (t traces) compare(dir string) error {
 	now, err := takeTraces()
 	errs := []error{err}
