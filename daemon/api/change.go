@@ -2,15 +2,15 @@
 
 package api
 
-// Change is the body of a request that changes a device. Which field counts depends on the request.
+// Change is the body of a request that changes a device. Each request uses only some of the fields.
 type Change struct {
-	Reason string `json:"reason,omitempty"` // of a cordon, for people, on one line
-	Login  string `json:"login,omitempty"`  // of who has logged in where the request comes from; for people too
-	Scrub  string `json:"scrub,omitempty"`  // of a reset: erase the device too, by this method; of an adoption: by another than its resource's
+	Reason string `json:"reason,omitempty"` // of a cordon, one line
+	Login  string `json:"login,omitempty"`  // login name of the user who sends the request
+	Scrub  string `json:"scrub,omitempty"`  // of a reset, the method of an erasure instead; of an adoption, a method other than that of the resource
 }
 
 // Changed is a device after a change.
 type Changed struct {
 	Device
-	Note string `json:"note,omitempty"` // that there was nothing to change, or empty
+	Note string `json:"note,omitempty"` // the reason why nothing was changed, or empty
 }

@@ -20,35 +20,36 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// ErrNoAnswer is the error of a daemon that does not answer on its socket. The error says why.
+// ErrNoAnswer is the error if metalplugd does not answer on its socket. The wrapping error has the cause.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
 
-// Refused is what the daemon says instead of doing what it was asked for.
+// Refused is the answer to a refused request.
 type Refused struct {
-	Code int    `json:"-"` // of HTTP
+	Code int    `json:"-"` // HTTP status code
 	Text string `json:"error"`
 }
 
-// Codes of a [Refused] that say more than that.
+// HTTP status codes of a [Refused] with a special meaning.
 const (
 	NotFound = 404 // no such device
 	Busy     = 503 // hardware does not answer
 )
 
-// Error returns what the daemon said.
+// Error returns the text of the answer.
 func (r *Refused) Error() string { return r.Text }
 
-// clientLimit is how long a client waits for an answer to begin. It is enough for a daemon that enumerates a large machine.
+// clientLimit is how long a client waits for the start of an answer. This is enough for a metalplugd that enumerates a
+// large node.
 const clientLimit = 30 * time.Second
 
-// Client asks the daemon over a connection of its own for each request: an operator's tool asks once or twice. It asks
-// the daemon whose control socket is at Socket. Its methods are safe for concurrent use; an error is [ErrNoAnswer], a
-// [*Refused], or about an answer that makes no sense.
+// Client sends requests to the control socket at Socket. It opens a connection for each request, because a command
+// sends only one or two. Its methods are safe for concurrent use. An error is [ErrNoAnswer], a [*Refused], or about an
+// invalid answer.
 type Client struct {
 	Socket string
 }
 
-// Get asks for path and decodes the answer. It blocks until that is there or ctx ends.
+// Get requests path and decodes the answer. It blocks until the answer is complete or ctx ends.
 func (c Client) Get(ctx context.Context, path string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, clientLimit)
 	defer cancel()
@@ -56,8 +57,7 @@ func (c Client) Get(ctx context.Context, path string, answer any) error {
 	return c.decode(stream, err, answer)
 }
 
-// Post asks for a change and decodes the answer. It blocks until the change is done, as long as that takes, or ctx
-// ends.
+// Post requests a change and decodes the answer. It blocks until the change is done or ctx ends.
 func (c Client) Post(ctx context.Context, path string, change Change, answer any) error {
 	body, err := json.Marshal(change)
 	if err != nil {
@@ -67,12 +67,12 @@ func (c Client) Post(ctx context.Context, path string, change Change, answer any
 	return c.decode(stream, err, answer)
 }
 
-// Stream asks for path and returns the answer as it comes, until it is closed or ctx ends.
+// Stream requests path and returns the answer while it arrives, until the caller closes it or ctx ends.
 func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
 	return c.ask(ctx, "GET", path, nil)
 }
 
-// decode decodes an answer, unless there is an error instead.
+// decode decodes an answer, or returns err if it is not nil.
 func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	if err != nil {
 		return err
@@ -84,10 +84,10 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	return nil
 }
 
-// refusalSize is the longest text of a refusal in bytes.
+// refusalSize is the maximum length of the text of a refusal in bytes.
 const refusalSize = 4 << 10
 
-// body is what follows the head of an answer. Closing it closes the connection.
+// body is the part of an answer after the header. Close also closes the connection.
 type body struct {
 	io.Reader
 	close func() error
@@ -96,9 +96,9 @@ type body struct {
 // Close closes the connection.
 func (b body) Close() error { return b.close() }
 
-// ask sends a request over a connection of its own and returns the body of the answer, which the caller closes.
-// A status other than 200 is an error with the text of the daemon. It is HTTP/1.0, whose body ends with the connection: net/http
-// would bring TLS into a program that has no use for it.
+// ask sends a request over a new connection and returns the body of the answer, which the caller closes. A status other
+// than 200 is an error with metalplugd's text. The protocol is HTTP/1.0, in which the end of the connection ends the
+// body. net/http would add TLS to a program that does not need it.
 func (c Client) ask(ctx context.Context, method, path string, content []byte) (io.ReadCloser, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.Socket)
 	if err != nil {
@@ -122,9 +122,9 @@ func (c Client) ask(ctx context.Context, method, path string, content []byte) (i
 	return nil, refused
 }
 
-// exchange sends a request and reads the head of the answer. status is its code with the words for it.
+// exchange sends a request and reads the header of the answer. status is the status code with its text.
 func exchange(to io.Writer, from *bufio.Reader, method, path string, content []byte) (code int, status string, err error) {
-	_, _ = fmt.Fprintf(to, "%s %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", method, path, len(content), content) // a request may be refused before its end
+	_, _ = fmt.Fprintf(to, "%s %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", method, path, len(content), content) // metalplugd may refuse a request before it has read all of it
 	head := textproto.NewReader(from)
 	line, err := head.ReadLine()
 	if err != nil {
@@ -141,7 +141,7 @@ func exchange(to io.Writer, from *bufio.Reader, method, path string, content []b
 	return code, status, err
 }
 
-// noAnswer tells why there is no answer. It leaves out what the network packages wrap around the cause.
+// noAnswer returns why there is no answer. It removes the parts that the network packages add to the cause.
 func (c Client) noAnswer(ctx context.Context, err error) error {
 	var op *net.OpError
 	switch {

@@ -11,12 +11,12 @@ import (
 // Cordoned is a device that is cordoned.
 type Cordoned struct {
 	Device   string `json:"device"`
-	Resource string `json:"resource"` // empty if it is seen and not offered
+	Resource string `json:"resource"` // empty if it is not offered
 	Cordon
 }
 
-// By names who has cordoned the device. sudo makes root of each user, but the login is still known. It is empty if that is not
-// known.
+// By returns the name of the user who cordoned the device. With sudo the user is root, so By prefers the login name. It
+// is empty if unknown.
 func (c *Cordon) By() string {
 	if c.Since.IsZero() {
 		return ""
@@ -28,15 +28,15 @@ func (c *Cordon) By() string {
 	return name
 }
 
-// Unexplained is the reason of a cordon for which the operator gave none.
+// Unexplained is the reason of a cordon without a given reason.
 const Unexplained = "by the operator"
 
-// Cordon is why a device is kept from new pods, by whom and since when.
+// Cordon is the reason, the user and the time of a cordon.
 type Cordon struct {
 	Reason string    `json:"reason"`
-	UID    uint32    `json:"uid"`            // of the client, as the kernel reports it
-	User   string    `json:"user"`           // its name, or empty
-	Login  string    `json:"login"`          // the login name that the client reports, since sudo makes every user root, or empty
+	UID    uint32    `json:"uid"`            // of the client, from the kernel
+	User   string    `json:"user"`           // user name of that uid, or empty
+	Login  string    `json:"login"`          // login name from the client, because sudo makes every user root, or empty
 	Since  time.Time `json:"since,omitzero"` // zero if the state was lost
 }
 

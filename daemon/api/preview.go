@@ -2,29 +2,29 @@
 
 package api
 
-// Preview is what "metalplugd --preview" reads from its standard input, and what it writes once all is registered. It runs until its
-// standard input ends, with a stand-in for the kubelet.
+// Preview is the message that "metalplugd --preview" reads from standard input, and writes after all resources are
+// registered. metalplugd runs with a simulated kubelet until standard input ends.
 type Preview struct {
-	Dir        string      `json:"dir"`                  // for all its files and its sockets, absolute
-	Recording  string      `json:"recording,omitempty"`  // the file to use in the place of the configured hardware, or empty
-	Containers []Container `json:"containers,omitempty"` // that ask for devices, in this order
-	Error      string      `json:"error,omitempty"`      // why it does not run
+	Dir        string      `json:"dir"`                  // absolute directory for all its files and sockets
+	Recording  string      `json:"recording,omitempty"`  // the recording to use instead of the configured hardware, or empty
+	Containers []Container `json:"containers,omitempty"` // containers that request devices, in this order
+	Error      string      `json:"error,omitempty"`      // why the preview does not run
 }
 
-// Container is what a container asks for and gets.
+// Container is the request and the result of a container.
 type Container struct {
 	Resource string `json:"resource"`
 	Count    int    `json:"count"`
 	Granted
-	Error string `json:"error,omitempty"` // why it gets nothing
+	Error string `json:"error,omitempty"` // why it gets no device
 }
 
 // Granted is what a container gets.
 type Granted struct {
-	Devices []string          `json:"devices"` // their IDs, or those of shares
+	Devices []string          `json:"devices"` // IDs of devices or of shares
 	Env     map[string]string `json:"env"`
 	Nodes   []GrantedNode     `json:"nodes"`
-	CDI     []string          `json:"cdiDevices,omitempty"` // names of CDI devices, in place of nodes
+	CDI     []string          `json:"cdiDevices,omitempty"` // names of CDI devices instead of nodes
 }
 
 // GrantedNode is a device node in a container.

@@ -2,32 +2,32 @@
 
 package api
 
-// Answer tells why something is offered, or is not. The steps are in the order in which the daemon decides: what udev
-// knows, the classes, the identity, the rules, whether the host uses it, its health, its nodes; then what only the
-// inventory knows, such as a cordon or an event that has left a mark; then the kubelet.
+// Answer explains why a device is or is not offered. The steps are in the order of metalplugd's decisions. First come
+// udev, the classes, the identity, the rules, use by the host, health and nodes. Then come facts that only the
+// inventory has, such as a cordon or a fault. The kubelet is last.
 type Answer struct {
-	What  string        `json:"what"`  // as it was asked
-	Found []Explanation `json:"found"` // one for each device that it leads to, never empty
+	What  string        `json:"what"`  // the name in the request
+	Found []Explanation `json:"found"` // one for each device with that name, never empty
 }
 
-// Explanation is everything that was decided about one device, in that order.
+// Explanation has all decisions about one device, in that order.
 type Explanation struct {
 	SysPath string  `json:"sysfsPath"`
-	Device  *Device `json:"device"` // as it stands now, or null if nothing is known of it
+	Device  *Device `json:"device"` // its present state, or null if unknown
 	Steps   []Step  `json:"steps"`
 	Verdict string  `json:"verdict"`
-	Would   string  `json:"would,omitempty"` // a [[resource]] that would take it, in TOML, where none is about such devices
+	Would   string  `json:"would,omitempty"` // if no rule is about such a device, a [[resource]] in TOML that would match it
 }
 
 // Step is one decision.
 type Step struct {
 	What string `json:"what"` // "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence" or "kubelet"
-	Name string `json:"name"` // of the class or the resource that was tried
-	OK   bool   `json:"ok"`   // it does not keep the device from pods
+	Name string `json:"name"` // of the class or the resource
+	OK   bool   `json:"ok"`   // the step does not withhold the device from pods
 	Why  string `json:"why"`
 
-	Where string `json:"where,omitempty"` // "FILE:LINE" of what has decided it in the configuration
+	Where string `json:"where,omitempty"` // "FILE:LINE" in the configuration that caused the decision
 }
 
-// TimeFormat is how a time is shown, in UTC.
+// TimeFormat is the format of times, in UTC.
 const TimeFormat = "2006-01-02 15:04:05Z"

@@ -46,7 +46,7 @@ func TestRestartedAtOnce(t *testing.T) {
 			k := newNode(t, Options{})
 			d := newDaemon(t, k.options.Dir, plain(4))
 			d.awaitReady()
-			d.reload(permitted(1)) // one resource, of which the device manager's log has room for all rounds
+			d.reload(permitted(1)) // one resource, because the device manager's log has room for all rounds of only one
 			d.awaitReady()
 			for range rounds {
 				before := registrations(k, widgetResource)
@@ -64,7 +64,7 @@ func permitted(n int) string {
 	return strings.Replace(widgets, "class", fmt.Sprintf("permissions = %q\nclass", []string{"r", "rw"}[n]), 1)
 }
 
-// usable tells what is missing until a pod can have all widgets, from an endpoint that has registered after so many others.
+// usable returns why a pod cannot get all widgets yet, after this number of registrations.
 func usable(t *testing.T, k *Kubelet, others int) error {
 	if registrations(k, widgetResource) <= others {
 		return errors.New("not registered")

@@ -14,15 +14,14 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// registerNobody registers the widgets for a plugin that answers nothing, which
-// the device manager refuses.
+// registerNobody registers a plugin without an answering server for the widgets. The device manager refuses it.
 func registerNobody(t *testing.T, k *Kubelet) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(k.DevicePlugins(), "nobody.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer() // which knows no method
+	s := grpc.NewServer() // it serves no method
 	defer s.Stop()
 	go func() { _ = s.Serve(l) }()
 	err = registerAs(within(t), k.DevicePlugins(), "nobody.sock", widgetResource)
@@ -32,7 +31,7 @@ func registerNobody(t *testing.T, k *Kubelet) {
 }
 
 // The registration of another plugin for the same resource fails. The device manager forgets its connection to the
-// daemon, and does not notice its end any more. The daemon goes on, and its next start repairs that.
+// daemon, and no longer notices its end. The daemon continues, and its next start repairs that.
 func TestFailedRegistrationOfAnother(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	registerNobody(t, k)
@@ -57,9 +56,10 @@ func TestFailedRegistrationOfAnother(t *testing.T) {
 	run(t, k, "p1", "main")
 }
 
-// Another plugin takes the name of a resource for itself, and leaves. The device manager knows one endpoint a name. It
-// sends Allocate to the last that was registered, also once that has gone, and takes the lists of both. The stream of the
-// daemon is open all the time. The daemon asks the kubelet for its counts, and registers again after the end of the other.
+// Another plugin registers the same resource name and then ends. The device manager knows one endpoint for each name.
+// It sends Allocate to the last registered one, even after that one has ended, and reads the lists of both. The stream
+// of the daemon stays open. The daemon compares the kubelet's counts, and registers again after the other plugin has
+// ended.
 func TestRival(t *testing.T) {
 	others := []*api.Device{onNode("x", -1)}
 	ours := []*api.Device{onNode(plain(1)[0].id(), -1)}
@@ -71,25 +71,25 @@ func TestRival(t *testing.T) {
 		{"ends", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			r.server.Stop()
 		}},
-		// By the daemon's list, the resource looks as it should.
+		// The daemon's list alone shows no problem.
 		{"ends, and a device comes at once", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			r.server.Stop()
 			sees(t, k, widgetResource, 1, 0)
 			d.plug(plain(3))
 			sees(t, k, widgetResource, 3, 3)
 		}},
-		// Nothing in the directory changes.
+		// No file in the directory changes.
 		{"is killed", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			r.kill()
 		}},
-		// As long as it lives it does not show.
+		// While the other plugin runs, the daemon does not notice it.
 		{"has a device of ours, and is killed", ours, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			r.kill()
 		}},
 		{"stays, and a device comes", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			d.plug(plain(3))
 			d.awaitLog("device added")
-			sees(t, k, widgetResource, 1, 1) // the kubelet asks the other for them
+			sees(t, k, widgetResource, 1, 1) // the kubelet asks the other plugin for them
 			r.kill()
 		}},
 	} {
@@ -127,8 +127,8 @@ func serves(t *testing.T, k *Kubelet) {
 	run(t, k, p, "main")
 }
 
-// A plugin that was there before the daemon, with the same device, is killed. The device manager takes the end of its
-// stream for the end of the stream that was registered last, and cuts the daemon off. The daemon sees that.
+// A plugin that was there before the daemon, with the same device, is killed. The device manager confuses the end of
+// its stream with the end of the newest stream, and disconnects the daemon. The daemon notices that.
 func TestRivalOfBefore(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})

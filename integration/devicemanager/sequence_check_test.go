@@ -14,9 +14,9 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// This file has what must hold after each step of a sequence.
+// This file has the conditions that must be true after each step of a sequence.
 
-// settle waits until the kubelet has what is there, and knows who has it.
+// settle waits until the kubelet knows all present devices and their holders.
 func (s *sequence) settle() {
 	s.t.Helper()
 	s.settleOffer()
@@ -62,7 +62,7 @@ func allocatableIs(counts map[string]protocol.Counts, resource string, want int)
 	return nil
 }
 
-// compare tells of a widget that the daemon shows otherwise than it is.
+// compare returns an error for a widget whose state in the daemon is wrong.
 func (s *sequence) compare(list map[string]protocol.Device) error {
 	known := 0
 	for _, p := range s.parts {
@@ -83,8 +83,7 @@ func (s *sequence) compare(list map[string]protocol.Device) error {
 	return nil
 }
 
-// compareCounts tells where the numbers of the node's status are not those of
-// the hardware.
+// compareCounts returns an error if the numbers in the node's status differ from the hardware.
 func (s *sequence) compareCounts(counts map[string]protocol.Counts, listed int) error {
 	well, sprocket := 0, 0
 	for _, p := range s.parts {
@@ -101,7 +100,7 @@ func (s *sequence) compareCounts(counts map[string]protocol.Counts, listed int) 
 	return errors.Join(allocatableIs(counts, widgetResource, well), allocatableIs(counts, "example.org/sprocket", sprocket))
 }
 
-// alive asserts that neither side has ended by itself.
+// alive checks that neither the kubelet nor the daemon has ended.
 func (s *sequence) alive() {
 	if s.serving {
 		select {
@@ -119,13 +118,12 @@ func (s *sequence) alive() {
 	}
 }
 
-// books compares who has what, as PodResources says it, with what the pods were
-// given.
+// books compares the holders in PodResources with the devices that the pods got.
 func (s *sequence) books() error {
 	s.alive()
 	answer, err := s.kubelet.PodResources(within(s.t))
 	if err != nil {
-		return err // it may be asked a hundred times a second
+		return err // the kubelet allows a hundred requests a second
 	}
 	owners, want := map[string]string{}, map[string]string{}
 	for _, p := range answer {
@@ -153,7 +151,7 @@ func (s *sequence) books() error {
 	return nil
 }
 
-// saved is what of the kubelet's checkpoint matters here.
+// saved is the relevant part of the kubelet's checkpoint.
 type saved struct {
 	Data struct {
 		PodDeviceEntries []struct {

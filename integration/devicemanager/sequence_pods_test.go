@@ -14,10 +14,10 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// This file has the steps of a sequence that are about pods.
+// This file has the steps of a sequence for pods.
 
-// fits reports whether a pod that asks for n widgets must be admitted, or may be.
-// A topology policy has the say where they are not on one NUMA node.
+// fits reports whether a pod that requests n widgets must or may be admitted. If the widgets are on several NUMA nodes,
+// the topology policy decides.
 func (s *sequence) fits(n int) (must, may bool) {
 	var total, most int
 	for node := range 2 {
@@ -32,7 +32,7 @@ func (s *sequence) fits(n int) (must, may bool) {
 	switch s.policy {
 	case "single-numa-node":
 		return most >= n, most >= n
-	case "restricted": // else it depends on what is in the list and cannot be had
+	case "restricted": // otherwise it depends on devices that are listed and not free
 		return most >= n, total >= n
 	default:
 		return total >= n, total >= n
@@ -49,7 +49,7 @@ func (s *sequence) holder(id string) *tenant {
 	return nil
 }
 
-// find returns the widget of an ID.
+// find returns the widget with an ID.
 func (s *sequence) find(id string) *part {
 	for _, p := range s.parts {
 		if p.id() == id {
@@ -60,12 +60,12 @@ func (s *sequence) find(id string) *part {
 	return nil
 }
 
-// fit reports whether all that a pod has is well.
+// fit reports whether all widgets of a pod are healthy.
 func (s *sequence) fit(p *tenant) bool {
 	return !slices.ContainsFunc(p.ids, func(id string) bool { return !s.find(id).well() })
 }
 
-// aligned reports whether all that a pod has is on one NUMA node.
+// aligned reports whether all widgets of a pod are on one NUMA node.
 func (s *sequence) aligned(p *tenant) bool {
 	return !slices.ContainsFunc(p.ids, func(id string) bool { return s.find(id).numa != s.find(p.ids[0]).numa })
 }
@@ -76,8 +76,8 @@ func (s *sequence) stepAdmit() {
 	}
 }
 
-// newPod returns the next pod that asks for n widgets. In some pods the init container has them, which PodResources does
-// not list.
+// newPod returns the next pod that requests n widgets. In some pods the init container has them, which PodResources
+// does not list.
 func (s *sequence) newPod(n int64) (protocol.Pod, *tenant) {
 	s.count++
 	p := pod(fmt.Sprintf("pod%d", s.count), widgetResource, n)
@@ -89,8 +89,7 @@ func (s *sequence) newPod(n int64) (protocol.Pod, *tenant) {
 	return p, &tenant{uid: p.UID, container: "init"}
 }
 
-// admit gives the kubelet a pod that asks for n widgets. The result is nil if it
-// was not admitted.
+// admit sends the kubelet a pod that requests n widgets. The result is nil if the kubelet does not admit it.
 func (s *sequence) admit(n int) *tenant {
 	must, may := s.fits(n)
 	p, who := s.newPod(int64(n))
@@ -103,7 +102,7 @@ func (s *sequence) admit(n int) *tenant {
 	return who
 }
 
-// admitted takes in how an admission ended.
+// admitted records the result of an admission.
 func (s *sequence) admitted(p *tenant, err error, must, may bool) bool {
 	var why *protocol.Rejection
 	if errors.As(err, &why) && !must {
@@ -134,8 +133,7 @@ func (s *sequence) admitted(p *tenant, err error, must, may bool) bool {
 	return true
 }
 
-// stepUnplugDuringAdmission unplugs a widget at a moment of an admission, which
-// may be that of this widget.
+// stepUnplugDuringAdmission unplugs a widget during an admission. The pod may get this widget.
 func (s *sequence) stepUnplugDuringAdmission() {
 	must, _ := s.fits(1)
 	w := s.pick(func(p *part) bool { return p.well() && s.holder(p.id()) == nil })
@@ -157,8 +155,8 @@ func (s *sequence) stepUnplugDuringAdmission() {
 	}
 }
 
-// slow notes the widgets whose holder only the checkpoint may have named. While the kubelet does not write it, up to ten
-// minutes pass until they count as free.
+// slow marks the widgets whose holder may be in the checkpoint only. While the kubelet does not write the checkpoint,
+// they count as free only after up to ten minutes.
 func (s *sequence) slow(p *tenant) {
 	for _, id := range p.ids {
 		s.find(id).slow = true
@@ -179,8 +177,8 @@ func (s *sequence) stepRun() {
 	}
 }
 
-// run starts the container of a pod, perhaps again. A kubelet that has restarted asks no plugin before the daemon has
-// registered, and one that has lost the daemon starts nothing.
+// run starts the container of a pod, perhaps again. A restarted kubelet asks no plugin before the daemon has
+// registered. A kubelet that has lost the daemon starts no container.
 func (s *sequence) run(p *tenant) {
 	s.exit(p)
 	got, err := s.kubelet.Run(within(s.t), p.uid, p.container)
@@ -219,7 +217,7 @@ func (s *sequence) stepRemove() {
 	}
 }
 
-// remove ends a pod, of which a kubelet that is down hears nothing.
+// remove ends a pod. A stopped kubelet does not notice that.
 func (s *sequence) remove(p *tenant) {
 	s.say("%s is removed", p.uid)
 	if s.up {
@@ -236,12 +234,11 @@ func (s *sequence) forget(p *tenant) {
 	s.pods = slices.DeleteFunc(s.pods, func(other *tenant) bool { return other == p })
 }
 
-// forgetting is how long the daemon may take to be sure that no pod has a device that is gone. It asks every ten seconds.
-// A device that it has never seen with the kubelet may be on its way there for half a minute.
+// forgetting is how long the daemon may take to be sure that no pod has a missing device. It asks every ten seconds. If
+// the kubelet has never listed a device, the allocation may be in progress for half a minute.
 const forgetting = time.Minute
 
-// stepForget waits until the devices that are gone and free have left the list. It leaves out those that may take
-// minutes.
+// stepForget waits until devices that are gone and free have left the list. It ignores devices that may take minutes.
 func (s *sequence) stepForget() {
 	if !s.up || !s.serving {
 		return

@@ -17,7 +17,7 @@ import (
 // manager does not raise (pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
 const listLimit = 4 << 20
 
-// shareSize is the most that a share of these widgets takes in a list, in bytes. The device, its ID (such as
+// shareSize is the maximum size of a share of these widgets in a list, in bytes. The device, its ID (such as
 // "node-widget-W100-widget::100") and its health each have a tag and a length of one byte.
 const shareSize = 2 + 2 + 28 + 2 + len(api.Unhealthy)
 
