@@ -109,7 +109,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.run("controllers", append(c.componentFlags("controllers", ports[4]),
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file="+c.File("sa.key"), "--root-ca-file="+c.File("ca.crt"),
-		"--cluster-signing-cert-file="+c.File("ca.crt"), "--cluster-signing-key-file="+c.File("ca.key"))...); err != nil {
+		"--cluster-signing-cert-file="+c.File("ca.crt"), "--cluster-signing-key-file="+c.File("ca.key"),
+		"--flex-volume-plugin-dir="+c.File("volume-plugins"))...); err != nil {
 		return err
 	}
 	for i, name := range []string{"scheduler", "controllers"} {
@@ -178,15 +179,19 @@ type fatal struct{ error }
 func poll(ctx context.Context, what string, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
+	var last error
 	for {
 		err := try(ctx)
 		var end fatal
 		if err == nil || errors.As(err, &end) {
 			return err
 		}
+		if last == nil || ctx.Err() == nil { // the end of ctx says less than the answer before it
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w; the last answer: %w", what, ctx.Err(), err)
+			return fmt.Errorf("%s: %w; the last answer: %w", what, ctx.Err(), last)
 		case <-time.After(pollInterval):
 		}
 	}

@@ -142,7 +142,8 @@ func (s *story) nodeOf(o NodeOptions, n int) *Node {
 	s.Cleanup(func() { // runs after the pods are gone
 		if i := slices.IndexFunc(shared.nodes, func(n *Node) bool { return n.Name == o.Name }); i >= 0 {
 			if node := shared.nodes[i]; s.Failed() {
-				s.Logf("last lines of the logs:\n%s", node.tails("metalplugd", "kubelet", "cri"))
+				out, err := node.Ctl(context.WithoutCancel(s.Context()), "list", "--all")
+				s.Logf("metalplugctl list --all: %v\n%s\nlast lines of the logs:\n%s", err, out, node.tails("metalplugd", "kubelet", "cri"))
 			}
 			if err := shared.nodes[i].Stop(); err != nil {
 				s.Error(err)
