@@ -37,7 +37,7 @@ func xrtHealth(h *Host, user string) error {
 	if management == "" {
 		return nil
 	}
-	if err := h.pciAnswers(management); err != nil {
+	if err := h.pciAnswers(management, false); err != nil {
 		return fmt.Errorf("its management function %s: %w", path.Base(management), err)
 	}
 	return xrtState(h, management, "xclmgmt")

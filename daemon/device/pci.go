@@ -30,19 +30,19 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// asleep reports whether a PCI function is suspended. Reading its configuration space would wake it
-// (pci_config_pm_runtime_get).
+// asleep reports whether a PCI function is suspended. Reading its configuration space would wake the bridge above it,
+// and the function itself if it is in D3cold (pci_config_pm_runtime_get in drivers/pci/pci.c).
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"
 }
 
-// pciAnswers returns an error if a PCI function no longer answers. It does not access a suspended function. After a
-// surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes vendor and device
-// are unchanged. A virtual function has all ones as vendor and device ID (PCI Express, Single Root I/O Virtualization,
-// VF Vendor ID), but has valid command and status registers, which are the next four bytes.
-func (h *Host) pciAnswers(sysPath string) error {
-	if h.asleep(sysPath) {
+// pciAnswers returns an error if a PCI function no longer answers. A suspended function counts as answering unless wake
+// is set. After a surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes
+// vendor and device are unchanged. A virtual function has all ones as vendor and device ID (PCI Express, Single Root I/O
+// Virtualization, VF Vendor ID), but has valid command and status registers, which are the next four bytes.
+func (h *Host) pciAnswers(sysPath string, wake bool) error {
+	if !wake && h.asleep(sysPath) {
 		return nil
 	}
 	const size = 8

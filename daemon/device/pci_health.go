@@ -80,7 +80,7 @@ func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
 		s.Counters = append(s.Counters, errorCounters(h, function)...)
-		if err := h.Answers(function); err != nil {
+		if err := h.Answers(function, false); err != nil {
 			silent = append(silent, err)
 		} else {
 			s.warn(linkWarning(h, function))
@@ -91,11 +91,12 @@ func pciHealth(h *Host, s *Sighting) {
 	}
 }
 
-// Answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more.
-func (h *Host) Answers(function string) error {
-	err := h.pciAnswers(function)
+// Answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more. A suspended
+// function counts as answering unless wake is set.
+func (h *Host) Answers(function string, wake bool) error {
+	err := h.pciAnswers(function, wake)
 	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
-		if err = h.pciAnswers(physical); err != nil {
+		if err = h.pciAnswers(physical, wake); err != nil {
 			err = fmt.Errorf("its physical function %s: %w", path.Base(physical), err)
 		}
 	}

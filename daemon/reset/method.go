@@ -182,7 +182,10 @@ func (t *task) works() error {
 		if f == "" {
 			return nil
 		}
-		if err := (&device.Host{Tree: t.Tree}).Answers(f); err != nil {
+		// A function without a driver, or with that of VFIO, may be suspended again right after its reset (reset_store in
+		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). Reading its configuration space waits for that, and wakes it if
+		// it does not answer in this state (pci_config_pm_runtime_get).
+		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {
 			return errorf(Gone, "%w", err)
 		}
 		return nil

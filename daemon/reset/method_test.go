@@ -491,20 +491,26 @@ func TestRootBus(t *testing.T) {
 	}
 }
 
-// TestFunctionDoesNotAnswer reports a function as gone that reads as ones after its reset.
+// TestFunctionDoesNotAnswer reports a function as gone that reads as ones after its reset, also if the kernel has suspended it
+// again.
 func TestFunctionDoesNotAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, _ := oneNVMe(t)
-		m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
-		m.selectsAll()
-		m.onWrite = func(name, _ string) error {
-			m.files(map[string]string{function0 + "/config": string(bytes.Repeat([]byte{0xff}, 64))})
-			return nil
-		}
-		if got := m.ask(functionRequest("pci")); got.Result != Gone || !strings.Contains(got.Detail, "it has fallen off the bus") {
-			t.Errorf("answer is %+v", got)
-		}
-	})
+	for _, status := range []string{"active", "suspended"} {
+		synctest.Test(t, func(t *testing.T) {
+			m, _ := oneNVMe(t)
+			m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
+			m.selectsAll()
+			m.onWrite = func(name, _ string) error {
+				m.files(map[string]string{
+					function0 + "/config":               string(bytes.Repeat([]byte{0xff}, 64)),
+					function0 + "/power/runtime_status": status + "\n",
+				})
+				return nil
+			}
+			if got := m.ask(functionRequest("pci")); got.Result != Gone || !strings.Contains(got.Detail, "it has fallen off the bus") {
+				t.Errorf("answer of a function that is %s is %+v", status, got)
+			}
+		})
+	}
 }
 
 // TestControllerIsSwapped opens a node when another controller has taken its name and number.
