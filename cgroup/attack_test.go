@@ -42,6 +42,7 @@ var attacks = map[string]func(args []string) error{
 	"role=vfork":      vfork,
 	"role=undumpable": undumpable,
 	"role=fuse":       fuse,
+	"role=serve":      serve,
 	"role=overlay":    overlay,
 	"role=moving":     moving,
 	"role=chain":      chain,
@@ -237,7 +238,8 @@ func private() error {
 }
 
 // fuse opens the root of a file system whose server no longer answers, as a user whom the server allows (fuse(4)). mode
-// is the mode of the root.
+// is the mode of the root. If that is a file, the process also maps it and opens a node. With a last argument threads
+// wait for a page. It reports the process ID of the server.
 func fuse(args []string) error {
 	uid, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -248,46 +250,108 @@ func fuse(args []string) error {
 	if err != nil {
 		return err
 	}
+	var end [2]int // of the server's answers
 	options := fmt.Sprintf("fd=%d,rootmode=%s,user_id=%d,group_id=%d", dev, mode, uid, uid)
-	if err := errors.Join(private(), unix.Mount("x", args[0], "fuse", unix.MS_NOSUID, options)); err != nil {
+	if err := errors.Join(private(), unix.Mount("x", args[0], "fuse", unix.MS_NOSUID, options), unix.Pipe2(end[:], unix.O_CLOEXEC)); err != nil {
 		return err
 	}
-	opened := make(chan struct{})
-	go func() {
-		request := make([]byte, 1<<18)
-		for {
-			n, err := unix.Read(dev, request)
-			if err != nil || n < 40 {
-				return
-			}
-			select {
-			case <-opened:
-				return // and never answer
-			default:
-			}
-			answer := make([]byte, 16)
-			copy(answer[8:], request[8:16])
-			if binary.LittleEndian.Uint32(request[4:]) == 26 { // FUSE_INIT of include/uapi/linux/fuse.h
-				answer = append(answer, make([]byte, 64)...)
-				binary.LittleEndian.PutUint32(answer[16:], 7)
-				binary.LittleEndian.PutUint32(answer[20:], 31)
-				binary.LittleEndian.PutUint32(answer[36:], 4096)
-			} else {
-				binary.LittleEndian.PutUint32(answer[4:], ^uint32(unix.ENOSYS)+1)
-			}
-			binary.LittleEndian.PutUint32(answer, uint32(len(answer)))
-			unix.Write(dev, answer)
-		}
-	}()
+	server := exec.Command("/proc/self/exe", "role=serve", mode)
+	server.ExtraFiles = []*os.File{os.NewFile(uintptr(dev), "fuse"), os.NewFile(uintptr(end[0]), "end")}
+	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if err := server.Start(); err != nil {
+		return err
+	}
+	fmt.Println(server.Process.Pid)
+	for _, f := range server.ExtraFiles {
+		f.Close()
+	}
 	if uid != 0 {
 		if err := becomeNobody(); err != nil {
 			return err
 		}
 	}
-	_, err = unix.Open(args[0], unix.O_RDONLY|unix.O_NONBLOCK, 0)
-	close(opened)
+	fd, err := unix.Open(args[0], unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	var page []byte
+	if mode == regular && err == nil {
+		var st unix.Stat_t
+		if err = errors.Join(open("/dev/full"), unix.Fstat(fd, &st)); err == nil { // the kernel asks the server for the size
+			page, err = unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+		}
+	}
+	unix.Close(end[1])
+	if len(args) > 3 && err == nil {
+		for _, wait := range []func(){
+			func() { runtime.KeepAlive(page[0]) },
+			func() { unix.Pread(fd, make([]byte, 1), 0) },
+		} {
+			go func() {
+				runtime.LockOSThread()
+				wait()
+			}()
+		}
+	}
 	return err
 }
+
+// serve answers the requests to the root of [fuse] until descriptor 4 ends, and none after that.
+func serve(args []string) error {
+	const dev, end = 3, 4
+	kind, err := strconv.ParseUint(args[0], 8, 32)
+	if err != nil {
+		return err
+	}
+	request := make([]byte, 1<<18)
+	for {
+		both := []unix.PollFd{{Fd: dev, Events: unix.POLLIN}, {Fd: end, Events: unix.POLLIN}}
+		if _, err := unix.Poll(both, -1); errors.Is(err, unix.EINTR) {
+			continue
+		} else if err != nil || both[1].Revents != 0 {
+			return err
+		}
+		n, err := unix.Read(dev, request)
+		if err != nil || n < 40 {
+			return err
+		}
+		answer := make([]byte, 16)
+		copy(answer[8:], request[8:16])
+		switch binary.LittleEndian.Uint32(request[4:]) { // include/uapi/linux/fuse.h
+		case 3: // FUSE_GETATTR
+			answer = append(answer, make([]byte, 104)...)
+			binary.LittleEndian.PutUint64(answer[32:], 1)    // inode
+			binary.LittleEndian.PutUint64(answer[40:], 4096) // size
+			binary.LittleEndian.PutUint32(answer[92:], uint32(kind)|0o666)
+			binary.LittleEndian.PutUint32(answer[96:], 1) // links
+		case 26: // FUSE_INIT
+			answer = append(answer, make([]byte, 64)...)
+			binary.LittleEndian.PutUint32(answer[16:], 7)
+			binary.LittleEndian.PutUint32(answer[20:], 31)
+			binary.LittleEndian.PutUint32(answer[36:], 4096)
+		default:
+			binary.LittleEndian.PutUint32(answer[4:], ^uint32(unix.ENOSYS)+1)
+		}
+		binary.LittleEndian.PutUint32(answer, uint32(len(answer)))
+		unix.Write(dev, answer)
+	}
+}
+
+// fuseChild starts [fuse]. The end of its server ends all that waits for it, and then the test can end the process.
+func fuseChild(t *testing.T, args ...string) (pid int) {
+	t.Helper()
+	pid, said := child(t, "fuse", args...)
+	server, err := strconv.Atoi(said[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Kill(server, unix.SIGKILL) })
+	return pid
+}
+
+// Kinds of the root of [fuse] (inode(7)).
+const (
+	directory = "40000"
+	pipe      = "10000"
+	regular   = "100000"
+)
 
 // overlay opens one node of an overlay mount and maps another.
 func overlay(args []string) error {
@@ -352,6 +416,15 @@ func ask(t *testing.T, proc, request string) (answer []byte, resident int) {
 	return answer[:n], resident
 }
 
+func emptyFile(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // onHost skips a test that inspects all processes of the host.
 func onHost(t *testing.T) {
 	t.Helper()
@@ -380,6 +453,12 @@ func TestHoldersUnderAttack(t *testing.T) {
 		{"removed files that are mapped again", func(t *testing.T) []int {
 			for range 4 {
 				child(t, "churn", dir)
+			}
+			return nil
+		}, full},
+		{"the same where nodes can be opened", func(t *testing.T) []int {
+			for range 4 {
+				child(t, "churn", "/var/tmp")
 			}
 			return nil
 		}, full},
@@ -424,8 +503,14 @@ func TestHoldersUnderAttack(t *testing.T) {
 			return []int{pid}
 		}, full},
 		{"a file server that does not answer", func(t *testing.T) []int {
-			child(t, "fuse", t.TempDir(), "0", "40000")
+			fuseChild(t, t.TempDir(), "0", directory)
 			return nil
+		}, full},
+		{"a mapped file of such a server", func(t *testing.T) []int {
+			return []int{fuseChild(t, emptyFile(t), "0", regular)}
+		}, full},
+		{"threads that wait for such a server", func(t *testing.T) []int {
+			return []int{fuseChild(t, emptyFile(t), "0", regular, "wait")}
 		}, full},
 		{"nodes in an overlay", func(t *testing.T) []int {
 			pid, _ := child(t, "overlay", t.TempDir())
@@ -527,7 +612,6 @@ func TestRealForkChain(t *testing.T) {
 func TestFilesOfAnotherUser(t *testing.T) {
 	onHost(t)
 	before, _ := asked(t)
-	const directory, pipe = "40000", "10000" // inode(7)
 	for _, mode := range []string{directory, pipe} {
 		at := t.TempDir() // searchable by that user
 		if err := errors.Join(os.Chmod(filepath.Dir(at), 0o755), os.Chmod(at, 0o755), os.WriteFile(at+"/file", nil, 0o644)); err != nil {
@@ -536,7 +620,7 @@ func TestFilesOfAnotherUser(t *testing.T) {
 		if mode == pipe {
 			at += "/file"
 		}
-		child(t, "fuse", at, "65534", mode)
+		fuseChild(t, at, "65534", mode)
 	}
 	if a, _ := asked(t); !reflect.DeepEqual(a.Unread, before.Unread) {
 		t.Errorf("%+v unread, before %+v", a.Unread, before.Unread)

@@ -20,9 +20,9 @@ type mounts struct {
 	byDevice map[device]bool // for all mounts of the device
 }
 
-// servers are the file systems that a network server or a program serves.
+// servers are the file systems that a network server or a program serves. OrangeFS has the name pvfs2.
 var servers = []string{
-	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "orangefs", "smb3", "virtiofs",
+	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
 // barren reports whether the mount of a file shows that the file is not an open device node. For a descriptor it reads
