@@ -171,6 +171,10 @@ func TestErasureIsRefused(t *testing.T) {
 			m.files(map[string]string{"/sys/class/block/loop7/loop/backing_file": "/dev/nvme0n1\n"})
 		}, Busy, "nvme0n1 is the file of loop7"},
 		{"the file of a loop device, by any name", func(m *machine, n *fakeNode, r *Request) { m.loop(nil) }, Busy, "nvme0n1 is the file of loop7"},
+		{"the file of a loop device whose node was removed", func(m *machine, n *fakeNode, r *Request) {
+			m.loop(nil)
+			delete(m.nodes, "/dev/loop7")
+		}, Busy, "what is below loop7 cannot be told"},
 		{"a loop device that does not tell", func(m *machine, n *fakeNode, r *Request) { m.loop(unix.ENOENT) }, Busy, "what is below loop7 cannot be told"},
 		{"exported over NVMe", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{
@@ -196,6 +200,10 @@ func TestErasureIsRefused(t *testing.T) {
 			m.files(map[string]string{"/srv/luns/disk1": "-> " + m.root + "/dev/nvme0n1"})
 		}, Busy, "nvme0n1 is exported by the NVMe subsystem x"},
 		{"exported in a container", func(m *machine, n *fakeNode, r *Request) { m.export("/host//dev/nvme0n1") }, Busy, "nvme0n1 is exported by the NVMe subsystem x"},
+		{"exported by the name of another disk elsewhere", func(m *machine, n *fakeNode, r *Request) {
+			m.export("/luns/sda")
+			m.files(map[string]string{"/sys/class/block/sda": "-> ../../devices/sda", "/sys/devices/sda/dev": "8:0\n"})
+		}, Busy, `the NVMe subsystem x has opened "/luns/sda", which leads to nothing that this service sees`},
 		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `whether nvme0n1 is exported cannot be told: the NVMe subsystem x has opened "/dev/export0", which leads to nothing that this service sees`},
 		{"exports that are not shown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/module/nvmet/refcnt": "3\n", "/sys/kernel/config/.": ""})

@@ -47,12 +47,13 @@ func (h *host) unused(d sysfs.Disk) error {
 // The backing file may be any path of a node, so the helper asks the loop device for the device number.
 func (h *host) looped(d sysfs.Disk) error {
 	for _, name := range h.Names("/sys/block") {
-		if !h.Present("/sys/block/" + name + "/loop/backing_file") {
-			continue // not a loop device, or not set up
+		setUp := func() bool { return h.Present("/sys/block/" + name + "/loop/backing_file") }
+		if !setUp() {
+			continue // or not a loop device
 		}
 		number, err := h.below(name)
 		switch {
-		case errors.Is(err, unix.ENXIO), errors.Is(err, Gone), errors.Is(err, sysfs.ErrGone):
+		case err != nil && !setUp(), errors.Is(err, unix.ENXIO):
 			continue // the loop device was removed in the meantime
 		case err != nil:
 			return errorf(Busy, "what is below %s cannot be told: %w", name, err)

@@ -92,7 +92,8 @@ func opens(t *Tree, e export, nodes []Node) (Node, error) {
 	if n := find(nodes, func(n Node) bool { return isNode(last, n.Name()) }); n.SysPath != "" {
 		return n, nil
 	}
-	if t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last) {
+	inDev := path.Base(path.Dir(path.Clean(e.name))) == "dev" // a link in another directory may have any name
+	if inDev && (t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last)) {
 		return Node{}, nil // another device, whose node is not visible here
 	}
 	controller := func(n Node) bool { return t.Link(n.SysPath, "subsystem") == nvmeClass }
