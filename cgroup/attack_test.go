@@ -160,7 +160,7 @@ func forks([]string) error {
 	return err
 }
 
-// execs replaces its program by itself again and again, with a node open.
+// execs repeatedly starts itself again by execve, with a node open.
 func execs(args []string) error {
 	if len(args) == 2 { // the new program continues
 		return unix.Exec(args[1], append([]string{os.Args[0], os.Args[1]}, args...), nil)

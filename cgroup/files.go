@@ -24,16 +24,16 @@ type file struct {
 	inode uint64
 }
 
-// addresses are where a file is mapped.
+// addresses is the range at which a file is mapped.
 type addresses struct{ from, to uint64 }
 
-// String returns the name of the link in map_files. The addresses have no zeros in front there (%lx, and %08lx in maps).
+// String returns the name of the link in map_files. The name has no leading zeros (%lx), unlike maps (%08lx).
 func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// descriptors adds the devices to held that a thread has open. It follows the links in the directory and does not read them.
-// Their text is a path in some mount namespace, or that of a deleted node.
+// descriptors adds the devices that a thread has open to held. It follows the links in the directory and does not read
+// their text. The text is a path in some mount namespace, or the path of a deleted node.
 func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -69,8 +69,8 @@ const (
 	textCharged     = 1 << 10
 )
 
-// mappingRounds is how often the mappings of a process are read if a file is mapped elsewhere each time before its link
-// is followed.
+// mappingRounds limits how often the mappings of a process are read again. A process may move a mapping before its link
+// is read.
 const mappingRounds = 32
 
 // mappings adds the devices that a process has mapped to held, and reports whether the process has any memory. "maps"
@@ -112,7 +112,7 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 	return some, nil
 }
 
-// ask returns the wanted device of which a mapped file is a node, or zero.
+// ask returns the wanted device if a mapped file is one of its nodes, or zero.
 func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	r.mu.Lock()
 	number, known := r.mapped[mapped]
@@ -148,8 +148,9 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	return number, nil
 }
 
-// eachMapping calls f for each mapping of a process. Inode 0 stands for memory without a file. It asks the kernel for the numbers alone where it can (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11). To
-// write a path takes the kernel longer than all the rest, and paths are as long as the process likes.
+// eachMapping calls f for each mapping of a process. Inode 0 means memory without a file. If the kernel supports it,
+// eachMapping requests only the numbers (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11). The kernel needs most
+// of the time to format paths, and the process chooses their length.
 func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
 	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
@@ -201,7 +202,7 @@ const (
 	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// eachLine is eachMapping from the text of /proc/PID/maps (proc_pid_maps(5)). Only the beginning of a line is kept.
+// eachLine does the same with the text of /proc/PID/maps (proc_pid_maps(5)). It keeps only the start of a line.
 func (r *scanner) eachLine(maps descriptor, f func(at addresses, of file) error) error {
 	lines := bufio.NewReaderSize(maps, 8<<10)
 	size := 0

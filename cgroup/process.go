@@ -22,30 +22,30 @@ import (
 type scanner struct {
 	*scan
 	pid     int
-	podUID  string       // of its pod, or "" before that is known
-	careful bool         // files of network file systems are not looked at
-	steps   atomic.Int64 // grows with each answer of the kernel
-	looking atomic.Bool  // it asks about a file
-	mounts  *mounts      // nil before the first question
+	podUID  string       // of its pod, or "" while unknown
+	careful bool         // files of network file systems are not read
+	steps   atomic.Int64 // incremented with each answer of the kernel
+	looking atomic.Bool  // a request about a file is in progress
+	mounts  *mounts      // nil before the first use
 
 	// guarded by scan.mu
 	comm  string
 	owner *owner
-	over  bool // it was read or given up, and later finds do not count
+	over  bool // the process was read or given up, and later results do not count
 
-	// of [scan.drain]
-	last  int64 // steps at its last look
-	still int   // looks without a step since then
+	// used by [scan.drain]
+	last  int64 // steps at the last check
+	still int   // checks without a step since then
 }
 
-// run reads the process. It returns false if the process was given up meanwhile.
+// run reads the process. It returns false if the process was given up in the meantime.
 func (r *scanner) run() bool {
 	held := make(map[Number]bool)
 	podUID, err := r.process(held)
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether there was no step for the time of patience. It is called once in each look.
+// rests reports whether no step was made during patience. Each check calls it once.
 func (r *scanner) rests() bool {
 	r.still++
 	if steps := r.steps.Load(); steps != r.last {
@@ -54,8 +54,8 @@ func (r *scanner) rests() bool {
 	return r.still > looks
 }
 
-// process adds what the process of a scanner holds to held. One that ends in between holds nothing. One of a pod that was not
-// known to be is postponed.
+// process adds the devices that the scanner's process holds to held. A process that ends in the meantime holds nothing.
+// A process of a pod is postponed if it was not known to belong to a pod.
 func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
@@ -66,7 +66,7 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	if isGone(cgroupErr) {
 		return podUID, nil
 	}
-	podUID = podIn(string(text)) // that of the host if the text could not be read
+	podUID = podIn(string(text)) // the host's if the text could not be read
 	r.steps.Add(1)
 	if podUID != "" && r.podUID == "" {
 		r.postpone(podUID, err == nil && p.zombie)
@@ -97,7 +97,7 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 			return err
 		}
 	}
-	// All threads share one memory, but a thread that ends before the others has none any more.
+	// All threads share one memory, but a thread that has ended before the others no longer has it.
 	for _, tid := range tids {
 		if some, err := r.mappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
 			return err
@@ -218,7 +218,7 @@ func list(dir string, charge func(int) error) (numbers []int, err error) {
 	return numbers, err
 }
 
-// eachName calls f for the names in an open directory, some at a time, as a process decides how many there are.
+// eachName calls f for the names in an open directory, some at a time, because a process decides how many there are.
 func eachName(fd descriptor, dir string, f func(names []string) error) error {
 	var buf [8 << 10]byte
 	var names []string
@@ -239,10 +239,11 @@ func eachName(fd descriptor, dir string, f func(names []string) error) error {
 
 func uncharged(int) error { return nil }
 
-// descriptor is an open file or directory of procfs. An os.File takes twice as many system calls, most of them for its poller.
+// descriptor is an open file or directory of procfs. An os.File needs twice as many system calls, mostly for its
+// poller.
 type descriptor int
 
-// openFile opens a file or a directory of procfs to read.
+// openFile opens a file or a directory of procfs for reading.
 func openFile(name string, flags int) (descriptor, error) {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -260,7 +261,7 @@ func (d descriptor) Read(p []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// Close closes it. Nothing was written, so that no error means anything.
+// Close closes the descriptor. It was only read, so an error has no meaning.
 func (d descriptor) Close() { unix.Close(int(d)) }
 
 // readFile returns the text of a file of procfs.

@@ -68,7 +68,7 @@ type scan struct {
 	holders []Holder
 	pods    []work // of this round
 	stuck   int    // threads that wait in the kernel
-	remote  bool   // a file kept the kernel from answering, so that files of network file systems are not looked at any more
+	remote  bool   // the kernel did not answer about a file, so files of network file systems are no longer read
 }
 
 // work is a group of processes that are read one after the other. It is one process of the host, or all processes of a
@@ -118,8 +118,8 @@ func (s *scan) run() error {
 	return nil
 }
 
-// round reads the processes that it has not seen before and returns how many those were. The processes of the host come first,
-// so that pods alone meet the limit of stuck threads.
+// round reads the processes that it has not seen before, and returns their number. It reads the processes of the host
+// first, so that only pods can exceed the limit of stuck threads.
 func (s *scan) round(n int) (found int, err error) {
 	pids, err := list(s.proc, uncharged)
 	if err != nil {
@@ -161,11 +161,11 @@ type reader struct {
 
 	// guarded by scan.mu
 	now  *scanner // of the process that is read, or nil before the first
-	rest work     // what it has taken from the queue and not read
+	rest work     // taken from the queue and not read yet
 }
 
-// drain reads the processes in a queue, some at once. A reader is given up with its process if the kernel does not answer in the
-// time of patience. Two others begin in its place, as many pods may be stuck.
+// drain reads the processes in a queue, several at a time. It gives up a reader with its process if the kernel does not
+// answer within patience. Two new readers replace it, because many pods may be stuck.
 func (s *scan) drain(queue []work) {
 	next := make(chan work, len(queue))
 	for _, w := range queue {
@@ -204,7 +204,8 @@ func (s *scan) drain(queue []work) {
 	}
 }
 
-// run reads the rest, and then from the queue until it is empty. It ends without a word when it was given up.
+// run reads the rest, and then from the queue until the queue is empty. If the reader was given up, it ends without a
+// result.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {
 		for i, pid := range w.pids {
@@ -220,9 +221,9 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// giveUp reports whether the process of a reader has made no step for the time of patience. It then counts as unread, and no
-// other process of its pod is read. If that may be because of a file of a network file system, it is the first of the rest, to
-// be read again without such files.
+// giveUp reports whether the process of a reader has made no step during patience. The process then counts as unread,
+// and no other process of its pod is read. A file of a network file system may be the cause. Then the process is the
+// first of the rest, and is read again without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,7 +232,7 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 		return work{}, false
 	}
 	p.over = true
-	r.stuck++ // so that those that begin in its place meet the limit
+	r.stuck++ // so that the new readers observe the limit
 	if p.looking.Load() && !p.careful {
 		r.remote = true
 		return work{p.podUID, slices.Concat([]int{p.pid}, r.rest.pids)}, true
@@ -243,8 +244,8 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	return r.rest, true
 }
 
-// postpone leaves the process of a scanner to those that read pods after the host. A zombie has nothing to read, and may have
-// passed its files on to a process that the next round finds.
+// postpone queues the process of a scanner for the time after the host. A zombie has nothing to read. It may have
+// passed its files to a process that the next round finds.
 func (r *scanner) postpone(podUID string, zombie bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,7 +273,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 		return errStuck
 	}
 	r.comm = comm
-	if podUID != r.podUID { // as a process that a runtime started for a container
+	if podUID != r.podUID { // such as a process that a runtime started for a container
 		r.owner = s.ownerOf(podUID, r.pid)
 	}
 	if s.stuck >= maxStuck || r.owner.pod && s.stuck >= maxStuckPods {
@@ -294,11 +295,11 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 	return o
 }
 
-// add adds what a scanner has found in its process to the answer. It returns false if the process was given up.
+// add adds the result of a scanner to the answer. It returns false if the process was given up.
 func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.over { // it counts as unread already
+	if r.over { // it already counts as unread
 		return false
 	}
 	r.over = true

@@ -119,7 +119,7 @@ func (e *endpoints) tell() {
 	liveness.Poke(e.changed)
 }
 
-// standing returns how each resource stands with the kubelet.
+// standing returns the registration state of each resource.
 func (e *endpoints) standing() map[string]api.Standing {
 	all := make(map[string]api.Standing)
 	for name, endpoint := range e.all() {

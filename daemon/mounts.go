@@ -78,7 +78,7 @@ type mount struct {
 	visible   bool // process 1 has the daemon's directory mounted somewhere
 }
 
-// newMount looks at a directory.
+// newMount records the directory at a path.
 func newMount(proc, key, path string) mount {
 	m := mount{key: key, path: path}
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {

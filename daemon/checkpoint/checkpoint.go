@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint reads the file in which the kubelet keeps which devices it has given to pods.
+// Package checkpoint reads the file in which the kubelet records the devices that it has given to pods.
 package checkpoint
 
 import (
@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// File is where, in its directory, the kubelet's device manager keeps what it has allocated
-	// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
+	// File is the file in the kubelet's directory that has the allocations (kubernetes v1.36
+	// pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
 	File = "kubelet_internal_checkpoint"
-	// maxSize is the largest checkpoint in bytes. An allocation of a container takes about 1 KiB.
+	// maxSize is the maximum size of a checkpoint in bytes. An allocation of a container takes about 1 KiB.
 	maxSize = 64 << 20
 )
 
@@ -30,7 +30,7 @@ type Given struct {
 	Share string
 }
 
-// Entry is what the kubelet has given to a container, as its checkpoint has it (kubernetes v1.36
+// Entry has the devices that the kubelet has given to a container (kubernetes v1.36
 // pkg/kubelet/cm/devicemanager/checkpoint, PodDevicesEntry).
 type Entry struct {
 	PodUID        string
@@ -40,9 +40,9 @@ type Entry struct {
 	AllocResp     []byte              // the plugin's ContainerAllocateResponse
 }
 
-// Read returns the devices of containers in the kubelet's checkpoint in its directory, and the time when it wrote
-// that. Without a checkpoint, no pod has ever held a device. It reads no further, because the IDs of all devices of the node
-// follow.
+// Read returns the devices of containers in the kubelet's checkpoint, and the time when the kubelet wrote it. dir is
+// the kubelet's directory. Without a checkpoint, no pod has ever held a device. Read ignores the rest of the file,
+// which has the IDs of all devices of the node.
 func Read(dir string) (all []Given, written time.Time, err error) {
 	file := filepath.Join(dir, File)
 	f, err := os.Open(file)
@@ -86,7 +86,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 	return all, info.ModTime(), nil
 }
 
-// enter reads the object that comes next, up to the value of a key.
+// enter reads the next object up to the value of a key.
 func enter(d *json.Decoder, key string) error {
 	for start := true; start || d.More(); start = false {
 		token, err := d.Token()

@@ -34,8 +34,8 @@ type Options struct {
 	Stuck func(s *Subject)
 }
 
-// Inspector has the subjects and the looks at them. One goroutine owns it, in which all methods but [Inspector.Counts] run.
-// None of them reads hardware or waits.
+// Inspector has the subjects and their inspections. One goroutine owns it. All methods except [Inspector.Counts] run in
+// that goroutine. They neither read hardware nor wait.
 type Inspector struct {
 	Options
 	rules    []device.Rule

@@ -104,7 +104,7 @@ type Endpoint struct {
 	kubelet  registration
 }
 
-// Status returns how the endpoint stands with the kubelet.
+// Status returns the registration state of the endpoint.
 func (e *Endpoint) Status() api.Standing {
 	s := e.last()
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {

@@ -346,7 +346,7 @@ func (d *loopDisk) probe(client reset.Client) error {
 	})
 }
 
-// identity returns the attribute that tells the disk from later ones.
+// identity returns the attribute that distinguishes the disk from later ones.
 func (d *loopDisk) identity() []device.Attribute {
 	return []device.Attribute{{Name: "diskseq", Value: d.seq}}
 }
