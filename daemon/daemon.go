@@ -106,7 +106,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Warn = func(err error) { d.Log.Warn("recording not taken over", "err", err) }
+		s.Warn = func(err error) { d.Log.Warn("recording not reloaded", "err", err) }
 		d.source = s
 		d.host = &device.Host{Tree: sysfs.At(s.Root())}
 		return func() { s.Close() }, nil

@@ -49,7 +49,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 				d.inventory.Confirm(answer)
 			case err.Error() != complaint:
 				complaint = err.Error()
-				d.Log.Info("holders not known", "err", err)
+				d.Log.Info("pod resources unavailable", "err", err)
 			}
 			interval := holdersInterval
 			if soon > 0 || holders.Soon {

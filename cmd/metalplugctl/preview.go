@@ -144,7 +144,7 @@ func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		s.Warn = func(err error) { log.Warn("recording not taken over", "err", err) }
+		s.Warn = func(err error) { log.Warn("recording not reloaded", "err", err) }
 		return s, &device.Host{Tree: sysfs.At(s.Root())}, func() { s.Close() }, nil
 	}
 	s, err := udev.Open(udev.Options{Proc: c.Paths.Proc, Cgroup: c.Paths.Cgroup})

@@ -117,10 +117,10 @@ func TestLivePreview(t *testing.T) {
 	v.press("k")
 	v.until("q leaves  22-44 of ")
 	save(t, file, "nonsense")
-	v.until("recording not taken over")
+	v.until("recording not reloaded")
 	v.press("G?\x1b[1~")
 	v.until("In \"kubectl describe node\"")
-	v.until("recording not taken over")
+	v.until("recording not reloaded")
 	v.press("q")
 	if code, last := v.end(); code != exitOK || !strings.HasSuffix(last, closeView) {
 		t.Errorf("exit %d, %q", code, last)

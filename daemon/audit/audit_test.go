@@ -159,7 +159,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 	text := said.String()
-	if strings.Count(text, "audit not kept") != 1 || !strings.Contains(text, syscall.ENOSPC.Error()) || !strings.Contains(text, "audit kept again") {
+	if strings.Count(text, "audit file not writable") != 1 || !strings.Contains(text, syscall.ENOSPC.Error()) || !strings.Contains(text, "audit file writable again") {
 		t.Errorf("the log is %q", text)
 	}
 }

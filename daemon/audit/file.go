@@ -49,11 +49,11 @@ func (l *Log) writeAll() {
 			entries = nil
 			if complaint != "" {
 				complaint = ""
-				l.log.Info("audit kept again")
+				l.log.Info("audit file writable again")
 			}
 		case err.Error() != complaint:
 			complaint = err.Error()
-			l.log.Error("audit not kept", "err", err)
+			l.log.Error("audit file not writable", "err", err)
 		}
 	}
 	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))

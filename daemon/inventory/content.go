@@ -134,7 +134,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 // foreign records that a tenant did not write the content of a disk.
 func (l *leases) foreign(e *entry, reason string) {
 	if e.lease.Residue {
-		l.Log.Warn("disk written by others", "device", e.device.ID,
+		l.Log.Warn("disk content changed", "device", e.device.ID,
 			"err", "what is on it is not what its last pod has left there: it is not erased")
 	}
 	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
