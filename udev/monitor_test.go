@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package udev
+package udev_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/integration/need"
+	"github.com/metalplug/metalplug/udev"
 )
 
 // wire is a monitor in its own network namespace, with a thread there that sends to it.
 type wire struct {
-	*Monitor
+	*udev.Monitor
+	socket *os.File // of the monitor, as systemd passes it
 	do     chan func(fd int)
-	events chan Event
+	events chan udev.Event
 	done   chan error
 	cancel context.CancelFunc
 }
@@ -30,7 +34,7 @@ func newWire(t *testing.T) *wire {
 	if os.Getuid() != 0 {
 		need.Lacks(t, "root", "only root may send to the multicast groups of netlink")
 	}
-	w := &wire{do: make(chan func(int)), events: make(chan Event), done: make(chan error, 1)}
+	w := &wire{do: make(chan func(int)), events: make(chan udev.Event), done: make(chan error, 1)}
 	ready := make(chan error)
 	go w.run(ready)
 	if err := <-ready; errors.Is(err, unix.EPERM) {
@@ -51,10 +55,18 @@ func newWire(t *testing.T) *wire {
 func (w *wire) run(ready chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Unshare(unix.CLONE_NEWNET)
-	if err == nil {
-		w.Monitor, err = OpenMonitor()
+	var own, fd int
+	if err == nil { // in blocking mode, as systemd passes it
+		own, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	}
-	var fd int
+	if err == nil {
+		w.socket = os.NewFile(uintptr(own), "from systemd")
+		defer w.socket.Close()
+		err = unix.Bind(own, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit})
+	}
+	if err == nil {
+		w.Monitor, err = udev.MonitorFromFile(w.socket)
+	}
 	if err == nil {
 		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	}
@@ -101,7 +113,7 @@ func (w *wire) listen(t *testing.T) {
 	})
 }
 
-func (w *wire) expect(t *testing.T, action, sysPath string) Event {
+func (w *wire) expect(t *testing.T, action, sysPath string) udev.Event {
 	t.Helper()
 	select {
 	case e := <-w.events:
@@ -115,7 +127,20 @@ func (w *wire) expect(t *testing.T, action, sysPath string) Event {
 	case <-time.After(10 * time.Second):
 		t.Fatalf("no event, want %s %s", action, sysPath)
 	}
-	return Event{}
+	return udev.Event{}
+}
+
+// groupUdevBit is udev's multicast group (UDEV_MONITOR_UDEV of systemd).
+const groupUdevBit = 2
+
+// encode writes a message as udevd does, with a head of 40 bytes.
+func encode(properties ...string) []byte {
+	body := strings.Join(properties, "\x00") + "\x00"
+	message := binary.BigEndian.AppendUint32([]byte("libudev\x00"), 0xfeedcafe)
+	for _, n := range []int{40, 40, len(body), 0, 0, 0, 0} { // head, properties, their length, filters
+		message = binary.NativeEndian.AppendUint32(message, uint32(n))
+	}
+	return append(message, body...)
 }
 
 func message(action, name string) []byte {
@@ -127,15 +152,15 @@ func TestMonitor(t *testing.T) {
 	w.send(t, groupUdevBit, message("add", "early")) // queued since the monitor was opened
 	w.listen(t)
 	w.expect(t, "add", "/sys/devices/early")
-	w.send(t, 1, message("add", "kernel"))                  // another group
-	w.send(t, groupUdevBit, []byte("rubbish"))              // malformed
-	w.send(t, groupUdevBit, make([]byte, largestMessage+1)) // too long
-	w.expect(t, Overflow, "")
+	w.send(t, 1, message("add", "kernel"))         // another group
+	w.send(t, groupUdevBit, []byte("rubbish"))     // malformed
+	w.send(t, groupUdevBit, make([]byte, 100<<10)) // too long
+	w.expect(t, udev.Overflow, "")
 	w.send(t, groupUdevBit, encode(
 		"ACTION=move", "DEVPATH=/devices/new", "DEVPATH_OLD=/devices/old", "SUBSYSTEM=test", "SEQNUM=8",
 	))
 	w.expect(t, "move", "/sys/devices/new")
-	if got, want := w.Dropped(), (Dropped{Malformed: 2}); got != want {
+	if got, want := w.Dropped(), (udev.Dropped{Malformed: 2}); got != want {
 		t.Errorf("dropped %+v, want %+v", got, want)
 	}
 }
@@ -152,10 +177,11 @@ func TestMonitorForeign(t *testing.T) {
 	})
 	w.send(t, groupUdevBit, message("add", "foreign"))
 	w.on(func(int) { unix.RawSyscall(unix.SYS_SETRESUID, 0, 0, 0) })
-	port, err := w.port()
+	address, err := unix.Getsockname(int(w.socket.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
+	port := address.(*unix.SockaddrNetlink).Pid
 	w.on(func(fd int) { // sent to the address of the monitor alone
 		if err := unix.Sendto(fd, message("add", "unicast"), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}); err != nil {
 			t.Errorf("send: %v", err)
@@ -163,30 +189,18 @@ func TestMonitorForeign(t *testing.T) {
 	})
 	w.send(t, groupUdevBit, message("add", "real"))
 	w.expect(t, "add", "/sys/devices/real")
-	if got, want := w.Dropped(), (Dropped{Foreign: 2}); got != want {
+	if got, want := w.Dropped(), (udev.Dropped{Foreign: 2}); got != want {
 		t.Errorf("dropped %+v, want %+v", got, want)
 	}
-}
-
-func (m *Monitor) port() (port uint32, err error) {
-	conn, err := m.file.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	controlErr := conn.Control(func(fd uintptr) {
-		var address unix.Sockaddr
-		if address, err = unix.Getsockname(int(fd)); err == nil {
-			port = address.(*unix.SockaddrNetlink).Pid
-		}
-	})
-	return port, errors.Join(err, controlErr)
 }
 
 // The loop of go-udev (DeviceChan) stops receiving permanently here. It takes ENOBUFS for an empty queue, and its
 // edge-triggered epoll reports nothing more while the buffer is full.
 func TestMonitorOverflow(t *testing.T) {
 	w := newWire(t)
-	w.setBuffer(t, 8<<10)
+	if err := unix.SetsockoptInt(int(w.socket.Fd()), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<10); err != nil {
+		t.Fatal(err)
+	}
 	var burst [][]byte
 	for i := range 500 {
 		burst = append(burst, message("add", fmt.Sprint(i)))
@@ -195,7 +209,7 @@ func TestMonitorOverflow(t *testing.T) {
 	w.listen(t)
 	w.expect(t, "add", "/sys/devices/0") // the events that fitted into the queue
 	for e := range w.events {
-		if e.Action == Overflow {
+		if e.Action == udev.Overflow {
 			break
 		}
 	}
@@ -206,47 +220,17 @@ func TestMonitorOverflow(t *testing.T) {
 	}
 }
 
-func (w *wire) setBuffer(t *testing.T, size int) {
-	t.Helper()
-	conn, err := w.file.SyscallConn()
-	if err == nil {
-		err = conn.Control(func(fd uintptr) {
-			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size); err != nil {
-				t.Errorf("set receive buffer: %v", err)
-			}
-		})
-	}
+// TestOpenMonitor checks that a monitor with its own socket gets the same events.
+func TestOpenMonitor(t *testing.T) {
+	w := newWire(t)
+	passed := w.Monitor
+	defer passed.Close()
+	var err error
+	w.on(func(int) { w.Monitor, err = udev.OpenMonitor() })
 	if err != nil {
+		w.Monitor = passed
 		t.Fatal(err)
 	}
-}
-
-func TestMonitorFromFile(t *testing.T) {
-	w := newWire(t)
-	passed := make(chan *Monitor, 1)
-	w.on(func(int) {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		f := os.NewFile(uintptr(fd), "from systemd") // in blocking mode, as systemd passes it
-		defer f.Close()
-		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit}); err != nil {
-			t.Error(err)
-		}
-		m, err := MonitorFromFile(f)
-		if err != nil {
-			t.Error(err)
-		}
-		passed <- m
-	})
-	if t.Failed() {
-		return
-	}
-	own := w.Monitor
-	defer own.Close()
-	w.Monitor = <-passed
 	w.listen(t)
 	w.send(t, groupUdevBit, message("add", "x"))
 	w.expect(t, "add", "/sys/devices/x")

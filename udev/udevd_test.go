@@ -51,17 +51,6 @@ func (c cgroups) remove() {
 	c.must(os.Remove(filepath.Join(c.root, filepath.Dir(udevdCgroup))))
 }
 
-// present watches a running udevd.
-func present(t *testing.T) *udevdWatch {
-	t.Helper()
-	c := newCgroups(t)
-	c.put("1")
-	w, err := openUdevdWatch(c.root, c.root)
-	c.must(err)
-	t.Cleanup(w.close)
-	return w
-}
-
 // watch runs a watch of udevd until the test ends.
 func (c cgroups) watch(interval time.Duration) <-chan Event {
 	c.t.Helper()
