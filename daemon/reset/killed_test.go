@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package reset
+package reset_test
 
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"math/rand/v2"
 	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/reset"
 )
 
 // TestKilledWriter kills the helper at random points of 50 erasures. The next helper erases the same disk, or refuses. No
@@ -27,7 +26,7 @@ func TestKilledWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := target.request(Prepare, "zero")
+	r := target.request(reset.Prepare, "zero")
 	r.Tenant, r.Resource = true, "example.org/disk"
 	client := asChild(t, "killed")
 	client.Peer.Config = target.configured(t, r)
@@ -40,7 +39,7 @@ func TestKilledWriter(t *testing.T) {
 		a, err := client.Do(context.WithoutCancel(t.Context()), r)
 		if err != nil {
 			killed++
-		} else if a.Result != OK && a.Result != Busy && a.Result != Failed {
+		} else if a.Result != reset.OK && a.Result != reset.Busy && a.Result != reset.Failed {
 			t.Errorf("erasure %d: %+v", i, a)
 		}
 		if b := other.content(t); !bytes.Equal(b, bytes.Repeat([]byte("data"), loopSize/4)) {
@@ -50,52 +49,14 @@ func TestKilledWriter(t *testing.T) {
 	if killed == 0 {
 		t.Error("the helper was never killed")
 	}
-	if a := target.do(t, target.request(Probe, "")); a.Result != OK {
+	if a := target.do(t, target.request(reset.Probe, "")); a.Result != reset.OK {
 		t.Errorf("a look finds %+v", a)
 	}
-	if got := target.do(t, r); got.Result != OK || !got.Erased {
+	if got := target.do(t, r); got.Result != reset.OK || !got.Erased {
 		t.Errorf("the last erasure: %+v", got)
 	}
 	if b := target.content(t); bytes.Count(b, []byte{0}) != loopSize {
 		t.Error("the disk is not all zeroes")
 	}
 	other.unchanged(t)
-}
-
-// killing serves as the program does, and kills itself after so many calls of the kernel.
-func killing() error {
-	file := exchange.ConfigFile("")
-	h := unheldHost(file)
-	steps, err := os.ReadFile(file + ".steps")
-	if err != nil {
-		return err
-	}
-	left := int(steps[0])
-	die := func() {
-		if left--; left == 0 {
-			unix.Kill(os.Getpid(), unix.SIGKILL)
-			select {}
-		}
-	}
-	open, ioctl := h.kernel.open, h.kernel.ioctl
-	h.kernel.open = func(path string, flags int) (int, error) { die(); return open(path, flags) }
-	h.kernel.ioctl = func(fd int, request uintptr, b []byte) (int, error) {
-		die()
-		if request == blkZeroOut { // and in between, of which the kernel has done a part
-			ranged := func(from, length uint64) (int, error) { return ioctl(fd, request, rangeOf(from, length)) }
-			for from := uint64(0); from < loopSize; from += loopSize / 16 {
-				if _, err := ranged(from, loopSize/16); err != nil {
-					return -1, err
-				}
-				die()
-			}
-			return 0, nil
-		}
-		return ioctl(fd, request, b)
-	}
-	return exchange.Serve(h.reply)
-}
-
-func rangeOf(from, length uint64) []byte {
-	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, from), length)
 }

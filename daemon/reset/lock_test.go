@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package reset
+package reset_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,27 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
 )
-
-// locking is a process that takes the lock of a device in a directory, says how that went, and waits for its end.
-func locking() error {
-	h := &host{Tree: sysfs.At(""), kernel: theKernel(), locks: os.Args[1]}
-	if len(os.Args) > 3 { // with a sysfs of its own, as a unit with PrivateNetwork= has it since systemd 254
-		if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
-			return err
-		}
-	}
-	_, err := h.only(context.Background(), os.Args[2])
-	word := "locked\n"
-	if err != nil {
-		word = err.Error() + "\n"
-	}
-	io.WriteString(os.Stdout, word)
-	io.Copy(io.Discard, os.Stdin)
-	return nil
-}
 
 // lockProcess starts such a process and returns what it says.
 func lockProcess(t *testing.T, dir, sysPath string, apart bool) (said string, end func()) {
@@ -101,26 +80,4 @@ func TestOnlyOne(t *testing.T) {
 			t.Errorf("apart %v: after the first has ended: %s", apart, third)
 		}
 	}
-}
-
-// TestLocksOfOthers refuses a directory of locks that another user could enter.
-func TestLocksOfOthers(t *testing.T) {
-	base := t.TempDir()
-	open, good, link := filepath.Join(base, "open"), filepath.Join(base, "good"), filepath.Join(base, "link")
-	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o755), os.Mkdir(good, 0o700), os.Symlink(good, link),
-		os.Symlink("/dev/null", filepath.Join(good, "lock"))); err != nil {
-		t.Fatal(err)
-	}
-	for file, want := range map[string]string{
-		open + "/x": "must be a directory of uid", link + "/x": "must be a directory of uid", good + "/lock": "too many levels of symbolic links",
-	} {
-		if fd, err := openLock(file); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s is opened as %d, %v; want an error with %q", file, fd, err, want)
-		}
-	}
-	fd, err := openLock(filepath.Join(base, "new", "x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(fd)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package reset
+package reset_test
 
 // Against the real kernel, on loop devices.
 
@@ -18,7 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/reset"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -90,12 +91,12 @@ func (l *loop) attach(t *testing.T) error {
 	return nil
 }
 
-func (l loop) request(do Do, scrub string) Request {
-	return Request{Do: do, SysPath: l.sysPath, Class: "node", Scrub: scrub, TimeoutMS: minute, Identity: identity("diskseq", l.seq)}
+func (l loop) request(do reset.Do, scrub string) reset.Request {
+	return reset.Request{Do: do, SysPath: l.sysPath, Class: "node", Scrub: scrub, TimeoutMS: minuteMS, Identity: []device.Attribute{{Name: "diskseq", Value: l.seq}}}
 }
 
 // configured writes a configuration with a resource that selects the disk and erases it as a request asks for.
-func (l loop) configured(t *testing.T, r Request) (file string) {
+func (l loop) configured(t *testing.T, r reset.Request) (file string) {
 	t.Helper()
 	scrub := "none"
 	if slices.Contains([]string{"discard", "zero"}, r.Scrub) { // the others are not for class node
@@ -120,11 +121,11 @@ func (l loop) unchanged(t *testing.T) {
 	}
 }
 
-func (l loop) do(t *testing.T, r Request) Answer {
+func (l loop) do(t *testing.T, r reset.Request) reset.Answer {
 	t.Helper()
-	c := asChild(t, Program)
+	c := asChild(t, reset.Program)
 	c.Peer.Config = l.configured(t, r)
-	if r.Do == Prepare {
+	if r.Do == reset.Prepare {
 		r.Resource = "example.org/disk"
 	}
 	a, err := c.Do(t.Context(), r)
@@ -141,19 +142,19 @@ func TestLoopIsErased(t *testing.T) {
 	} {
 		t.Run(method, func(t *testing.T) {
 			l := newLoop(t)
-			r := l.request(Prepare, method)
+			r := l.request(reset.Prepare, method)
 			r.Tenant = true
-			if got, want := l.do(t, r), (Answer{Result: OK, Done: done, Size: loopSize, Erased: true, Appearance: l.seq}); !reflect.DeepEqual(got, want) {
+			if got, want := l.do(t, r), (reset.Answer{Result: reset.OK, Done: done, Size: loopSize, Erased: true, Appearance: l.seq}); !reflect.DeepEqual(got, want) {
 				t.Fatalf("answer is %+v\nwant %+v", got, want)
 			}
 			if b := l.content(t); bytes.Count(b, []byte{0}) != loopSize {
 				t.Error("the disk is not all zeroes")
 			}
 			again := l.do(t, r)
-			if again.Result != OK || !strings.HasSuffix(again.Done, "; the disk was blank, all read as zeroes") {
+			if again.Result != reset.OK || !strings.HasSuffix(again.Done, "; the disk was blank, all read as zeroes") {
 				t.Errorf("the second answer is %+v", again)
 			}
-			if got, want := l.do(t, l.request(Probe, "")), (Answer{Result: OK, Size: loopSize}); !reflect.DeepEqual(got, want) {
+			if got, want := l.do(t, l.request(reset.Probe, "")), (reset.Answer{Result: reset.OK, Size: loopSize}); !reflect.DeepEqual(got, want) {
 				t.Errorf("a look finds %+v", got)
 			}
 		})
@@ -163,38 +164,36 @@ func TestLoopIsErased(t *testing.T) {
 func TestLoopIsLeftAlone(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(t *testing.T, l loop, r *Request)
-		result Result
+		change func(t *testing.T, l loop, r *reset.Request)
+		result reset.Result
 		detail string
 	}{
-		{"claimed", func(t *testing.T, l loop, r *Request) {
+		{"claimed", func(t *testing.T, l loop, r *reset.Request) {
 			fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t)
 			t.Cleanup(func() { unix.Close(fd) })
-		}, Busy, "cannot be opened exclusively"},
-		{"locked by a tool", func(t *testing.T, l loop, r *Request) {
+		}, reset.Busy, "cannot be opened exclusively"},
+		{"locked by a tool", func(t *testing.T, l loop, r *reset.Request) {
 			fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
 			t.Cleanup(func() { unix.Close(fd) })
 			if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
 			r.TimeoutMS = 100
-		}, Busy, "is locked by another process"},
-		{"another request", func(t *testing.T, l loop, r *Request) {
-			dir := filepath.Join(filepath.Dir(l.file), "run", "locks")
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			fd := must(openLock(filepath.Join(dir, lockName(l.sysPath))))(t)
+		}, reset.Busy, "is locked by another process"},
+		{"another request", func(t *testing.T, l loop, r *reset.Request) {
+			l.do(t, l.request(reset.Probe, "")) // makes the file of the lock
+			locks := must(filepath.Glob(filepath.Join(filepath.Dir(l.file), "run", "locks", "*")))(t)
+			fd := must(unix.Open(locks[0], unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
 			t.Cleanup(func() { unix.Close(fd) })
 			if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
-		}, Busy, "another request is at work on"},
-		{"no discard for good", func(t *testing.T, l loop, r *Request) { r.Scrub, r.ByHand = "secure-discard", true }, Unsupported, "secure-discard on loop"},
+		}, reset.Busy, "another request is at work on"},
+		{"no discard for good", func(t *testing.T, l loop, r *reset.Request) { r.Scrub, r.ByHand = "secure-discard", true }, reset.Unsupported, "secure-discard on loop"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLoop(t)
-			r := l.request(Prepare, "zero")
+			r := l.request(reset.Prepare, "zero")
 			r.Tenant = true
 			c.change(t, l, &r)
 			if got := l.do(t, r); got.Result != c.result || !strings.Contains(got.Detail, c.detail) {
@@ -211,20 +210,20 @@ func TestLoopWithPartitions(t *testing.T) {
 	l := newLoop(t)
 	l.partition(t)
 	first := l.sysPath + "/" + filepath.Base(l.node) + "p1"
-	if got := l.do(t, l.request(Probe, "")); got.Result != OK || got.Content != "unknown data at byte 0" {
+	if got := l.do(t, l.request(reset.Probe, "")); got.Result != reset.OK || got.Content != "unknown data at byte 0" {
 		t.Errorf("a look finds %+v", got)
 	}
-	r := l.request(Prepare, "zero")
-	if got := l.do(t, r); got.Result != Refused || !strings.Contains(got.Detail, "no pod of this node left what is on it") {
+	r := l.request(reset.Prepare, "zero")
+	if got := l.do(t, r); got.Result != reset.Refused || !strings.Contains(got.Detail, "no pod of this node left what is on it") {
 		t.Errorf("answer is %+v", got)
 	}
 	fd := must(unix.Open(l.node+"p1", unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t) // as if it were mounted
 	r.Tenant = true
-	if got := l.do(t, r); got.Result != Busy {
+	if got := l.do(t, r); got.Result != reset.Busy {
 		t.Errorf("answer with a partition in use is %+v", got)
 	}
 	unix.Close(fd)
-	if got := l.do(t, r); got.Result != OK {
+	if got := l.do(t, r); got.Result != reset.OK {
 		t.Fatalf("answer is %+v", got)
 	}
 	if _, err := os.Stat(first); err == nil {
@@ -249,38 +248,4 @@ func (l loop) partition(t *testing.T) {
 	if _, _, err := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKPG, uintptr(unsafe.Pointer(&arg))); err != 0 && err != unix.EBUSY {
 		t.Fatal(err)
 	}
-}
-
-// TestRealIoctls checks the numbers and arguments of ioctls against the kernel.
-func TestRealIoctls(t *testing.T) {
-	l := newLoop(t)
-	h := &host{Tree: sysfs.At(""), kernel: theKernel()}
-	c, err := h.hold(l.sysPath, unix.O_RDWR)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.release()
-	seq, err := h.number(c.fd, blkGetDiskSeq, 8)
-	if err != nil || fmt.Sprint(seq) != l.seq || c.size != loopSize || c.block != 512 {
-		t.Errorf("it is number %d of size %d in blocks of %d, %v", seq, c.size, c.block, err)
-	}
-	if err := c.ranged(blkZeroOut, 4096, 8192); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.flush(); err != nil {
-		t.Fatal(err)
-	}
-	b := l.content(t)
-	if bytes.Count(b[4096:4096+8192], []byte{0}) != 8192 || bytes.IndexByte(b, 0) != 4096 || bytes.LastIndexByte(b, 0) != 4096+8192-1 {
-		t.Error("other bytes than those were zeroed")
-	}
-	if err := h.admin0(c.fd); err != unix.ENOTTY && err != unix.EINVAL {
-		t.Errorf("an NVMe command on a loop device: %v", err)
-	}
-}
-
-// admin0 passes an NVMe command.
-func (h *host) admin0(fd int) error {
-	_, err := h.pass(fd, nvmeIoctlAdminCmd, &adminCommand{opcode: opIdentify}, make([]byte, identifySize))
-	return err
 }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// The program of the tests as metalplug-reset, as one that fails, and as one that takes a lock.
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/integration/leak"
+)
+
+// TestMain lets the program of the test stand for metalplug-reset and for one that fails. It is that program when it was
+// started under its name.
+func TestMain(m *testing.M) {
+	programs := map[string]func() error{
+		Program: func() error {
+			return exchange.Serve(unheldHost(exchange.ConfigFile(config.DefaultFile)).reply)
+		},
+		"locking": locking,
+		"killed":  killing,
+		"nonsense": func() error {
+			return exchange.Serve(func(context.Context, int, []byte) []byte { return []byte("yes\n") })
+		},
+		"silent": func() error { return nil },
+	}
+	serve, ok := programs[filepath.Base(os.Args[0])]
+	if !ok {
+		os.Exit(leak.Main(m))
+	}
+	if err := serve(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// unheldHost returns this machine with no process that has a device open. Where tests run, not each process can be read.
+func unheldHost(file string) *host {
+	h := newHost(file)
+	h.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) {
+		return cgroup.Answer{}, nil
+	}
+	return h
+}
+
+// killing serves as the program does, and kills itself after so many calls of the kernel.
+func killing() error {
+	const size = 48 << 20 // of the disk
+	file := exchange.ConfigFile("")
+	h := unheldHost(file)
+	steps, err := os.ReadFile(file + ".steps")
+	if err != nil {
+		return err
+	}
+	left := int(steps[0])
+	die := func() {
+		if left--; left == 0 {
+			unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		}
+	}
+	open, ioctl := h.kernel.open, h.kernel.ioctl
+	h.kernel.open = func(path string, flags int) (int, error) { die(); return open(path, flags) }
+	h.kernel.ioctl = func(fd int, request uintptr, b []byte) (int, error) {
+		die()
+		if request == blkZeroOut { // and in between, of which the kernel has done a part
+			ranged := func(from, length uint64) (int, error) { return ioctl(fd, request, rangeOf(from, length)) }
+			for from := uint64(0); from < size; from += size / 16 {
+				if _, err := ranged(from, size/16); err != nil {
+					return -1, err
+				}
+				die()
+			}
+			return 0, nil
+		}
+		return ioctl(fd, request, b)
+	}
+	return exchange.Serve(h.reply)
+}
+
+func rangeOf(from, length uint64) []byte {
+	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, from), length)
+}
+
+// locking is a process that takes the lock of a device in a directory, says how that went, and waits for its end.
+func locking() error {
+	h := &host{Tree: sysfs.At(""), kernel: theKernel(), locks: os.Args[1]}
+	if len(os.Args) > 3 { // with a sysfs of its own, as a unit with PrivateNetwork= has it since systemd 254
+		if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
+			return err
+		}
+	}
+	_, err := h.only(context.Background(), os.Args[2])
+	word := "locked\n"
+	if err != nil {
+		word = err.Error() + "\n"
+	}
+	io.WriteString(os.Stdout, word)
+	io.Copy(io.Discard, os.Stdin)
+	return nil
+}
+
+// TestLocksOfOthers refuses a directory of locks that another user could enter.
+func TestLocksOfOthers(t *testing.T) {
+	base := t.TempDir()
+	open, good, link := filepath.Join(base, "open"), filepath.Join(base, "good"), filepath.Join(base, "link")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o755), os.Mkdir(good, 0o700), os.Symlink(good, link),
+		os.Symlink("/dev/null", filepath.Join(good, "lock"))); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		open + "/x": "must be a directory of uid", link + "/x": "must be a directory of uid", good + "/lock": "too many levels of symbolic links",
+	} {
+		if fd, err := openLock(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is opened as %d, %v; want an error with %q", file, fd, err, want)
+		}
+	}
+	fd, err := openLock(filepath.Join(base, "new", "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+}
+
+// TestTheKernel uses the real kernel as far as files go.
+func TestTheKernel(t *testing.T) {
+	k := theKernel()
+	file := filepath.Join(t.TempDir(), "attribute")
+	if err := os.WriteFile(file, []byte("old\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.write(file, "new"); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(file); string(got) != "new\n" || err != nil {
+		t.Errorf("it reads %q, %v: written over in one go, not truncated", got, err)
+	}
+	link := file + "-link"
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.write(link, "x"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a link was written through: %v", err)
+	}
+	if _, err := k.open(link, unix.O_RDONLY); err != unix.ELOOP {
+		t.Errorf("a link was followed: %v", err)
+	}
+	fd, err := k.open(file, unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close(fd)
+	if n, err := k.node(fd); err == nil {
+		t.Errorf("a file is the node %+v", n)
+	}
+	null, err := k.open("/dev/null", unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close(null)
+	if n, err := k.node(null); err != nil || n != (node{false, "1:3"}) {
+		t.Errorf("/dev/null is %+v, %v", n, err)
+	}
+	h := &host{Tree: sysfs.At(""), kernel: k}
+	if _, err := h.pass(null, nvmeIoctlAdminCmd, &adminCommand{opcode: opIdentify}, make([]byte, identifySize)); err != unix.ENOTTY {
+		t.Errorf("an NVMe command on /dev/null: %v", err)
+	}
+}
