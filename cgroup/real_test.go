@@ -231,18 +231,6 @@ func attach(t *testing.T, control, file *os.File) (loop *os.File, err error) {
 	return loop, nil
 }
 
-func BenchmarkHolders(b *testing.B) {
-	needsRoot(b)
-	for range 20 {
-		child(b, "idle")
-	}
-	var answer cgroup.Answer
-	for b.Loop() {
-		answer, _ = cgroup.Holders("/proc", []cgroup.Number{{Major: 195}, {Major: 195, Minor: 255}, {Block: true, Major: 259, Minor: 1<<20 - 1}}, 0)
-	}
-	b.ReportMetric(float64(len(answer.Unread)), "unread")
-}
-
 // TestClient sends a request to a separate process and receives the answer.
 func TestClient(t *testing.T) {
 	needsRoot(t)

@@ -5,7 +5,6 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -29,67 +28,6 @@ var someAnswer = Answer{
 		{Any: true, Count: 2, Cause: `process 7 ("x\n"): open /proc/7/fd: permission denied`},
 		{PodUID: uid, Count: 1, Cause: "x"},
 	},
-}
-
-func TestMessages(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		got  []byte
-		want string
-	}{
-		{"request", exchange.Encode(request{someNumbers}), `{"nodes":["c 195:0","c 195:255","b 259:1048575"]}`},
-		{"empty answer", encodeAnswer(Answer{}), `{}`},
-		{"error", encodeError(errors.New("list /proc: \"x\"")), `{"error":"list /proc: \"x\""}`},
-		{"answer", encodeAnswer(someAnswer), `{"holders":[` +
-			`{"pid":42,"comm":"fio","node":"b 259:1","pod":"` + uid + `"},` +
-			`{"pid":1,"comm":"\" 1\n�é","node":"c 1:3","pod":"my static\npod"},` +
-			`{"pid":4194303,"comm":"","node":"c 1:5"}],` +
-			`"unread":[{"any":true,"count":2,"cause":"process 7 (\"x\\n\"): open /proc/7/fd: permission denied"},` +
-			`{"pod":"` + uid + `","count":1,"cause":"x"}]}`},
-	} {
-		if string(c.got) != c.want {
-			t.Errorf("%s:\n%s\nwant\n%s", c.name, c.got, c.want)
-		}
-	}
-	if got, err := decodeRequest(exchange.Encode(request{someNumbers})); err != nil || !slices.Equal(got, someNumbers) {
-		t.Errorf("decodeRequest = %v, %v, want %v", got, err, someNumbers)
-	}
-	if got, err := decodeAnswer(encodeAnswer(someAnswer)); err != nil || !reflect.DeepEqual(got, someAnswer) {
-		t.Errorf("decodeAnswer = %+v, %v\nwant %+v", got, err, someAnswer)
-	}
-	if got, err := decodeAnswer([]byte(`{"error":"list /proc: \"x\""}`)); err == nil || err.Error() != `list /proc: "x"` || got.Holders != nil {
-		t.Errorf("decodeAnswer of an error = %+v, %v", got, err)
-	}
-}
-
-// malformed are messages that both sides must reject.
-var malformed = []string{
-	"", "\n", "null null", "[]", "1", `"x"`, "{", "{}{}", "{} x", `{"nodes":["c 1:3"]`, `{"nodes":["c 1:3"]}}`,
-	`{"nodes":"c 1:3"}`, `{"nodes":[1]}`, `{"nodes":["d 1:3"]}`, `{"nodes":["c1:3"]}`, `{"nodes":["c 01:3"]}`,
-	`{"nodes":["c 1:"]}`, `{"nodes":["c :3"]}`, `{"nodes":["c 1:-3"]}`, `{"nodes":["c 1:3 "]}`, `{"nodes":["c 1:3\n"]}`,
-	`{"nodes":["c 4294967296:0"]}`, `{"nodes":["c 0:4294967296"]}`, `{"nodes":["c +1:3"]}`, `{"nodes":[""]}`,
-	`{"nodes":["c 1:3"],"force":true}`,
-	`{"holders":[{"pid":1,"comm":"","node":"x"}]}`, `{"holders":[{"pid":1,"comm":"","node":"c 1:3","uid":0}]}`,
-	`{"unread":[{"count":1,"cause":"","pid":7}]}`, `{"unread":2}`,
-}
-
-func TestMalformedMessages(t *testing.T) {
-	for _, text := range malformed {
-		if got, err := decodeRequest([]byte(text)); !errors.Is(err, exchange.ErrMessage) {
-			t.Errorf("decodeRequest(%q) = %v, %v", text, got, err)
-		}
-		if got, err := decodeAnswer([]byte(text)); !errors.Is(err, exchange.ErrMessage) {
-			t.Errorf("decodeAnswer(%q) = %+v, %v", text, got, err)
-		}
-	}
-	most := slices.Repeat(someNumbers[2:], MaxNumbers)
-	text := exchange.Encode(request{most})
-	if got, err := decodeRequest(text); err != nil || len(got) != MaxNumbers || len(text) > exchange.MessageSize {
-		t.Errorf("decodeRequest of %d numbers in %d bytes = %d of them, %v", MaxNumbers, len(text), len(got), err)
-	}
-	if _, err := decodeRequest(exchange.Encode(request{append(most, null)})); !errors.Is(err, exchange.ErrMessage) {
-		t.Errorf("decodeRequest of %d numbers: %v", MaxNumbers+1, err)
-	}
 }
 
 func TestLongAnswers(t *testing.T) {
@@ -135,9 +73,7 @@ func TestLongAnswers(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	f.Add(exchange.Encode(request{}))
 	f.Add(exchange.Encode(request{someNumbers}))
-	for _, text := range malformed {
-		f.Add([]byte(text))
-	}
+	f.Add([]byte(`{"nodes":["c 01:3"],"holders":[{"pid":1,"comm":"","node":"c 1:3","uid":0}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		numbers, err := decodeRequest(text)
 		if err != nil {
@@ -154,9 +90,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(encodeAnswer(Answer{}))
 	f.Add(encodeAnswer(someAnswer))
 	f.Add(encodeError(errors.New("list /proc: no such file or directory")))
-	for _, text := range malformed {
-		f.Add([]byte(text))
-	}
+	f.Add([]byte(`{"nodes":["c 01:3"],"holders":[{"pid":1,"comm":"","node":"c 1:3","uid":0}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		a, err := decodeAnswer(text)
 		if err != nil {

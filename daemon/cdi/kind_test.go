@@ -41,23 +41,3 @@ func TestKind(t *testing.T) {
 		}
 	}
 }
-
-func FuzzKindIsTaken(f *testing.F) {
-	f.Add("nvidia.com", "gpu")
-	f.Add("3", "3")
-	f.Add("a-b.c", "x-_.9")
-	f.Fuzz(func(t *testing.T, domain, name string) {
-		// As the configuration checks them, but that is not known here.
-		labels := strings.TrimFunc(domain, func(r rune) bool { return r < 'a' || r > 'z' })
-		if labels == "" || strings.Trim(labels, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
-			t.Skip()
-		}
-		if parser.ValidateDeviceName(name) != nil || strings.Contains(name, ":") {
-			t.Skip()
-		}
-		kind := Kind(labels + "/" + name)
-		if _, _, _, err := parser.ParseQualifiedName(kind + "=id"); err != nil {
-			t.Errorf("%s/%s: %v", labels, name, err)
-		}
-	})
-}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubelet
+package kubelet_test
 
 import (
 	"errors"
@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 func TestReadable(t *testing.T) {
@@ -22,15 +24,15 @@ func TestReadable(t *testing.T) {
 		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "no answer after 5s: is what listens there the kubelet, and is it well?"},
 		{
 			status.Error(codes.Unavailable, `connection error: desc = "error writing server preface: write unix: broken pipe"`),
-			hungUp,
+			"hung up, or speaks another protocol: is what listens there the kubelet? ss -xlp names it",
 		},
 		{
 			status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial unix /a/b: connect: connection refused"`),
 			"connect: connection refused",
 		},
-		{status.Error(codes.Unavailable, `connection error: desc = broken`), hungUp},
+		{status.Error(codes.Unavailable, `connection error: desc = broken`), "hung up, or speaks another protocol: is what listens there the kubelet? ss -xlp names it"},
 	} {
-		got := Readable(c.err, 5*time.Second)
+		got := kubelet.Readable(c.err, 5*time.Second)
 		if got.Error() != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
@@ -41,10 +43,10 @@ func TestReadable(t *testing.T) {
 func TestWhoDoesNotAnswer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	want := "ask " + socket + ": connect: no such file or directory"
-	if _, err := Allocatable(t.Context(), socket); err == nil || err.Error() != want {
+	if _, err := kubelet.Allocatable(t.Context(), socket); err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
-	if _, err := (&Holders{Socket: socket, Dir: t.TempDir()}).Ask(t.Context(), nil); err == nil || err.Error() != want {
+	if _, err := (&kubelet.Holders{Socket: socket, Dir: t.TempDir()}).Ask(t.Context(), nil); err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 }

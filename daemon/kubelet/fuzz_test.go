@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubelet
+package kubelet_test
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/checkpoint"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 const fuzzCheckpoint = `{"Data":{"PodDeviceEntries":[{"PodUID":"p","ContainerName":"c","ResourceName":"example.org/x",` +
@@ -24,8 +25,8 @@ func FuzzCheckpoint(f *testing.F) {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		remembered, err := Remembered(dir)
-		owners, ownersErr := Owners(dir)
+		remembered, err := kubelet.Remembered(dir)
+		owners, ownersErr := kubelet.Owners(dir)
 		if (err == nil) != (ownersErr == nil) {
 			t.Fatalf("%q: %v, %v", text, err, ownersErr)
 		}

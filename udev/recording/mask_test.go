@@ -13,27 +13,20 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-func TestEscapeIsTheInverseOfUnescape(t *testing.T) {
+func FuzzEscape(f *testing.F) {
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
 	}
-	for _, text := range []string{"", "live\n", `C:\x`, "a\tb\"c", "ä", string(every), strings.Repeat("\\\n", 50)} {
+	for _, text := range []string{"", "live\n", `C:\x`, "\x00\xff\\7", "ä", string(every)} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
 		escaped := escape(text)
-		if strings.Trim(escaped, " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~") != "" {
+		if strings.ContainsFunc(escaped, func(r rune) bool { return r < ' ' || r > '~' }) {
 			t.Errorf("%q is escaped as %q", text, escaped)
 		}
 		if back, err := unescape(escaped); err != nil || back != text {
-			t.Errorf("%q comes back as %q, %v", text, back, err)
-		}
-	}
-}
-
-func FuzzEscape(f *testing.F) {
-	f.Add("live\n")
-	f.Add("\x00\xff\\7")
-	f.Fuzz(func(t *testing.T, text string) {
-		if back, err := unescape(escape(text)); err != nil || back != text {
 			t.Errorf("%q comes back as %q, %v", text, back, err)
 		}
 	})
