@@ -100,18 +100,22 @@ release-%: build
 integration-releases: devicemanager $(RELEASES:%=release-%)
 	METALPLUGD=../../bin/race/metalplugd $(MAKE) devicemanager
 
-# The programs of a release of Kubernetes are one file in bin/cluster. The first build of a release takes minutes.
+# The programs of a release of Kubernetes are one file in bin/cluster. The first build of a release takes minutes. They are built
+# as the tests and integration/kubelet, whose compiled packages they share.
 RELEASE ?= v1.36
-KUBE_MOD = $(if $(filter v1.36,$(RELEASE)),go.mod,go.$(RELEASE).mod)
 HARDWARE ?= udev/recording/bundled/gpu-server.umockdev udev/recording/bundled/nvme-blank.umockdev
-cluster-programs: build
-	cd integration/cluster && CGO_ENABLED=0 $(GO) build -o ../../bin/cluster/ ./cmd/... && \
-		version=$$($(GO) list -modfile=$(KUBE_MOD) -m -f '{{.Version}}' k8s.io/kubernetes) && \
-		CGO_ENABLED=0 $(GO) build -modfile=$(KUBE_MOD) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
-		-o ../../bin/cluster/kube-$(RELEASE) ./kube
+cluster-programs: build cluster-kube-$(RELEASE)
+	cd integration/cluster && $(GO) build -o ../../bin/cluster/ ./cmd/...
 
-cluster: cluster-programs
-	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test -count=1 -v -timeout 20m -run '$(RUN)' .
+cluster-kube-%:
+	cd integration/cluster && mod=$(if $(filter v1.36,$*),go.mod,go.$*.mod) && \
+		version=$$($(GO) list -modfile=$$mod -m -f '{{.Version}}' k8s.io/kubernetes) && \
+		$(GO) build -modfile=$$mod -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
+		-o ../../bin/cluster/kube-$* ./kube
+
+# One story goes from the first release to the second.
+cluster: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37
+	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test -count=1 -v -timeout 60m -run '$(RUN)' .
 
 cluster-up: cluster-programs
 	bin/cluster/up --release $(RELEASE) $(HARDWARE)

@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// startLimit limits the wait until a program is ready. The slowest needs two seconds on two idle cores.
-	startLimit = time.Minute
+	// startLimit limits the wait until a program is ready. The slowest needs two seconds on two idle cores, and two minutes
+	// on two cores that run other builds.
+	startLimit = 4 * time.Minute
 	// pollInterval is the time between two checks whether a program is ready.
 	pollInterval = 20 * time.Millisecond
 )
 
 // Options has the programs of a cluster and the directory for its files.
 type Options struct {
-	Dir    string // a new directory with a short path, which Stop removes; the path of a socket has 107 bytes
-	Kube   string // the program of folder kube
-	CRI    string // the program of folder cmd/cri
-	Daemon string // metalplugd
+	Dir      string // a new directory with a short path, which Stop removes; the path of a socket has 107 bytes
+	Programs string // the directory of metalplugd and of cluster/, where "make cluster-programs" puts its programs
+	Release  string // of Kubernetes, such as "v1.36", of which there is the program cluster/kube-RELEASE
 }
 
 // Cluster is a control plane and its nodes. Its methods are for one goroutine at a time.
@@ -43,6 +43,7 @@ type Cluster struct {
 	Client kubernetes.Interface // as an administrator
 
 	options   Options
+	ports     []int // of the API server, etcd and its peers, the scheduler and the controllers
 	authority *authority
 	parts     []*process
 	nodes     []*Node
@@ -50,7 +51,7 @@ type Cluster struct {
 
 // Start starts the control plane and returns when all parts are ready. On an error no process keeps running.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	for _, file := range []*string{&o.Dir, &o.Kube, &o.CRI, &o.Daemon} {
+	for _, file := range []*string{&o.Dir, &o.Programs} {
 		var err error
 		if *file, err = filepath.Abs(*file); err != nil {
 			return nil, err
@@ -81,23 +82,39 @@ func (c *Cluster) Stop() error {
 // File returns the path of a file of the cluster, such as admin.kubeconfig.
 func (c *Cluster) File(name string) string { return filepath.Join(c.options.Dir, name) }
 
+// Upgrade replaces the programs of the control plane by those of another release, and returns when all of them are ready. The
+// nodes stay as they are.
+func (c *Cluster) Upgrade(ctx context.Context, release string) error {
+	for _, p := range slices.Backward(c.parts) {
+		p.kill()
+	}
+	c.parts, c.options.Release = nil, release
+	return c.startParts(ctx)
+}
+
+// start makes the control plane.
 func (c *Cluster) start(ctx context.Context) error {
-	ports, err := freePorts(5)
-	if err != nil {
+	var err error
+	if c.ports, err = freePorts(5); err != nil {
 		return err
 	}
-	server := fmt.Sprintf("https://127.0.0.1:%d", ports[0])
-	if err := c.certify(server); err != nil {
+	if err := c.certify(fmt.Sprintf("https://127.0.0.1:%d", c.ports[0])); err != nil {
 		return err
 	}
+	if err := c.connect(); err != nil {
+		return err
+	}
+	return c.startParts(ctx)
+}
+
+// startParts starts the programs of the control plane and waits until they are ready.
+func (c *Cluster) startParts(ctx context.Context) error {
+	ports := c.ports
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
 	if err := c.run("etcd", "--data-dir="+c.File("etcd"), "--listen="+etcd, fmt.Sprintf("--peer=http://127.0.0.1:%d", ports[2])); err != nil {
 		return err
 	}
 	if err := c.run("apiserver", c.serverFlags(etcd, ports[0])...); err != nil {
-		return err
-	}
-	if err := c.connect(); err != nil {
 		return err
 	}
 	if err := c.await(ctx, "apiserver", c.Client.Discovery().RESTClient(), "/readyz"); err != nil {
@@ -152,9 +169,12 @@ func (c *Cluster) connect() error {
 	return err
 }
 
+// program returns the path of a program of the cluster on this machine.
+func (c *Cluster) program(name string) string { return filepath.Join(c.options.Programs, name) }
+
 // run starts a program of Kubernetes as a part of the control plane.
 func (c *Cluster) run(name string, flags ...string) error {
-	p, err := spawn(c.options.Dir, name, append([]string{c.options.Kube, name}, flags...)...)
+	p, err := spawn(c.options.Dir, name, append([]string{c.program("cluster/kube-" + c.options.Release), name}, flags...)...)
 	if err == nil {
 		c.parts = append(c.parts, p)
 	}

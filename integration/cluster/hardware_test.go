@@ -87,7 +87,7 @@ func TestAdmission(t *testing.T) {
 	set := s.replicas(pod(a, s.label(""), 1), a)
 	var running corev1.Pod
 	s.await("no replica runs", func(ctx context.Context) error {
-		pods, err := shared.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{LabelSelector: "story=" + set})
+		pods, err := s.cluster.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{LabelSelector: "story=" + set})
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func TestAdmission(t *testing.T) {
 // refused returns how many pods a kubelet refused because no device was free. A ReplicaSet deletes such a pod.
 func (s *story) refused(n *Node) (pods int) {
 	s.Helper()
-	events, err := shared.Client.CoreV1().Events(space).List(s.Context(), metav1.ListOptions{})
+	events, err := s.cluster.Client.CoreV1().Events(space).List(s.Context(), metav1.ListOptions{})
 	s.must(err)
 	for _, e := range events.Items {
 		if e.Source.Host == n.Name && strings.Contains(e.Message, "no healthy devices present; cannot allocate unhealthy devices "+string(widget)) {
@@ -183,7 +183,7 @@ func (s *story) replicas(p *corev1.Pod, prefers *Node) string {
 		}},
 	}}
 	one := int32(1)
-	sets := shared.Client.AppsV1().ReplicaSets(space)
+	sets := s.cluster.Client.AppsV1().ReplicaSets(space)
 	_, err := sets.Create(s.Context(), &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name},
 		Spec: appsv1.ReplicaSetSpec{
@@ -198,7 +198,7 @@ func (s *story) replicas(p *corev1.Pod, prefers *Node) string {
 			s.Error(err)
 		}
 		if err := poll(ctx, "replicas stay", func(ctx context.Context) error {
-			pods, err := shared.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{LabelSelector: "story=" + p.Name})
+			pods, err := s.cluster.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{LabelSelector: "story=" + p.Name})
 			if err == nil && len(pods.Items) > 0 {
 				err = fmt.Errorf("there are %d", len(pods.Items))
 			}

@@ -35,7 +35,7 @@ type NodeOptions struct {
 	Name      string        // a DNS label
 	Recording string        // text of the recorded hardware
 	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the built-in ones and the disks
-	Status    time.Duration // between two status updates of the kubelet, by default one second
+	Status    time.Duration // between two status updates of the kubelet; by default one second
 }
 
 // Node is a node with its own /var, /run and /dev. Its programs share a mount namespace.
@@ -43,6 +43,7 @@ type Node struct {
 	Name string
 
 	cluster *Cluster
+	release string // of the kubelet
 	dir     string
 	options NodeOptions
 	ip      string // of the kubelet's server
@@ -56,7 +57,7 @@ type Node struct {
 
 // StartNode starts a node and returns when the API server shows it as Ready. metalplugd registers in between.
 func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
-	n := &Node{Name: o.Name, cluster: c, dir: c.File(o.Name), options: o}
+	n := &Node{Name: o.Name, cluster: c, release: c.options.Release, dir: c.File(o.Name), options: o}
 	c.nodes = append(c.nodes, n)
 	var err error
 	if n.ip, err = ownAddress(); err != nil {
@@ -108,10 +109,9 @@ func (n *Node) boot(ctx context.Context) error {
 	if err := errors.Join(n.Plug(n.options.Recording), n.listen()); err != nil {
 		return err
 	}
-	o := n.cluster.options
 	var err error
 	if n.runtime, err = spawn(n.dir, "cri", "unshare", "--mount", "--propagation", "private", "--",
-		"sh", "-c", nodeScript, "node.sh", n.dir, o.Kube, o.CRI, o.Daemon); err != nil {
+		"sh", "-c", nodeScript, "node.sh", n.dir, n.cluster.options.Programs); err != nil {
 		return err
 	}
 	if err := poll(ctx, "the container runtime is not ready", func(context.Context) error {
@@ -150,10 +150,17 @@ func (n *Node) enter(name string, command ...string) (*process, error) {
 	return spawn(n.dir, name, append([]string{"nsenter", space, "--", "env", "TMPDIR=/run/tmp"}, command...)...)
 }
 
+// UpgradeKubelet replaces the kubelet by that of another release and does not wait for it.
+func (n *Node) UpgradeKubelet(release string) error {
+	n.KillKubelet()
+	n.release = release
+	return n.StartKubelet()
+}
+
 // StartKubelet starts the kubelet and does not wait for it.
 func (n *Node) StartKubelet() error {
 	var err error
-	n.kubelet, err = n.enter("kubelet", "/run/bin/kube", "kubelet", "--config=/var/lib/kubelet/config.yaml",
+	n.kubelet, err = n.enter("kubelet", "/run/bin/cluster/kube-"+n.release, "kubelet", "--config=/var/lib/kubelet/config.yaml",
 		"--kubeconfig="+n.cluster.File("node-"+n.Name+".kubeconfig"), "--hostname-override="+n.Name, "--node-ip="+n.ip)
 	return err
 }
@@ -274,8 +281,7 @@ func (n *Node) Static(name string, manifest []byte) error {
 
 // Ctl runs metalplugctl on the node and returns what it printed. The error has its exit code.
 func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
-	program := filepath.Join(filepath.Dir(n.cluster.options.Daemon), "metalplugctl")
-	c := exec.CommandContext(ctx, program, args...)
+	c := exec.CommandContext(ctx, n.cluster.program("metalplugctl"), args...)
 	c.Env = append(os.Environ(), "METALPLUG_SOCKET="+n.path("run/metalplug/control.sock"))
 	out, err := c.CombinedOutput()
 	return string(out), err

@@ -5,7 +5,7 @@
 # node has /dev, /run and /var of its own, below DIR. The programs are in /run/bin. /proc/sys has copies of the values
 # that the kubelet sets (setupKernelTunables in pkg/kubelet/cm/container_manager_linux.go).
 #
-#	unshare --mount --propagation private node.sh DIR KUBE CRI METALPLUGD
+#	unshare --mount --propagation private node.sh DIR PROGRAMS
 set -eu
 
 dir=$1
@@ -18,12 +18,8 @@ for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oo
 	cat "/proc/sys/$name" >"$copy"
 	mount --bind "$copy" "/proc/sys/$name"
 done
-for name in kube cri metalplugd; do
-	shift
-	touch "$dir/run/bin/$name"
-	mount --bind "$1" "$dir/run/bin/$name"
-done
+mount --bind "$2" "$dir/run/bin"
 mount --rbind "$dir/dev" /dev
 mount --rbind "$dir/run" /run
 mount --bind "$dir/var" /var
-exec /run/bin/cri
+exec /run/bin/cluster/cri

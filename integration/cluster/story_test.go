@@ -74,12 +74,10 @@ func run(m *testing.M) int {
 
 // programs returns the programs that "make cluster" builds, with a new directory for each run.
 func programs() Options {
-	bin := filepath.Join("..", "..", "bin")
 	return Options{
-		Dir:    filepath.Join(os.TempDir(), fmt.Sprintf("mpc%d", os.Getpid())),
-		Kube:   filepath.Join(bin, "cluster", "kube-"+release()),
-		CRI:    filepath.Join(bin, "cluster", "cri"),
-		Daemon: filepath.Join(bin, "metalplugd"),
+		Dir:      filepath.Join(os.TempDir(), fmt.Sprintf("mpc%d", os.Getpid())),
+		Programs: filepath.Join("..", "..", "bin"),
+		Release:  release(),
 	}
 }
 
@@ -94,15 +92,16 @@ func release() string {
 // story is one test that logs its steps with the time.
 type story struct {
 	*testing.T
-	title string
-	began time.Time
-	last  time.Time
+	cluster *Cluster // the shared one, but for the story of its upgrade
+	title   string
+	began   time.Time
+	last    time.Time
 }
 
 // tell starts a story. TestMain prints a table of the stories and their durations.
 func tell(t *testing.T, title string) *story {
 	t.Helper()
-	s := &story{T: t, title: title, began: time.Now(), last: time.Now()}
+	s := &story{T: t, cluster: shared, title: title, began: time.Now(), last: time.Now()}
 	t.Cleanup(func() {
 		outcome := "ok  "
 		if t.Failed() {
@@ -140,17 +139,17 @@ func (s *story) nodeOf(o NodeOptions, n int) *Node {
 		o.Resources = resources
 	}
 	s.Cleanup(func() { // runs after the pods are gone
-		if i := slices.IndexFunc(shared.nodes, func(n *Node) bool { return n.Name == o.Name }); i >= 0 {
-			if node := shared.nodes[i]; s.Failed() {
+		if i := slices.IndexFunc(s.cluster.nodes, func(n *Node) bool { return n.Name == o.Name }); i >= 0 {
+			if node := s.cluster.nodes[i]; s.Failed() {
 				out, err := node.Ctl(context.WithoutCancel(s.Context()), "list", "--all")
 				s.Logf("metalplugctl list --all: %v\n%s\nlast lines of the logs:\n%s", err, out, node.tails("metalplugd", "kubelet", "cri"))
 			}
-			if err := shared.nodes[i].Stop(); err != nil {
+			if err := s.cluster.nodes[i].Stop(); err != nil {
 				s.Error(err)
 			}
 		}
 	})
-	node, err := shared.StartNode(s.Context(), o)
+	node, err := s.cluster.StartNode(s.Context(), o)
 	s.must(err)
 	s.allocatable(node, n)
 	s.step("node %s is Ready with %d widgets", o.Name, n)
@@ -186,7 +185,7 @@ func (s *story) await(what string, try func(context.Context) error) {
 func (s *story) allocatable(n *Node, want int) {
 	s.Helper()
 	s.await(fmt.Sprintf("%s has no %d widgets", n.Name, want), func(ctx context.Context) error {
-		node, err := shared.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		node, err := s.cluster.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -202,7 +201,7 @@ func (s *story) allocatable(n *Node, want int) {
 func (s *story) create(pod *corev1.Pod) {
 	s.Helper()
 	s.await("create pod "+pod.Name, func(ctx context.Context) error { // fails until the service account exists
-		_, err := shared.Client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
+		_, err := s.cluster.Client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})
 	s.Cleanup(func() { s.remove(pod.Name) })
@@ -213,7 +212,7 @@ func (s *story) remove(name string) {
 	s.Helper()
 	ctx := context.WithoutCancel(s.Context()) // a cleanup may call it
 	if err := poll(ctx, "pod "+name+" stays", func(ctx context.Context) error {
-		err := shared.Client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
+		err := s.cluster.Client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
 		if isGone(err) {
 			return nil
 		}
@@ -226,7 +225,7 @@ func (s *story) remove(name string) {
 // get returns a pod.
 func (s *story) get(name string) *corev1.Pod {
 	s.Helper()
-	pod, err := shared.Client.CoreV1().Pods(space).Get(s.Context(), name, metav1.GetOptions{})
+	pod, err := s.cluster.Client.CoreV1().Pods(space).Get(s.Context(), name, metav1.GetOptions{})
 	s.must(err)
 	return pod
 }
@@ -237,7 +236,7 @@ func (s *story) phase(name string, want corev1.PodPhase) *corev1.Pod {
 	var pod *corev1.Pod
 	s.await(fmt.Sprintf("pod %s is not %s", name, want), func(ctx context.Context) error {
 		var err error
-		if pod, err = shared.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		if pod, err = s.cluster.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
 		ready := want != corev1.PodRunning
@@ -254,7 +253,7 @@ func (s *story) phase(name string, want corev1.PodPhase) *corev1.Pod {
 
 // exists returns an error if the pod does not exist.
 func (s *story) exists(name string) error {
-	_, err := shared.Client.CoreV1().Pods(space).Get(s.Context(), name, metav1.GetOptions{})
+	_, err := s.cluster.Client.CoreV1().Pods(space).Get(s.Context(), name, metav1.GetOptions{})
 	return err
 }
 
@@ -264,7 +263,7 @@ func (s *story) running(names map[string]bool) string {
 	var found []string
 	s.await("no pod runs", func(ctx context.Context) error {
 		found = nil
-		pods, err := shared.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{})
+		pods, err := s.cluster.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -303,7 +302,7 @@ func (s *story) restarted(before *corev1.Pod) {
 func (s *story) unschedulable(name string) {
 	s.Helper()
 	s.await(fmt.Sprintf("pod %s is not Unschedulable", name), func(ctx context.Context) error {
-		pod, err := shared.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{})
+		pod, err := s.cluster.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -338,7 +337,7 @@ func (s *story) log(pod, name string) container {
 	s.Helper()
 	var c container
 	s.await("no log of "+pod, func(ctx context.Context) error {
-		text, err := shared.Client.CoreV1().Pods(space).GetLogs(pod, &corev1.PodLogOptions{Container: name}).DoRaw(ctx)
+		text, err := s.cluster.Client.CoreV1().Pods(space).GetLogs(pod, &corev1.PodLogOptions{Container: name}).DoRaw(ctx)
 		if err != nil {
 			return err
 		}

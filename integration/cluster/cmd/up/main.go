@@ -46,10 +46,9 @@ func run(ctx context.Context, dir, programs, release string, recordings []string
 		return err
 	}
 	c, err := cluster.Start(ctx, cluster.Options{
-		Dir:    dir,
-		Kube:   filepath.Join(programs, "cluster", "kube-"+release),
-		CRI:    filepath.Join(programs, "cluster", "cri"),
-		Daemon: filepath.Join(programs, "metalplugd"),
+		Dir:      dir,
+		Programs: programs,
+		Release:  release,
 	})
 	if err != nil {
 		return err
