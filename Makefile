@@ -7,6 +7,7 @@
 #   make integration-night  all there is of that: each release of Kubernetes, thousands of sequences, all machines; hours
 #   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
 #   make cluster       stories of pods in a cluster: control plane, kubelets, metalplug on recorded hardware; needs root
+#   make cluster-night the same stories, longer: 100 pods through one disk
 #   make cluster-up    such a cluster with two nodes for kubectl, until Ctrl-C; needs root
 #   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
@@ -59,7 +60,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-up cluster-programs faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-night cluster-up cluster-programs faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
 all: build
 
 deps:
@@ -115,7 +116,11 @@ cluster-kube-%:
 
 # One story goes from the first release to the second.
 cluster: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37
-	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test -count=1 -v -timeout 60m -run '$(RUN)' .
+	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
+
+# The same stories with more pods, more nodes and for longer.
+cluster-night:
+	$(MAKE) cluster LONG='-row 100'
 
 cluster-up: cluster-programs
 	bin/cluster/up --release $(RELEASE) $(HARDWARE)

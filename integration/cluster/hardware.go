@@ -3,6 +3,8 @@
 package cluster
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,13 +24,31 @@ reset.scrub = "none"
 // has the built-in resources and the disks.
 func (n *Node) Configure(resources string) error {
 	builtin := resources == ""
-	if builtin {
-		resources = defaultResources
+	source := "recording:/var/hardware/recording"
+	if n.options.Disk != "" {
+		source = "udev"
 	}
 	return replace(n.path("var/lib/metalplug.toml"), fmt.Appendf(nil, `builtin = %v
-hardware.source = "recording:/var/hardware/recording"
+hardware.source = %q
 paths.cgroup = "/run/cgroup"
-%s`, builtin, resources))
+reset.socket = "direct"
+%s`, builtin, source, cmp.Or(resources, defaultResources)))
+}
+
+// attach makes the node of the disk, with the link that udev makes.
+func (n *Node) attach() error {
+	if n.options.Disk == "" {
+		return nil
+	}
+	var disk unix.Stat_t
+	if err := unix.Stat(n.options.Disk, &disk); err != nil {
+		return fmt.Errorf("look at %s: %w", n.options.Disk, err)
+	}
+	link := n.path(fmt.Sprintf("dev/block/%d:%d", unix.Major(disk.Rdev), unix.Minor(disk.Rdev)))
+	return errors.Join(
+		unix.Mknod(n.path(n.options.Disk), unix.S_IFBLK|0o600, int(disk.Rdev)),
+		os.MkdirAll(filepath.Dir(link), 0o755),
+		os.Symlink(filepath.Join("..", filepath.Base(n.options.Disk)), link))
 }
 
 // Plug replaces the hardware of the node by a recording. metalplugd sees the difference as devices that are added and

@@ -34,6 +34,7 @@ const stopLimit = 20 * time.Second
 type NodeOptions struct {
 	Name      string        // a DNS label
 	Recording string        // text of the recorded hardware
+	Disk      string        // a block device of the machine, which metalplugd sees instead of a recording, or empty
 	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the built-in ones and the disks
 	Status    time.Duration // between two status updates of the kubelet; by default one second
 }
@@ -106,7 +107,7 @@ func (n *Node) boot(ctx context.Context) error {
 	if err := os.WriteFile(n.path("run/cgroup/cgroup.controllers"), nil, 0o600); err != nil { // of version 2
 		return err
 	}
-	if err := errors.Join(n.Plug(n.options.Recording), n.listen()); err != nil {
+	if err := errors.Join(n.Plug(n.options.Recording), n.attach(), n.listen()); err != nil {
 		return err
 	}
 	var err error

@@ -13,6 +13,8 @@ for name in null zero full random urandom kmsg; do
 	touch "$dir/dev/$name"
 	mount --bind "/dev/$name" "$dir/dev/$name"
 done
+# metalplug-holders asks of each process what it has open. A container does not let root read process 1 of the machine.
+mount --bind "/proc/$$" /proc/1
 for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
 	copy=$dir/run/sysctl/$(basename "$name")
 	cat "/proc/sys/$name" >"$copy"

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -341,7 +342,7 @@ func (s *story) log(pod, name string) container {
 		if err != nil {
 			return err
 		}
-		return json.Unmarshal(text, &c)
+		return json.NewDecoder(bytes.NewReader(text)).Decode(&c) // the output of a program follows
 	})
 	return c
 }

@@ -30,6 +30,7 @@ type container struct {
 	state                      api.ContainerState
 	created, started, finished int64 // Unix time in nanoseconds
 	code                       int32
+	program                    *program // nil without one
 }
 
 // got has what a container would get.
@@ -108,17 +109,31 @@ func (r *runtime) StartContainer(_ context.Context, req *api.StartContainerReque
 		return nil, err
 	}
 	c.state, c.started = api.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
-	if command := c.config.GetCommand(); len(command) == 2 && command[0] == "exit" {
+	switch command := c.config.GetCommand(); {
+	case len(command) == 2 && command[0] == "exit":
 		code, err := strconv.ParseInt(command[1], 10, 32)
 		if err != nil {
 			return nil, err
 		}
 		c.end(int32(code))
+	case len(command) > 0 && filepath.IsAbs(command[0]):
+		if c.program, err = start(command, c.got.Env, c.log); err != nil {
+			return nil, err
+		}
+		go r.await(c)
 	}
 	return &api.StartContainerResponse{}, nil
 }
 
-// writeLog writes what the container got, in the format of a CRI log (cri-api, ContainerConfig.log_path).
+// await ends a container when its program has ended.
+func (r *runtime) await(c *container) {
+	<-c.program.done
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.end(int32(c.program.code()))
+}
+
+// writeLog begins the log with what the container got.
 func (c *container) writeLog() error {
 	text, err := json.Marshal(c.got)
 	if err != nil {
@@ -127,15 +142,15 @@ func (c *container) writeLog() error {
 	if err := os.MkdirAll(filepath.Dir(c.log), 0o755); err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%s stdout F %s\n", time.Now().UTC().Format(time.RFC3339Nano), text)
-	return os.WriteFile(c.log, []byte(line), 0o600)
+	return os.WriteFile(c.log, logLine(text), 0o600)
 }
 
-// end marks a running container as ended.
+// end marks a running container as ended, and kills its program.
 func (c *container) end(code int32) {
 	if c.state == api.ContainerState_CONTAINER_EXITED {
 		return
 	}
+	c.program.kill()
 	c.state, c.code, c.finished = api.ContainerState_CONTAINER_EXITED, code, time.Now().UnixNano()
 }
 
@@ -154,6 +169,11 @@ func (r *runtime) StopContainer(_ context.Context, req *api.StopContainerRequest
 	if err != nil {
 		return nil, err
 	}
+	if p := c.program; p != nil {
+		r.mu.Unlock()
+		p.stop(time.Duration(req.GetTimeout()) * time.Second)
+		r.mu.Lock()
+	}
 	c.end(codeKilled)
 	return &api.StopContainerResponse{}, nil
 }
@@ -161,6 +181,9 @@ func (r *runtime) StopContainer(_ context.Context, req *api.StopContainerRequest
 func (r *runtime) RemoveContainer(_ context.Context, req *api.RemoveContainerRequest) (*api.RemoveContainerResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if c := r.containers[req.GetContainerId()]; c != nil {
+		c.end(codeKilled)
+	}
 	delete(r.containers, req.GetContainerId())
 	return &api.RemoveContainerResponse{}, nil
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Cri is a container runtime without containers. The kubelet uses it through CRI. It starts no process. A container
-// runs until the kubelet stops it, or ends at once if its command is "exit CODE". The log of a container is one line of
-// JSON with its environment, mounts and devices. The library of containerd and CRI-O resolves CDI devices.
+// Cri is a container runtime without containers. The kubelet uses it through CRI. A container has no process and runs
+// until the kubelet stops it. With the command "exit CODE" it ends at once. With a path as its command, that program runs
+// on the node, and the container ends with it. The first line of the log of a container is JSON with its environment,
+// mounts and devices. The output of the program follows. The library of containerd and CRI-O resolves CDI devices.
 //
 // A pod has a directory below --cgroup instead of a cgroup, while its sandbox exists.
 //
