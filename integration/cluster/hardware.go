@@ -20,19 +20,17 @@ name = "metalplug.io/nvme"
 reset.scrub = "none"
 `
 
-// Configure writes metalplugd's configuration for its next start or reload. If resources is empty, the configuration
-// has the built-in resources and the disks.
+// Configure writes metalplugd's configuration for its next start or reload. It has the built-in resources and these. If
+// resources is empty, it has the disks instead.
 func (n *Node) Configure(resources string) error {
-	builtin := resources == ""
 	source := "recording:/var/hardware/recording"
 	if n.options.Disk != "" {
 		source = "udev"
 	}
-	return replace(n.path("var/lib/metalplug.toml"), fmt.Appendf(nil, `builtin = %v
-hardware.source = %q
+	return replace(n.path("var/lib/metalplug.toml"), fmt.Appendf(nil, `hardware.source = %q
 paths.cgroup = "/run/cgroup"
 reset.socket = "direct"
-%s`, builtin, source, cmp.Or(resources, defaultResources)))
+%s`, source, cmp.Or(resources, defaultResources)))
 }
 
 // attach makes the node of the disk, with the link that udev makes.

@@ -197,15 +197,7 @@ func (s *story) replicas(p *corev1.Pod, prefers *Node) string {
 		if err := sets.Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil {
 			s.Error(err)
 		}
-		if err := poll(ctx, "replicas stay", func(ctx context.Context) error {
-			pods, err := s.cluster.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{LabelSelector: "story=" + p.Name})
-			if err == nil && len(pods.Items) > 0 {
-				err = fmt.Errorf("there are %d", len(pods.Items))
-			}
-			return err
-		}); err != nil {
-			s.Error(err)
-		}
+		s.vanish(labels)
 	})
 	return p.Name
 }

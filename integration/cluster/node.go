@@ -35,7 +35,7 @@ type NodeOptions struct {
 	Name      string        // a DNS label
 	Recording string        // text of the recorded hardware
 	Disk      string        // a block device of the machine, which metalplugd sees instead of a recording, or empty
-	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the built-in ones and the disks
+	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the disks
 	Status    time.Duration // between two status updates of the kubelet; by default one second
 }
 

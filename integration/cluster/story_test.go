@@ -185,12 +185,18 @@ func (s *story) await(what string, try func(context.Context) error) {
 // allocatable waits until the API server shows this number of allocatable widgets.
 func (s *story) allocatable(n *Node, want int) {
 	s.Helper()
-	s.await(fmt.Sprintf("%s has no %d widgets", n.Name, want), func(ctx context.Context) error {
+	s.offers(n, widget, want)
+}
+
+// offers is allocatable for another resource.
+func (s *story) offers(n *Node, resource corev1.ResourceName, want int) {
+	s.Helper()
+	s.await(fmt.Sprintf("%s has no %d %s", n.Name, want, resource), func(ctx context.Context) error {
 		node, err := s.cluster.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		quantity, there := node.Status.Allocatable[widget]
+		quantity, there := node.Status.Allocatable[resource]
 		if got := int(quantity.Value()); got != want || !there {
 			return fmt.Errorf("allocatable is %d", got)
 		}
