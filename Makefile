@@ -106,6 +106,7 @@ integration-releases: devicemanager $(RELEASES:%=release-%)
 RELEASE ?= v1.36
 HARDWARE ?= udev/recording/bundled/gpu-server.umockdev udev/recording/bundled/nvme-blank.umockdev
 cluster-programs: build cluster-kube-$(RELEASE)
+	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=next' -o bin/cluster/metalplugd-next ./cmd/metalplugd
 	cd integration/cluster && $(GO) build -o ../../bin/cluster/ ./cmd/...
 
 cluster-kube-%:

@@ -45,6 +45,7 @@ type Node struct {
 
 	cluster *Cluster
 	release string // of the kubelet
+	program string // of metalplugd, in the directory of the programs
 	dir     string
 	options NodeOptions
 	ip      string // of the kubelet's server
@@ -58,7 +59,7 @@ type Node struct {
 
 // StartNode starts a node and returns when the API server shows it as Ready. metalplugd registers in between.
 func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
-	n := &Node{Name: o.Name, cluster: c, release: c.options.Release, dir: c.File(o.Name), options: o}
+	n := &Node{Name: o.Name, cluster: c, release: c.options.Release, program: "metalplugd", dir: c.File(o.Name), options: o}
 	c.nodes = append(c.nodes, n)
 	var err error
 	if n.ip, err = ownAddress(); err != nil {
@@ -176,7 +177,7 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	}
 	var err error
 	if n.daemon, err = n.enter("metalplugd", "NOTIFY_SOCKET=/run/notify",
-		"/run/bin/metalplugd", "--config=/var/lib/metalplug.toml", "--log-level=debug"); err != nil {
+		"/run/bin/"+n.program, "--config=/var/lib/metalplug.toml", "--log-level=debug"); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
@@ -212,6 +213,34 @@ func (n *Node) listen() error {
 			}
 		}
 	}()
+	return nil
+}
+
+// UpgradeDaemon replaces metalplugd by another program, as a package does, and waits until that is ready.
+func (n *Node) UpgradeDaemon(ctx context.Context, program string) error {
+	if err := n.StopDaemon(); err != nil {
+		return err
+	}
+	n.program = program
+	return n.StartDaemon(ctx)
+}
+
+// RemoveDaemon stops metalplugd and removes its files, as the purge of its package does.
+func (n *Node) RemoveDaemon() error {
+	if err := n.StopDaemon(); err != nil {
+		return err
+	}
+	for _, pattern := range []string{"var/lib/metalplug", "run/metalplug*", "run/cdi/metalplug*.json", "var/lib/kubelet/device-plugins/mp-*.sock"} {
+		files, err := filepath.Glob(n.path(pattern))
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			if err := os.RemoveAll(file); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

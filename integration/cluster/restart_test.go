@@ -31,7 +31,15 @@ func (s *story) newcomer(node *Node, before []*corev1.Pod) {
 	s.create(next)
 	s.phase(next.Name, corev1.PodRunning)
 	s.step("another pod runs")
-	given := s.widgetsOf(next.Name, "main")
+	given := append(s.widgetsOf(next.Name, "main"), s.same(before)...)
+	if slices.Sort(given); !slices.Equal(given, []string{widgetID(0), widgetID(1), widgetID(2)}) {
+		s.Errorf("the three pods have %v", given)
+	}
+}
+
+// same holds that pods run in the same containers as before, and returns their widgets.
+func (s *story) same(before []*corev1.Pod) (given []string) {
+	s.Helper()
 	for _, p := range before {
 		now := s.phase(p.Name, corev1.PodRunning)
 		if is, was := now.Status.ContainerStatuses[0].ContainerID, p.Status.ContainerStatuses[0].ContainerID; is != was {
@@ -39,9 +47,7 @@ func (s *story) newcomer(node *Node, before []*corev1.Pod) {
 		}
 		given = append(given, s.widgetsOf(p.Name, "main")...)
 	}
-	if slices.Sort(given); !slices.Equal(given, []string{widgetID(0), widgetID(1), widgetID(2)}) {
-		s.Errorf("the three pods have %v", given)
-	}
+	return given
 }
 
 func TestKubeletRestart(t *testing.T) {

@@ -57,3 +57,41 @@ func (s *story) kubeletIs(n *Node, release string) {
 		return err
 	})
 }
+
+func TestDaemonUpgrade(t *testing.T) {
+	s := tell(t, "metalplugd is upgraded with pods running")
+	node := s.node(3)
+	pods := s.holders(node)
+	s.must(node.UpgradeDaemon(s.Context(), "cluster/metalplugd-next"))
+	s.await("the next metalplugd is not well", func(ctx context.Context) error { // until the kubelet knows it
+		out, err := node.Ctl(ctx, "status", "-o", "json")
+		if err != nil || !strings.Contains(out, `"next"`) {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	s.allocatable(node, 3)
+	s.step("it was upgraded, and the node has its devices")
+	s.newcomer(node, pods)
+}
+
+func TestRemoval(t *testing.T) {
+	s := tell(t, "metalplugd is purged with pods running, and installed again")
+	node := s.node(3)
+	pods := s.holders(node)
+	s.must(node.RemoveDaemon())
+	s.allocatable(node, 0)
+	s.step("metalplugd was purged, and the node has no device")
+	node.KillKubelet()
+	s.must(node.StartKubelet())
+	next := pod(node, s.label("-early"), 1)
+	s.create(next)
+	s.unschedulable(next.Name)
+	s.remove(next.Name)
+	s.same(pods)
+	s.step("the kubelet was restarted, the pods run, and another is Unschedulable")
+	s.must(node.StartDaemon(s.Context()))
+	s.allocatable(node, 3)
+	s.step("it was installed, and the node has its devices")
+	s.newcomer(node, pods)
+}
