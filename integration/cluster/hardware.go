@@ -49,6 +49,23 @@ func (n *Node) attach() error {
 		os.Symlink(filepath.Join("..", filepath.Base(n.options.Disk)), link))
 }
 
+// split makes a machine of two NUMA nodes for the kubelet, which reads it from /sys/devices/system/node (GetNodesInfo of
+// github.com/google/cadvisor/utils/sysinfo).
+func (n *Node) split() error {
+	for i, distance := range []string{"10 20", "20 10"} {
+		dir := n.path(fmt.Sprintf("var/numa/node%d", i))
+		cpu := fmt.Sprintf("cpu%d", i)
+		if err := errors.Join(
+			os.MkdirAll(filepath.Join(dir, "hugepages"), 0o755),
+			os.WriteFile(filepath.Join(dir, "distance"), []byte(distance+"\n"), 0o600),
+			os.WriteFile(filepath.Join(dir, "meminfo"), fmt.Appendf(nil, "Node %d MemTotal: 4194304 kB\n", i), 0o600),
+			os.Symlink("/sys/devices/system/cpu/"+cpu, filepath.Join(dir, cpu))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Plug replaces the hardware of the node by a recording. metalplugd sees the difference as devices that are added and
 // removed. Plug also creates the device nodes of the recording, because the container runtime asks the kernel for their
 // kind.

@@ -37,6 +37,7 @@ type NodeOptions struct {
 	Disk      string        // a block device of the machine, which metalplugd sees instead of a recording, or empty
 	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the disks
 	Status    time.Duration // between two status updates of the kubelet; by default one second
+	Topology  string        // policy of the topology manager, on a machine of two NUMA nodes; empty: none
 }
 
 // Node is a node with its own /var, /run and /dev. Its programs share a mount namespace.
@@ -83,6 +84,11 @@ func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	}
 	if err := n.Configure(o.Resources); err != nil {
 		return nil, err
+	}
+	if o.Topology != "" {
+		if err := n.split(); err != nil {
+			return nil, err
+		}
 	}
 	if err := n.boot(ctx); err != nil {
 		return nil, err
@@ -342,6 +348,7 @@ localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 oomScoreAdj: 0
 evictionHard: {memory.available: 1Mi}
+topologyManagerPolicy: ` + cmp.Or(n.options.Topology, "none") + `
 `
 }
 

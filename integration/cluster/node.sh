@@ -15,6 +15,9 @@ for name in null zero full random urandom kmsg; do
 done
 # metalplug-holders asks of each process what it has open. A container does not let root read process 1 of the machine.
 mount --bind "/proc/$$" /proc/1
+if [ -d "$dir/var/numa" ]; then
+	mount --bind "$dir/var/numa" /sys/devices/system/node
+fi
 for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
 	copy=$dir/run/sysctl/$(basename "$name")
 	cat "/proc/sys/$name" >"$copy"

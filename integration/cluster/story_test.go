@@ -159,7 +159,7 @@ func (s *story) nodeOf(o NodeOptions, n int) *Node {
 
 // label returns a name that no other story uses.
 func (s *story) label(more string) string {
-	return strings.ToLower(strings.TrimPrefix(s.Name(), "Test")) + more
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.Name(), "Test")), "/", "-") + more
 }
 
 // tails returns the last lines of logs.
