@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// has waits until the kubelet and metalplugd of a node count these devices as those of pods, and no others.
+func (s *story) has(node *Node, want map[string]string) {
+	s.Helper()
+	s.await("the devices of "+node.Name+" have other pods", func(ctx context.Context) error { return node.views(ctx, want) })
+}
+
+// views returns an error if the kubelet or metalplugd of a node count other devices as those of pods.
+func (n *Node) views(ctx context.Context, want map[string]string) error {
+	counted, err := n.counted(ctx)
+	if err != nil {
+		return err
+	}
+	listed, err := n.listed(ctx)
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(want, counted) || !maps.Equal(want, listed) {
+		return fmt.Errorf("want %v; kubelet: %v; metalplugd: %v", want, counted, listed)
+	}
+	return nil
+}
+
+// counted returns which pod has which widget, as the kubelet counts.
+func (n *Node) counted(ctx context.Context) (map[string]string, error) {
+	conn, err := grpc.NewClient("unix://"+n.path("var/lib/kubelet/pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	answer, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	pods := make(map[string]string)
+	for _, p := range answer.GetPodResources() {
+		for _, c := range p.GetContainers() {
+			for _, d := range c.GetDevices() {
+				for _, id := range d.GetDeviceIds() {
+					pods[id] = p.GetName()
+				}
+			}
+		}
+	}
+	return pods, nil
+}
+
+// listed returns which pod has which widget, as metalplugd shows.
+func (n *Node) listed(ctx context.Context) (map[string]string, error) {
+	out, err := n.Ctl(ctx, "list", "-o", "json")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	var devices []struct {
+		ID        string
+		Allocated *struct{ Pod string }
+	}
+	if err := json.Unmarshal([]byte(out), &devices); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	pods := make(map[string]string)
+	for _, d := range devices {
+		if d.Allocated != nil {
+			pods[d.ID] = d.Allocated.Pod
+		}
+	}
+	return pods, nil
+}
