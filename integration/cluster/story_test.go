@@ -342,9 +342,15 @@ type container struct {
 // log returns the log of a container.
 func (s *story) log(pod, name string) container {
 	s.Helper()
+	return s.logOf(pod, &corev1.PodLogOptions{Container: name})
+}
+
+// logOf is log for another choice, such as the previous container.
+func (s *story) logOf(pod string, which *corev1.PodLogOptions) container {
+	s.Helper()
 	var c container
 	s.await("no log of "+pod, func(ctx context.Context) error {
-		text, err := s.cluster.Client.CoreV1().Pods(space).GetLogs(pod, &corev1.PodLogOptions{Container: name}).DoRaw(ctx)
+		text, err := s.cluster.Client.CoreV1().Pods(space).GetLogs(pod, which).DoRaw(ctx)
 		if err != nil {
 			return err
 		}
