@@ -7,7 +7,7 @@
 #   make integration-night  all there is of that: each release of Kubernetes, thousands of sequences, all machines; hours
 #   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
 #   make cluster       stories of pods in a cluster: control plane, kubelets, metalplug on recorded hardware; needs root
-#   make cluster-night the same stories, longer: 100 pods through one disk, five minutes of changes on eight nodes
+#   make cluster-night the same stories, longer: 100 pods through one disk, five minutes of changes on eight nodes, and their cost
 #   make cluster-up    such a cluster with two nodes for kubectl, until Ctrl-C; needs root
 #   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
@@ -121,7 +121,7 @@ cluster: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37
 
 # The same stories with more pods, more nodes and for longer.
 cluster-night:
-	$(MAKE) cluster LONG='-row 100 -storm 5m'
+	$(MAKE) cluster LONG='-row 100 -storm 5m -cost 1m -cost-nodes 8'
 
 cluster-up: cluster-programs
 	bin/cluster/up --release $(RELEASE) $(HARDWARE)

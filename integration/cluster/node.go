@@ -30,13 +30,16 @@ var nodeScript string
 // stopLimit is the time that metalplugd has to stop, as in its unit.
 const stopLimit = 20 * time.Second
 
+// kubeletDefault, as NodeOptions.Status, leaves the intervals of the kubelet as they are without a configuration.
+const kubeletDefault = time.Duration(-1)
+
 // NodeOptions describe a node.
 type NodeOptions struct {
 	Name      string        // a DNS label
 	Recording string        // text of the recorded hardware
 	Disk      string        // a block device of the machine, which metalplugd sees instead of a recording, or empty
 	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the disks
-	Status    time.Duration // between two status updates of the kubelet; by default one second
+	Status    time.Duration // between two status updates of the kubelet, or kubeletDefault; by default one second
 	Topology  string        // policy of the topology manager, on a machine of two NUMA nodes; empty: none
 }
 
@@ -338,7 +341,7 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 staticPodPath: /var/lib/kubelet/manifests
 volumePluginDir: /var/lib/kubelet/volume-plugins
 fileCheckFrequency: 1s
-nodeStatusUpdateFrequency: ` + cmp.Or(n.options.Status, time.Second).String() + `
+` + n.statusFrequency() + `
 cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
@@ -350,6 +353,14 @@ oomScoreAdj: 0
 evictionHard: {memory.available: 1Mi}
 topologyManagerPolicy: ` + cmp.Or(n.options.Topology, "none") + `
 `
+}
+
+// statusFrequency is the key of kubeletConfig for NodeOptions.Status. With it the kubelet also reports a status that is the same.
+func (n *Node) statusFrequency() string {
+	if n.options.Status == kubeletDefault {
+		return ""
+	}
+	return "nodeStatusUpdateFrequency: " + cmp.Or(n.options.Status, time.Second).String()
 }
 
 // replace writes a file in one step, as an editor saves it.

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	costTime  = flag.Duration("cost", 10*time.Second, "how long TestCost measures at a time")
+	costNodes = flag.Int("cost-nodes", 2, "up to how many nodes TestCost measures, doubled from 1 on")
+)
+
+// costs are counters of the API server by what they count.
+type costs map[string]float64
+
+// TestCost prints what nodes cost the API server with the intervals of a kubelet that has no configuration for them. A node is idle
+// at first. Then one of its devices goes and comes back. docs/performance.md has figures.
+func TestCost(t *testing.T) {
+	s := tell(t, fmt.Sprintf("requests to the API server of 1 to %d nodes", *costNodes))
+	none := s.measure(func() {})
+	s.Logf("no node:\n%s", none.table(1))
+	var nodes []*Node
+	for n := 1; n <= *costNodes; n *= 2 {
+		for len(nodes) < n {
+			o := NodeOptions{Name: s.label(fmt.Sprintf("-n%d", len(nodes))), Recording: widgets(2), Status: kubeletDefault}
+			nodes = append(nodes, s.nodeOf(o, 2))
+		}
+		idle := s.measure(func() {})
+		s.Logf("%d idle nodes, each:\n%s", n, idle.less(none).table(n))
+		changed := s.measure(func() {
+			for _, recording := range []string{widgets(1), widgets(2)} {
+				for _, node := range nodes {
+					s.must(node.Plug(recording))
+				}
+				for _, node := range nodes {
+					s.allocatable(node, strings.Count(recording, "P: "))
+				}
+			}
+		})
+		delete(changed, "GET nodes") // this story itself asks for them
+		s.Logf("%d nodes with two changes, each:\n%s", n, changed.less(none).table(n))
+		s.step("%d nodes were measured", n)
+	}
+}
+
+// measure returns by how much the counters grow in a minute. It does something in that time.
+func (s *story) measure(do func()) costs {
+	s.Helper()
+	before, began := s.counters(), time.Now()
+	window, cancel := context.WithTimeout(s.Context(), *costTime)
+	defer cancel()
+	do()
+	<-window.Done()
+	minutes := time.Since(began).Minutes()
+	grown := s.counters().less(before)
+	for name := range grown {
+		grown[name] /= minutes
+	}
+	return grown
+}
+
+// counted matches the counters of requests and the time of the processor in the metrics of the API server.
+var counted = regexp.MustCompile(`^(apiserver_request_total|process_cpu_seconds_total)(\{.*\})? (\S+)$`)
+
+// label matches a label of a metric.
+var label = regexp.MustCompile(`\b(verb|resource|subresource)="([^"]*)"`)
+
+func (s *story) counters() costs {
+	s.Helper()
+	text, err := s.cluster.Client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(s.Context())
+	s.must(err)
+	c := make(costs)
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		m := counted.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		value, err := strconv.ParseFloat(m[3], 64)
+		s.must(err)
+		name := "seconds of a processor"
+		if m[2] != "" {
+			labels := make(map[string]string)
+			for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+				labels[l[1]] = l[2]
+			}
+			name = strings.TrimRight(labels["verb"]+" "+labels["resource"]+"/"+labels["subresource"], "/")
+		}
+		c[name] += value
+	}
+	s.must(lines.Err())
+	return c
+}
+
+// less returns c without the costs of others.
+func (c costs) less(others costs) costs {
+	left := maps.Clone(c)
+	for name, value := range others {
+		left[name] -= value
+	}
+	return left
+}
+
+// table shows the costs of each of n nodes in a minute, the largest first. It leaves out what is less than one hundredth.
+func (c costs) table(n int) string {
+	names := slices.SortedFunc(maps.Keys(c), func(a, b string) int { return int(c[b]*1e3) - int(c[a]*1e3) })
+	var b strings.Builder
+	for _, name := range names {
+		if each := c[name] / float64(n); each >= 0.01 {
+			fmt.Fprintf(&b, "\t%8.2f  %s\n", each, name)
+		}
+	}
+	return b.String()
+}
