@@ -7,6 +7,7 @@
 #   make integration-night  all there is of that: each release of Kubernetes, thousands of sequences, all machines; hours
 #   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
 #   make cluster       stories of pods in a cluster: control plane, kubelets, metalplug on recorded hardware; needs root
+#   make cluster-slice some of these stories with each release, on one node and on eight
 #   make cluster-night the same stories, longer: 100 pods through one disk, five minutes of changes on eight nodes, and their cost
 #   make cluster-up    such a cluster with two nodes for kubectl, until Ctrl-C; needs root
 #   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
@@ -60,7 +61,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-night cluster-up cluster-programs faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
 all: build
 
 deps:
@@ -118,6 +119,13 @@ cluster-kube-%:
 # One story goes from the first release to the second.
 cluster: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37
 	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
+
+# Hotplug, a kubelet restart and eight nodes.
+cluster-slice: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37
+	for release in v1.36 v1.37; do \
+		(cd integration/cluster && RELEASE=$$release $(GO) test -count=1 -v -timeout 20m \
+			-run '^(TestUnplug|TestKubeletRestart|TestStorm)$$' . -storm 5s) || exit 1; \
+	done
 
 # The same stories with more pods, more nodes and for longer.
 cluster-night:
