@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// checkpoint has the format of kubelet v1.36, with pods of two resources, one by NUMA node and one with shares.
-const checkpoint = `{"Data":{"PodDeviceEntries":[
+// written is a checkpoint in the format of kubelet v1.36, with pods of two resources, one by NUMA node and one with shares.
+const written = `{"Data":{"PodDeviceEntries":[
 {"PodUID":"u1","ContainerName":"c","ResourceName":"example.org/a","DeviceIDs":{"-1":["a1"],"1":["a2"]},"AllocResp":"AA=="},
 {"PodUID":"u2","ContainerName":"c","ResourceName":"example.org/s","DeviceIDs":{"0":["s1::0","s1::1"]},"AllocResp":"AA=="}],
 "RegisteredDevices":{"example.org/a":["a1","a2","a3"]}},"Checksum":1}`
@@ -64,7 +64,7 @@ func serveBooks(t *testing.T, b podresources.PodResourcesListerServer) (*grpc.Se
 	podresources.RegisterPodResourcesListerServer(server, b)
 	go server.Serve(l)
 	t.Cleanup(server.Stop)
-	if err := os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), []byte(checkpoint), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), []byte(written), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return server, &kubelet.Holders{Socket: filepath.Join(dir, "pr.sock"), Dir: dir}
@@ -79,7 +79,7 @@ type giving struct {
 func (g *giving) List(ctx context.Context, r *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	answer, err := g.books.List(ctx, r)
 	if err == nil {
-		err = os.WriteFile(g.file, []byte(strings.Replace(checkpoint, `"a2"`, `"a2","given"`, 1)), 0o600)
+		err = os.WriteFile(g.file, []byte(strings.Replace(written, `"a2"`, `"a2","given"`, 1)), 0o600)
 	}
 	return answer, err
 }
@@ -158,10 +158,10 @@ func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 			t.Errorf("%s: %v, soon %v, %v, want %v, %v", when, holdings, h.Soon, err, want, soon)
 		}
 	}
-	write(checkpoint, 0)
+	write(written, 0)
 	ask("at first", kubelet.Noted, true)
 	ask("not yet written", kubelet.Unknown, false)
-	write(checkpoint, 1)
+	write(written, 1)
 	ask("written, and named still", kubelet.Named, false)
 	ask("not written since", kubelet.Named, false)
 	pause := 20 * time.Second // the pod may be gone, and the kubelet had no reason to write
@@ -170,16 +170,16 @@ func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 		ask("before a pause is over", kubelet.Named, false)
 		h.Age(pause / 2)
 		ask("after it", kubelet.Noted, true)
-		write(checkpoint, 2+minute)
+		write(written, 2+minute)
 		ask("written again", kubelet.Named, false)
 		pause = min(2*pause, 10*time.Minute)
 	}
 	write(`{"Data":{"PodDeviceEntries":null},"Checksum":1}`, 10)
 	ask("not named any more", kubelet.Unknown, true)
 	ask("nor the second time", kubelet.Free, false)
-	write(checkpoint, 11)
+	write(written, 11)
 	ask("another pod", kubelet.Noted, true)
-	write(checkpoint, 12)
+	write(written, 12)
 	ask("which has it", kubelet.Named, false)
 	h.Age(20 * time.Second)
 	ask("and may have ended just then", kubelet.Noted, true)
@@ -191,7 +191,7 @@ func TestRemembered(t *testing.T) {
 		t.Errorf("without a checkpoint: %v, %v", devices, err)
 	}
 	file := filepath.Join(dir, "kubelet_internal_checkpoint")
-	if err := os.WriteFile(file, []byte(checkpoint), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(written), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	devices, err := kubelet.Remembered(dir)
