@@ -57,7 +57,7 @@ type Lease struct {
 	Hold    Hold     `json:"hold,omitempty"`
 	Used    bool     `json:"used,omitempty"`    // a container was started with the device since it was last cleared
 	Residue bool     `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
-	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims that used the device since it was last cleared, or whose data is on the disk, sorted
+	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims whose containers were started since the device was last cleared, sorted
 	Medium  string   `json:"medium,omitempty"`  // of the disk that these containers were started with, see [device.Target.Medium]
 	Failure string   `json:"failure,omitempty"` // why the last work failed, or empty after work succeeded
 	Order   Order    `json:"order,omitempty"`   // the operator's order if that work failed, else empty
@@ -135,9 +135,6 @@ func (l Lease) Apply(e Event) (Lease, []Effect, error) {
 				outside = append(outside, do)
 			}
 		}
-		if !next.Used && !next.Residue {
-			next.Tenants = nil
-		}
 		return next, outside, nil
 	}
 	return l, nil, &ErrEvent{l.State, e.Name}
@@ -180,14 +177,10 @@ func (l *Lease) carryOut(do Effect, e Event) bool {
 			l.Hold = Interrupted
 		}
 	case SetUsed:
-		if e.Residue && !l.startedFor(e.Tenants) { // the disk was proven or erased, so it has no data of earlier tenants
-			l.Tenants = nil
-		}
-		l.addTenants(e)
-	case AddUsed:
-		l.addTenants(e)
+		l.Used, l.Medium = true, e.Medium
+		l.Tenants = slices.Compact(slices.Sorted(slices.Values(slices.Concat(l.Tenants, e.Tenants))))
 	case ClearUsed:
-		l.Used, l.Medium = false, ""
+		l.Used, l.Medium, l.Tenants = false, "", nil
 	case SetResidue:
 		l.Residue = e.Residue
 	case ClearResidue:
@@ -204,10 +197,4 @@ func (l *Lease) carryOut(do Effect, e Event) bool {
 		return false
 	}
 	return true
-}
-
-// addTenants records that the tenants of the event use the device.
-func (l *Lease) addTenants(e Event) {
-	l.Used, l.Medium = true, e.Medium
-	l.Tenants = slices.Compact(slices.Sorted(slices.Values(slices.Concat(l.Tenants, e.Tenants))))
 }

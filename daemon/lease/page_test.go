@@ -90,7 +90,7 @@ has the table below as data, and a test writes this page from it.
 A lease also records:
 
 - whether a tenant has the device, and whether a container was started with it
-- the UIDs of the tenants that used it since the last clean-up, or whose data is on the disk
+- the UIDs of its tenants
 - whether a tenant of this node wrote the content of the disk
 - why the last work failed
 
@@ -101,7 +101,6 @@ checks these promises in each state:
 
 - metalplug erases only data of this node's tenants, and disks that the operator ordered it to erase.
 - No tenant gets a disk with the data of another tenant.
-- The journal and the audit log name, for each erasure, exactly the tenants whose data is erased.
 - The ID of a device stays in the device list while the kubelet holds it.
 - If a container start is repeated, it does not erase the data of its own pod.
 - After a boot, the content of a disk counts as a tenant's in two cases only. Either the content has not changed since that

@@ -52,9 +52,8 @@ const (
 	SetStarted      Effect = "mark the tenant as started"
 	ClearHold       Effect = "clear the tenant"
 	InterruptTenant Effect = "mark a started tenant as interrupted"
-	SetUsed         Effect = "record the tenants, and of earlier ones only those whose data may be on the disk"
-	AddUsed         Effect = "record the tenants in addition to earlier ones"
-	ClearUsed       Effect = "clear the recorded tenants that have no data on the disk"
+	SetUsed         Effect = "record the tenants"
+	ClearUsed       Effect = "clear the recorded tenants"
 	SetResidue      Effect = "attribute the content to the tenant"
 	ClearResidue    Effect = "attribute the content to no tenant"
 	SetFailure      Effect = "record the failure"
@@ -86,9 +85,9 @@ var Table = []Row{
 	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Save}},
 	{[]State{Preparing, InUse, Clearing, Failed}, Allocate, IfInterrupted, "", []Effect{SetDue, ClearResidue, Save}},
 	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Save}},
-	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{AddUsed, SetStarted, SetResidue, EndEvidence, Save}},
+	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, EndEvidence, Save}},
 	{[]State{Preparing, Clearing, Failed}, Listed, IfHeld, "", nil},
-	{[]State{Preparing, Clearing, Failed}, Listed, Always, "", []Effect{AddUsed, SetStarted, EndEvidence, Save}},
+	{[]State{Preparing, Clearing, Failed}, Listed, Always, "", []Effect{SetUsed, SetStarted, EndEvidence, Save}},
 
 	// A container starts.
 	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Prepare, Always, Preparing, []Effect{Save}},

@@ -19,7 +19,6 @@ type job struct {
 	*inventory.Status // of the device when the job, or its work, began
 	care              Care
 	taken             []string          // IDs of the devices of this job, its own first
-	owners            []string          // UIDs of the pods whose container starts, or nil
 	outcome           inventory.Outcome // of the work on its own device
 }
 

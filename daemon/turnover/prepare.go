@@ -92,7 +92,7 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 		return err
 	}
 	defer j.end()
-	j.care, j.owners = care, owners // also if another resource has the device by now
+	j.care = care // also if another resource has the device by now
 	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}

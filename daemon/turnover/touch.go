@@ -82,24 +82,20 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	return p, err
 }
 
-// count counts and records a reset and an erasure. A proof that a disk is blank is neither. The record of an erasure has
-// the pods whose data it erases. The record of a reset before a start has the pod that starts.
+// count counts and records a reset and an erasure. A proof that a disk is blank is neither.
 func (j *job) count(w device.Work, methods []string, p device.Prepared, took time.Duration, err error) {
 	if err != nil && len(methods) > 1 { // the error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}
 	}
 	for _, method := range methods {
-		event, pods := audit.Reset, j.owners
-		switch {
-		case method == w.Scrub:
-			event, pods = audit.Erased, nil
-		case err != nil && w.Scrub != "":
-			pods = nil
+		event := audit.Reset
+		if method == w.Scrub {
+			event = audit.Erased
 		}
 		if j.Done != nil {
 			j.Done(w.Resource, method, took, err)
 		}
-		j.note(j.Status, event, err, audit.Entry{Method: method, Pods: pods, Verified: p.Done, Seconds: took.Seconds()})
+		j.note(j.Status, event, err, audit.Entry{Method: method, Verified: p.Done, Seconds: took.Seconds()})
 	}
 }
 

@@ -28,7 +28,7 @@ func (j *job) unit(ctx context.Context, stage, template string) error {
 	}
 	began := time.Now()
 	err := j.Unit(ctx, j.Resource, stage, j.Device.ID)
-	j.note(j.Status, audit.Stepped, err, audit.Entry{Method: template, Pods: j.owners, Seconds: time.Since(began).Seconds()})
+	j.note(j.Status, audit.Stepped, err, audit.Entry{Method: template, Seconds: time.Since(began).Seconds()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", j.Device.ID, err)
 	}
