@@ -30,7 +30,7 @@ type Evidence struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// Of limits the evidence to one presence until an inspection has confirmed it. Then Of is empty.
+	// The field Of limits the evidence to one presence until an inspection has confirmed it. Then it is empty.
 	Of string `json:"of,omitempty"`
 
 	// In is the presence to which Written belongs. Written is the latest [device.Sighting].Written that includes no

@@ -74,7 +74,7 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 		want    string
 	}{
 		{"no socket", exchange.Peer{Program: "metalplug-reset", Socket: missing}, "x", "connect to " + missing + ": no such file or directory: is metalplug-reset.socket started?"},
-		{"no program", exchange.Peer{Program: "nobody", Socket: exchange.Direct}, "x", "find nobody: it is neither in"},
+		{"no program", exchange.Peer{Program: "missing", Socket: exchange.Direct}, "x", "find missing: it is neither in"},
 		{"a request too long", exchange.Peer{Program: "echo", Socket: exchange.Direct}, strings.Repeat("x", exchange.MessageSize+1), "ask echo: message is too long: 65537 bytes"},
 		{"an answer too long", exchange.Peer{Program: "talker", Socket: exchange.Direct}, "x", "ask talker: the other end has gone without a word"},
 		{"nothing asked", exchange.Peer{Program: "echo", Socket: exchange.Direct}, "", "ask echo: the other end has gone without a word"},

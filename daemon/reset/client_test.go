@@ -54,7 +54,7 @@ func TestClientWithoutAnswer(t *testing.T) {
 		want    string
 	}{
 		{"no time", asChild(t, reset.Program), none, "timeoutMs 0: must be from 1 to 172800000"},
-		{"nobody serves", reset.Client{exchange.Peer{Program: reset.Program, Socket: missing}}, valid, "connect to " + missing},
+		{"no server", reset.Client{exchange.Peer{Program: reset.Program, Socket: missing}}, valid, "connect to " + missing},
 		{"nonsense", asChild(t, "nonsense"), valid, "ask nonsense: malformed message"},
 		{"no word", asChild(t, "silent"), valid, "ask silent: "},
 	} {

@@ -20,7 +20,7 @@ func split(n int) string {
 	return b.String()
 }
 
-// Of six devices, three are on each NUMA node. A pod of four has no place on one of them. After two pods of two, each
+// Each of two NUMA nodes has three devices. A pod of four has no place on one node. After two pods of two, each
 // NUMA node has one free device, on which a pod of two would not be aligned though it could have been.
 func TestTopology(t *testing.T) {
 	for _, policy := range []struct {
