@@ -57,7 +57,7 @@ PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-u
 # Those with privileges are built without libudev.
 HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 
-# What is tested beside the newest release: the oldest in each run of CI, all of them in the night.
+# What is tested beside the newest release, in the night.
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
