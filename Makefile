@@ -75,7 +75,6 @@ run: build
 	bin/metalplugctl preview $(ARGS)
 
 test: deps
-	$(GO) vet ./...
 	$(GO) test -race -timeout 20m ./...
 
 integration: devicemanager faults sandbox vm
