@@ -32,7 +32,7 @@ func TestReply(t *testing.T) {
 		{"no holder", proc.dir, `{"nodes":["c 1:5"]}`, `{}`},
 		{"no nodes", proc.dir, `{"nodes":[]}`, `{}`},
 		{"unread", unread.dir, `{"nodes":["c 1:5"]}`, `{"unread":[{"any":true,"count":1,"cause":"process 1 (\"init\"): stat ` + unread.dir + "/1/fd/0: too many levels of symbolic links\"}]}"},
-		{"hidden", hidden.dir, `{"nodes":["c 1:3"]}`, `{"error":"look at processes: not all processes could be looked at: ` + hidden.dir + " hides"},
+		{"hidden", hidden.dir, `{"nodes":["c 1:3"]}`, `{"error":"inspect processes: not all processes could be inspected: ` + hidden.dir + " hides"},
 		{"rubbish", proc.dir, `{"nodes":["c 1:3"`, `{"error":"malformed message: unexpected EOF: \"{`},
 		{"an unknown field", proc.dir, `{"nodes":["c 1:3"],"x":1}`, `{"error":"malformed message: json: unknown field \"x\": `},
 	} {

@@ -106,7 +106,7 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 	}
 	for f := range missed {
 		if !r.barren(link{task: task, file: f}) {
-			return some, fmt.Errorf("read %s/maps: a file is mapped elsewhere again and again", task)
+			return some, fmt.Errorf("read %s/maps: its mappings keep changing", task)
 		}
 	}
 	return some, nil

@@ -11,7 +11,7 @@ import (
 
 // ErrIncomplete means that an unnamed process may hold a device. A caller that needs the device free must treat it as
 // in use.
-var ErrIncomplete = errors.New("not all processes could be looked at")
+var ErrIncomplete = errors.New("not all processes could be inspected")
 
 // Number is the number of a device node.
 type Number struct {
@@ -74,7 +74,7 @@ func (a Answer) Err(pods ...string) error {
 	if count == 0 {
 		return nil
 	}
-	return fmt.Errorf("look at processes: %w: %d of them: %s", ErrIncomplete, count, cause)
+	return fmt.Errorf("inspect processes: %w: %d of them: %s", ErrIncomplete, count, cause)
 }
 
 // Holders returns the processes that hold device nodes with the given numbers. A process holds a node through a
@@ -104,7 +104,7 @@ func (a Answer) Err(pods ...string) error {
 func Holders(proc string, numbers []Number, asker int) (Answer, error) {
 	s := newScan(proc, numbers, asker)
 	if err := s.run(); err != nil {
-		return Answer{}, fmt.Errorf("look at processes: %w", err)
+		return Answer{}, fmt.Errorf("inspect processes: %w", err)
 	}
 	answer := s.answer()
 	return answer, answer.Err()

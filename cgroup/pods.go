@@ -52,10 +52,10 @@ func findPods(root string) (map[string][]string, error) {
 	}
 	w := walk{services: true, pods: make(map[string][]string)}
 	if err := w.below(dir, anywhere); err != nil {
-		return nil, fmt.Errorf("look for pods in %s: %w", root, err)
+		return nil, fmt.Errorf("find pods in %s: %w", root, err)
 	}
 	if !w.kubepods {
-		return nil, fmt.Errorf("look for pods in %s: %w", root, ErrNoKubepods)
+		return nil, fmt.Errorf("find pods in %s: %w", root, ErrNoKubepods)
 	}
 	return w.pods, nil
 }
@@ -76,7 +76,7 @@ func hierarchy(root string) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("look for pods in %s: %w: it is the root of no cgroup hierarchy", root, fs.ErrNotExist)
+	return "", fmt.Errorf("find pods in %s: %w: it is the root of no cgroup hierarchy", root, fs.ErrNotExist)
 }
 
 // walk searches for the cgroups of pods.

@@ -46,9 +46,9 @@ const (
 const initPIDNamespace = "pid:[4026531836]"
 
 var (
-	errStuck = errors.New("the kernel does not answer about it, as of a process that is stuck with its memory locked")
-	errForks = errors.New("the pod starts processes faster than they can be looked at")
-	errWork  = errors.New("the pod has too many descriptors, mappings and threads to look at")
+	errStuck = errors.New("the kernel does not answer; the process may be stuck with its memory locked")
+	errForks = errors.New("the pod starts processes faster than they can be read")
+	errWork  = errors.New("the pod has too many descriptors, mappings and threads to read")
 )
 
 // scan is one search through all processes.
@@ -106,7 +106,7 @@ func (s *scan) run() error {
 		return err
 	}
 	if space != initPIDNamespace {
-		return fmt.Errorf("%w: %s is not that of the host's PID namespace", ErrIncomplete, s.proc)
+		return fmt.Errorf("%w: %s does not belong to the host's PID namespace", ErrIncomplete, s.proc)
 	}
 	for round := range rounds {
 		found, err := s.round(round)
@@ -126,7 +126,7 @@ func (s *scan) round(n int) (found int, err error) {
 		return 0, err
 	}
 	if !slices.Contains(pids, 1) { // hidepid of proc(5) hides processes without an error
-		return 0, fmt.Errorf("%w: %s hides those of others: CAP_SYS_PTRACE is needed", ErrIncomplete, s.proc)
+		return 0, fmt.Errorf("%w: %s hides the processes of other users: CAP_SYS_PTRACE is required", ErrIncomplete, s.proc)
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
 	slices.Sort(pids)

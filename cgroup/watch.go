@@ -85,7 +85,7 @@ func (w watches) look(root string) error {
 		return nil
 	}}
 	if err := found.below(dir, prefixes); err != nil {
-		return fmt.Errorf("look for pods in %s: %w", root, err)
+		return fmt.Errorf("find pods in %s: %w", root, err)
 	}
 	for wd := range w.dirs {
 		if !seen[wd] {

@@ -62,7 +62,7 @@ func encodeAnswer(a Answer) []byte {
 	if message = exchange.Encode(out); len(message) <= exchange.MessageSize {
 		return message
 	}
-	return encodeError(errors.New("too many pods and holders to name"))
+	return encodeError(errors.New("too many pods and holders to list"))
 }
 
 func encodeError(err error) []byte { return exchange.Encode(response{Error: cut(err.Error())}) }

@@ -101,7 +101,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		message := encodeAnswer(a)
 		again, err := decodeAnswer(message)
-		if err != nil && err.Error() == "too many pods and holders to name" {
+		if err != nil && err.Error() == "too many pods and holders to list" {
 			return
 		}
 		if err != nil || (again.Err() == nil) != (a.Err() == nil) || len(message) > exchange.MessageSize {

@@ -119,10 +119,10 @@ func (d *daemon) open() (closeSource func(), err error) {
 		if len(d.Sockets) > 0 && d.Sockets["kmsg"] == nil {
 			err = errors.New("systemd passed no kernel log: OpenFile= needs systemd 253")
 		}
-		d.Log.Warn("kernel log not read", "err", fmt.Errorf("what drivers only log, such as an Xid, is not noticed: %w", err))
+		d.Log.Warn("kernel log not read", "err", fmt.Errorf("faults that drivers only log, such as an Xid, are not detected: %w", err))
 	}
 	if !s.Running() {
-		d.Log.Warn("udevd is not running", "err", "no hotplug event comes: all devices are enumerated every few seconds")
+		d.Log.Warn("udevd is not running", "err", "no hotplug event arrives: metalplugd enumerates all devices every few seconds")
 	}
 	d.source = s
 	d.host = &device.Host{

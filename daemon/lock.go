@@ -18,7 +18,7 @@ import (
 const startMark = "started"
 
 // errOther is the error of a second instance.
-var errOther = errors.New("another metalplugd uses this directory; stop it, or give this one another")
+var errOther = errors.New("another metalplugd uses this directory; stop it, or configure another directory")
 
 // lockPaths locks the state directory, which it creates if it is missing, and the kubelet's directory against other
 // instances. Two instances would overwrite each other's state or register the same resources. It locks the directories

@@ -26,7 +26,7 @@ func TestOneInstance(t *testing.T) {
 	if err := os.Symlink(paths.State, link); err != nil {
 		t.Fatal(err)
 	}
-	const other = "another metalplugd uses this directory; stop it, or give this one another"
+	const other = "another metalplugd uses this directory; stop it, or configure another directory"
 	for want, second := range map[string]config.Paths{
 		fmt.Sprintf("lock paths.state = %q: %s", link, other): {State: link, DevicePlugins: t.TempDir()},
 		fmt.Sprintf("lock paths.device_plugins = %q: %s", paths.DevicePlugins, other): {

@@ -49,7 +49,7 @@ func ParseLevel(name string) (slog.Level, error) {
 	}
 	level, ok := levels[name]
 	if !ok {
-		return 0, fmt.Errorf("log level %q is none of debug, info, notice, warn, error", name)
+		return 0, fmt.Errorf("invalid log level %q: must be debug, info, notice, warn or error", name)
 	}
 	return level, nil
 }

@@ -166,7 +166,7 @@ func TestJournalIsReplaced(t *testing.T) {
 			second := listen(t, path)
 			log.Info("second")
 			expect(second, "second")
-			expect(second, "log lines dropped detail=1 lines: the reader of the log was too slow, or away")
+			expect(second, "log lines dropped detail=1 lines: the reader of the log was too slow or has ended")
 			log.Close()
 		})
 	}

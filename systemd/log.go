@@ -105,7 +105,7 @@ func (l *Log) write() {
 				continue
 			}
 			if dropped := l.dropped.Swap(0); dropped > 0 {
-				l.Warn("log lines dropped", "detail", fmt.Sprintf("%d lines: the reader of the log was too slow, or away", dropped))
+				l.Warn("log lines dropped", "detail", fmt.Sprintf("%d lines: the reader of the log was too slow or has ended", dropped))
 			}
 		case <-l.closing:
 			if len(l.lines) == 0 {

@@ -78,7 +78,7 @@ func TestReaderThatIsStuck(t *testing.T) {
 		}
 		rest := strings.Join(written[n:], "\n")
 		want := "level=ERROR msg=\"audit entries lost\" device=nvme-1\n" +
-			fmt.Sprintf("level=WARN msg=\"log lines dropped\" detail=\"%d lines: the reader of the log was too slow, or away\"\n", lines-n) +
+			fmt.Sprintf("level=WARN msg=\"log lines dropped\" detail=\"%d lines: the reader of the log was too slow or has ended\"\n", lines-n) +
 			"level=INFO msg=after"
 		if rest != want {
 			t.Errorf("then:\n%s\nwant\n%s", rest, want)

@@ -105,7 +105,7 @@ func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string
 		case result = <-over:
 			return result, nil
 		case <-ctx.Done():
-			return "", fmt.Errorf("it has not ended in time: %w", ctx.Err())
+			return "", fmt.Errorf("it did not end in time: %w", ctx.Err())
 		case <-tick.C:
 			if !c.Connected() {
 				return "", errors.New("systemd has closed the connection")
@@ -152,7 +152,7 @@ func (u Units) Complaints(ctx context.Context, templates ...string) []string {
 	}
 	unusable, err := u.Unusable(ctx, templates...)
 	if err != nil {
-		return []string{fmt.Sprintf("whether there is %s cannot be told: %v", strings.Join(templates, ", "), err)}
+		return []string{fmt.Sprintf("find %s: %v", strings.Join(templates, ", "), err)}
 	}
 	var texts []string
 	for _, of := range unusable {

@@ -23,7 +23,7 @@ func enumerate() ([]Device, error) {
 	var u libudev.Udev
 	enumeration := u.NewEnumerate()
 	if enumeration == nil {
-		return nil, errors.New("libudev gives no enumeration")
+		return nil, errors.New("libudev returned no enumeration")
 	}
 	paths, err := enumeration.DeviceSyspaths()
 	if err != nil {

@@ -33,7 +33,7 @@ func decode(message []byte) (Event, error) {
 	for field := range strings.SplitSeq(strings.TrimRight(text, "\x00"), "\x00") {
 		key, value, ok := strings.Cut(field, "=")
 		if !ok || key == "" {
-			return Event{}, fmt.Errorf("decode udev message: %.60q is no property", field)
+			return Event{}, fmt.Errorf("decode udev message: %.60q is not a property", field)
 		}
 		all[key] = value
 	}

@@ -8,7 +8,7 @@ import "errors"
 
 // errNoLibudev is returned for the machine's udev by builds without cgo or with the tag nolibudev. Recordings and the
 // event socket still work.
-var errNoLibudev = errors.New("open udev: built without libudev")
+var errNoLibudev = errors.New("open udev: metalplugd was built without libudev")
 
 func checkLibudev() error { return errNoLibudev }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-const about = `tells which processes have device nodes open, as metalplugd asks it to, and ends.
+const about = `reports to metalplugd which processes have device nodes open, and ends.
 
-metalplugd has it started for each request: by systemd, or by itself with [reset] holders = "direct". It has no options. To
+systemd starts it for each request; with [reset] holders = "direct" metalplugd does. It has no options. To
 see who holds a device, use 'metalplugctl why'. See metalplugd(8).`
 
 func main() {

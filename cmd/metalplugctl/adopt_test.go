@@ -121,7 +121,7 @@ func TestAdoptIsRefused(t *testing.T) {
 		{"held", "nvme-eui.3", "", http.StatusConflict, "busy: a pod holds it"},
 		{"in use by the host", "nvme-eui.4", "", http.StatusConflict, "in use: nvme4n1 is mounted on /data"},
 		{"open on the host", "nvme-eui.6", "{}", http.StatusConflict, "busy: this host has it open (fio, pid 7)"},
-		{"of no resource", "nvme-eui.5", "", http.StatusConflict, "not possible: no resource takes it; see metalplugctl why"},
+		{"of no resource", "nvme-eui.5", "", http.StatusConflict, "not possible: no resource matches it; see metalplugctl why"},
 		{"without identity", virtual, "", http.StatusConflict, "no wwid or serial number: nothing would tell another disk from it; metalplugctl reset " + virtual + " --scrub zero erases and offers it"},
 		{"not a disk", "node-S1-w", "", http.StatusConflict, "not possible: it is not a disk"},
 		{"no such scrub", "nvme-eui.1", `{"scrub":"shred"}`, http.StatusBadRequest, `"shred" is no way to erase: there are crypto-erase,`},

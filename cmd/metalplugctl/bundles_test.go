@@ -205,7 +205,7 @@ func TestCheckOfBundles(t *testing.T) {
 			`t.toml:9: resource.members: "nvidia.com/gpu" has shares = 2: a device in a bundle is one container's alone`,
 		},
 		{"too few", `["nvidia.com/gpu*2", "amd.com/gpu"]`, `t.toml:9: example.org/train takes no device: too few are left of amd.com/gpu; see`},
-		{"too far", `["nvidia.com/gpu*2"]`, `t.toml:9: example.org/train takes no device: the devices that are left are not near enough (near = "numa"); see`},
+		{"too far", `["nvidia.com/gpu*2"]`, `t.toml:9: example.org/train takes no device: the remaining devices are not near enough (near = "numa"); see`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			machine, file := written(t, server([3]int{1, 1, 1}, [3]int{}, [3]int{1, 1, 1}), trainBundles+"[hardware]\nsource = \"recording:recording\"\n", members, test.now)

@@ -27,7 +27,7 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
 		Use:   "cordon NAME...",
-		Short: "Keep devices from new pods, also across reboots",
+		Short: "Withhold devices from new pods, also after reboots",
 		Args:  cobra.MinimumNArgs(1),
 	}, &c, nil)
 	cmd.Flags().StringVarP(&c.Reason, "reason", "r", api.Unexplained, "`TEXT` to show with them")
@@ -68,7 +68,7 @@ var errReleased = errors.New("released")
 func (o *clientOptions) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
-		Short: "Give cordoned devices to pods again",
+		Short: "Make cordoned devices available again",
 		Args:  cobra.MinimumNArgs(1),
 	}, &api.Change{}, nil)
 }
@@ -109,7 +109,7 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 		return d.ID, err
 	})
 	scrub = choiceFlag(cmd, "scrub", "", "METHOD", "", usageOfScrub, append(config.Scrubs(), "secure-discard")...)
-	cmd.Flags().BoolVar(&yes, "yes", false, "erase without a question; needs the ID of the disk")
+	cmd.Flags().BoolVar(&yes, "yes", false, "erase without confirmation; needs the ID of the disk")
 	return cmd
 }
 
@@ -229,7 +229,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	if err != nil {
 		fmt.Fprintln(out)
 	}
-	return fmt.Errorf("erase %s: what was typed is not its ID: nothing was done", id)
+	return fmt.Errorf("erase %s: the typed ID does not match: nothing was done", id)
 }
 
 // failed returns an error that names the device and the failed action. It returns nil if err is nil.

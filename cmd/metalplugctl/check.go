@@ -20,7 +20,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		Short: "Check the configuration and its drop-ins",
 		Args:  cobra.MaximumNArgs(1),
 	}
-	cmd.Flags().BoolVar(&explain, "explain", false, "list the devices that each resource takes")
+	cmd.Flags().BoolVar(&explain, "explain", false, "list the devices of each resource")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		checked := checkedFiles{File: config.DefaultFile}
@@ -75,7 +75,7 @@ func (s *screen) checked(c checkedFiles) {
 		fmt.Fprintf(s, "%s: ok\n", f)
 	}
 	if len(c.Files) == 0 {
-		fmt.Fprintf(s, "%s: not there: the defaults hold\n", c.File)
+		fmt.Fprintf(s, "%s: absent: the defaults apply\n", c.File)
 	}
 	for _, text := range c.Warnings {
 		s.line("warning: ", yellow, text)

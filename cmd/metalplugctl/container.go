@@ -31,7 +31,7 @@ func parseContainer(text string) (api.Container, error) {
 // container writes the devices and variables that a container would get.
 func (s *screen) container(c api.Container) {
 	s.WriteString("\n")
-	asks := fmt.Sprintf("A container that asks for %s=%d gets", c.Resource, c.Count)
+	asks := fmt.Sprintf("A container that requests %s=%d gets", c.Resource, c.Count)
 	if c.Error != "" {
 		s.line("", "", asks+" nothing: "+c.Error)
 		return

@@ -139,7 +139,7 @@ func (d *doctor) do(c check) {
 	case d.status != nil && d.status.Preview && !c.daemon:
 		d.skip("run it without --socket and METALPLUG_SOCKET", "the daemon is a preview, not that of this node")
 	case c.daemon && d.status == nil:
-		d.skip("see above what is said of the daemon", "the daemon does not answer")
+		d.skip("see the findings about the daemon above", "the daemon does not answer")
 	case c.hardware && recorded(d.status):
 		d.skip("run it on the machine that was recorded", "the hardware is a recording")
 	default:

@@ -26,7 +26,7 @@ func (d *doctor) checkConfiguration() (fine string) {
 	if err != nil {
 		d.fail("correct it, then: systemctl reload-or-restart metalplugd", "%v", err)
 	}
-	return cmp.Or(strings.Join(c.Files, ", "), "there is no file: the defaults hold")
+	return cmp.Or(strings.Join(c.Files, ", "), "no configuration file: the defaults apply")
 }
 
 // checkDaemon requests the data for the other checks from metalplugd.
@@ -44,11 +44,11 @@ func (d *doctor) checkDaemon() (fine string) {
 	if status.Ready {
 		d.ok("%s, up %s", status.Version, formatDuration(time.Duration(status.Uptime*float64(time.Second))))
 	} else {
-		d.warn("wait; if it stays so: journalctl -u metalplugd -e", "it has not looked at the hardware yet")
+		d.warn("wait; if this persists: journalctl -u metalplugd -e", "it has not inspected the hardware yet")
 	}
 	if file := status.Configuration.File; file != "" && file != d.file && !status.Preview {
 		d.check = "configuration"
-		d.warn("if that is right: metalplugctl doctor --config FILE", "the daemon reports that it reads %q, and not %s", file, d.file)
+		d.warn("if that is intended: metalplugctl doctor --config FILE", "the daemon reports that it reads %q, and not %s", file, d.file)
 	}
 	d.check = "reload"
 	if !status.Preview {
@@ -56,7 +56,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	}
 	d.check = "files"
 	for _, file := range status.Unwritten {
-		d.fail("give it room, or the permission to write there: it tries again by itself", "%s", file)
+		d.fail("free space or allow writes there; metalplugd retries automatically", "%s", file)
 	}
 	return ""
 }
@@ -64,10 +64,10 @@ func (d *doctor) checkDaemon() (fine string) {
 // checkReload compares the present configuration with the files, as far as metalplugd reports it.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
-		d.fail("correct it, then: systemctl reload metalplugd", "the last one was refused, the old configuration holds: %s", problem)
+		d.fail("correct it, then: systemctl reload metalplugd", "the last reload was refused, and the previous configuration applies: %s", problem)
 	}
 	for _, pending := range status.Configuration.Pending {
-		d.warn(restart, "it took over only a part of the configuration: %s", pending)
+		d.warn(restart, "it applied only a part of the configuration: %s", pending)
 	}
 	now, next := status.DevicePlugins, d.config.Paths.DevicePlugins
 	if now == "" || now == next {
@@ -86,11 +86,11 @@ func recorded(s *api.Status) bool { return s != nil && strings.HasPrefix(s.Sourc
 // processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
-		d.fail("systemctl start systemd-udevd", "udevd is not running: no event of any hardware comes")
+		d.fail("systemctl start systemd-udevd", "udevd is not running, so no hardware event arrives")
 		return ""
 	}
 	if d.exists("/run/udev/queue") {
-		d.warn("udevadm settle; what hangs: journalctl -u systemd-udevd -e", "udevd has events that it has not worked off")
+		d.warn("udevadm settle; if it hangs: journalctl -u systemd-udevd -e", "udevd has unprocessed events")
 		return ""
 	}
 	if d.status == nil {
@@ -99,8 +99,8 @@ func (d *doctor) checkUdev() (fine string) {
 	e := d.status.Events
 	d.ok("%s", eventLine(e, time.Now()))
 	if e.Foreign > 0 || e.Malformed > 0 {
-		d.warn("find out who sends to netlink group 2: journalctl -u metalplugd -e",
-			"%d messages were not from udevd, %d made no sense", e.Foreign, e.Malformed)
+		d.warn("find the sender to netlink group 2: journalctl -u metalplugd -e",
+			"%d messages were not from udevd, %d were invalid", e.Foreign, e.Malformed)
 	}
 	return ""
 }
@@ -134,7 +134,7 @@ func (d *doctor) checkHelpers() (fine string) {
 			d.fail("systemctl restart metalplugd, which starts "+helper.unit+".socket", "there is no socket %s: %s", helper.socket, helper.without)
 		}
 	}
-	return "all that are needed are there"
+	return "all required sockets exist"
 }
 
 // checkUnits checks the vendor's units in the configuration. metalplugd cannot ask systemd, because the socket of
@@ -145,7 +145,7 @@ func (d *doctor) checkUnits() (fine string) {
 		return ""
 	}
 	if d.units == nil {
-		d.skip("see whether there are "+strings.Join(templates, ", "), "systemd does not run here")
+		d.skip("see whether there are "+strings.Join(templates, ", "), "systemd is not running")
 		return ""
 	}
 	unusable, err := d.units(d.ctx, templates...)
@@ -157,7 +157,7 @@ func (d *doctor) checkUnits() (fine string) {
 		if unit.Masked {
 			remedy = "systemctl unmask " + unit.Template
 		}
-		d.fail(remedy+"; or take it out of [resource.units]", "%s: what it is to do is not done", unit)
+		d.fail(remedy+"; or remove it from [resource.units]", "%s: its work is not done", unit)
 	}
 	return strings.Join(templates, ", ")
 }
@@ -168,7 +168,7 @@ func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {
 		if r.Healthy+r.Unhealthy == 0 && !r.Optional {
-			d.warn("metalplugctl list --all; then for the one you expect: metalplugctl why", "%s: there is no device", r.Name)
+			d.warn("metalplugctl list --all; then for the one you expect: metalplugctl why", "%s: no device found", r.Name)
 		}
 	}
 	d.addUnhealthy()

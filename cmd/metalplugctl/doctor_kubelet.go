@@ -44,19 +44,19 @@ func (d *doctor) checkKubelet() (fine string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		d.fail("start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
-			"its directory %s is not there: the kubelet has never run", dir)
+			"its directory %s is missing: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):
 		d.skip(d.readRemedy(err, ""), "%s: %v", dir, fsutil.Cause(err))
 	case err != nil:
 		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, fsutil.Cause(err))
 	case !info.IsDir():
-		d.fail("move it away and restart the kubelet, which makes the directory"+elsewhere, "%s is no directory", dir)
+		d.fail("move it away and restart the kubelet, which creates the directory"+elsewhere, "%s is not a directory", dir)
 	case errors.Is(socketErr, fs.ErrPermission):
 		d.skip(d.readRemedy(socketErr, ""), "%s: permission denied", socket)
 	case socketErr != nil:
-		d.fail("systemctl status kubelet", "%s is not there: the kubelet is not running", socket)
+		d.fail("systemctl status kubelet", "%s is missing: the kubelet is not running", socket)
 	case socketInfo.Mode().Type() != fs.ModeSocket:
-		d.fail("remove it and restart the kubelet", "%s is no socket", socket)
+		d.fail("remove it and restart the kubelet", "%s is not a socket", socket)
 	}
 	return socket + " is there"
 }
@@ -70,7 +70,7 @@ func (d *doctor) checkRootDir() (fine string) {
 		theirs := filepath.Join(root, "pod-resources")
 		moved, other := !d.same(paths.DevicePlugins, devicePluginDir), !d.same(filepath.Dir(paths.PodResources), theirs)
 		if moved {
-			d.fail("remove device_plugins from [paths]; then: "+restart, "%s listens in %s whatever its --root-dir is, and "+
+			d.fail("remove device_plugins from [paths]; then: "+restart, "%s always listens in %s, whichever --root-dir it has, and "+
 				"paths.device_plugins is %s: nothing is registered", p, devicePluginDir, paths.DevicePlugins)
 		}
 		switch {
@@ -79,14 +79,14 @@ func (d *doctor) checkRootDir() (fine string) {
 		case other:
 			d.fail(fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
 				filepath.Join(theirs, "kubelet.sock"), restart), "%s has --root-dir %s, and paths.pod_resources is in %s: "+
-				"which pod holds a device is not known", p, root, filepath.Dir(paths.PodResources))
+				"the pods that hold devices are unknown", p, root, filepath.Dir(paths.PodResources))
 		case !moved:
 			d.ok("%s has --root-dir %s, as [paths] says", p, root)
 		}
 	}
 	for _, p := range elsewhere {
 		d.skip("compare [paths] with where its directories are mounted on this node: /proc/"+p.pid+"/mountinfo",
-			"%s is in a mount namespace of its own", p)
+			"%s has its own mount namespace", p)
 	}
 	return ""
 }
@@ -126,23 +126,23 @@ func (d *doctor) checkRegistration() (fine string) {
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
-		d.warn("see whether the kubelet runs, and paths.pod_resources", "it cannot be asked: %v", err)
+		d.warn("check that the kubelet is running, and paths.pod_resources", "the kubelet does not answer: %v", err)
 		return ""
 	}
 	if answer.Unknown != "" {
-		d.warn("see to it that no other plugin serves these resources", "%s", answer.Unknown)
+		d.warn("stop other plugins for these resources", "%s", answer.Unknown)
 		return ""
 	}
 	for _, r := range d.status.Resources {
 		if id := answer.Foreign[r.Name]; r.Connected && id != "" {
 			d.fail("end the other plugin; or name the resource differently, by a [[resource]] of your own",
-				"%s: the kubelet counts %s, which is no device of ours: another plugin has registered the resource too", r.Name, id)
+				"%s: the kubelet counts %s, which metalplug does not offer: another plugin has registered the resource too", r.Name, id)
 		} else if ours, theirs := r.Healthy*max(1, r.Shares), answer.Allocatable[r.Name]; r.Connected && ours != theirs {
 			d.fail("systemctl restart metalplugd; if that does not help, systemctl restart kubelet",
 				"%s: %d healthy devices are offered, the kubelet counts %d", r.Name, ours, theirs)
 		}
 	}
-	return "it is the same as ours"
+	return "the same as the device list"
 }
 
 // checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start. At
@@ -152,18 +152,18 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return "there is none: the kubelet has given no device to a pod yet"
+		return "absent: no pod has received a device yet"
 	}
 	given, _, err := checkpoint.Read(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.skip(d.readRemedy(err, ""), "the kubelet's file is for root: %v", fsutil.Cause(err))
+		d.skip(d.readRemedy(err, ""), "only root can read the file: %v", fsutil.Cause(err))
 		return ""
 	case err != nil:
 		d.fail("stop the kubelet, move the file away, start it: it admits its pods again", "%v", err)
 		return ""
 	case d.status == nil:
-		d.skip("see above what is said of the daemon", "the daemon does not answer")
+		d.skip("see the findings about the daemon above", "the daemon does not answer")
 		return ""
 	}
 	for _, g := range given {
@@ -171,10 +171,10 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		id := checkpoint.Parent(g.Share)
 		if ours && !slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.ID == id }) {
 			d.fail("delete the pod that has it: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
-				"%s: the kubelet remembers %s for a pod, which is no device of this machine", g.ResourceName, id)
+				"%s: the checkpoint lists %s for a pod, and this node has no such device", g.ResourceName, id)
 		}
 	}
-	return "every device that it names is known"
+	return "all devices in it are known"
 }
 
 // checkRefused reports the containers that did not get their devices. metalplugd records them, because the kubelet does
@@ -185,8 +185,8 @@ func (d *doctor) checkRefused() (fine string) {
 		if r.Call != "Allocate" {
 			state = "the pod waits in CreateContainerConfigError"
 		}
-		d.warn("cure the cause; a pod in UnexpectedAdmissionError has to be deleted",
+		d.warn("fix the cause; delete a pod in UnexpectedAdmissionError",
 			"%s ago, %s: %s (%s)", formatDuration(time.Since(r.Time)), r.Resource, r.Reason, state)
 	}
-	return "none of the last ones"
+	return "none recently"
 }

@@ -39,7 +39,7 @@ func (d *doctor) checkDrivers() (fine string) {
 			d.warn(remedy, "%s (class %s, %s) has no driver", address, class, kind.what)
 		}
 	}
-	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have one"
+	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have a driver"
 }
 
 // checkLinks checks that each node of an offered device has its link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's
@@ -63,7 +63,7 @@ func (d *doctor) checkLinks() (fine string) {
 				"%s has no link %s: the next 'systemctl daemon-reload' takes it from %s", node, link, from)
 		}
 	}
-	return "every node that is given out has its link"
+	return "all offered nodes have their links"
 }
 
 // checkRDMA checks whether containers see the RDMA devices of the host (parameter netns_mode of ib_core).
@@ -75,7 +75,7 @@ func (d *doctor) checkRDMA() (fine string) {
 		return "shared"
 	}
 	d.fail("rdma system set netns shared; at boot: options ib_core netns_mode=1 in /etc/modprobe.d",
-		"exclusive: a container in a network namespace of its own cannot use an RDMA device")
+		"exclusive: a container with its own network namespace cannot use an RDMA device")
 	return ""
 }
 

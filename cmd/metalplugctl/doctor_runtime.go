@@ -42,7 +42,7 @@ func (d *doctor) checkCDI() (fine string) {
 	case runtime == "" && (d.exists(crioFile) || d.exists(crioFile+".d")):
 		return "CRI-O has it on"
 	case runtime == "":
-		d.skip("see that the runtime takes CDI names: CRI-O and containerd 2 do", "there is no %s that can be read", containerdFile)
+		d.skip("see that the runtime takes CDI names: CRI-O and containerd 2 do", "%s cannot be read", containerdFile)
 	case enabled == "":
 		d.warn(`set enable_cdi = true in the CRI plugin's section of /etc/containerd/config.toml`,
 			"enable_cdi is not set: containerd 1.7 has it off, and 1.6 starts containers without their devices")
@@ -60,7 +60,7 @@ func (d *doctor) checkMemlock() (fine string) {
 	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })
 	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class.Name == infiniband })
 	if !offered && (d.status != nil || !configured) {
-		return "nothing that is offered needs it"
+		return "no offered device needs it"
 	}
 	names, _ := filepath.Glob(d.path("/proc/[0-9]*/comm")) // the pattern is valid
 	for _, name := range names {
@@ -74,7 +74,7 @@ func (d *doctor) checkMemlock() (fine string) {
 			d.warn("systemctl edit "+runtime+": [Service] LimitMEMLOCK=infinity; then restart it, and the pods",
 				"%s (pid %s) may lock %s bytes, and its containers no more: to register memory for RDMA fails", runtime, process, limit)
 		}
-		return runtime + " may lock all it wants"
+		return runtime + " has no limit"
 	}
 	d.skip("start the container runtime", "neither containerd nor CRI-O is running")
 	return ""

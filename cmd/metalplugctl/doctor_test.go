@@ -101,7 +101,7 @@ func TestDoctor(t *testing.T) {
 				api.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator configures it
 				api.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
 				api.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
-				api.Device{Class: "gpu", Reason: "a display of driver ast, no GPU"})
+				api.Device{Class: "gpu", Reason: "a display of driver ast, not a GPU"})
 		},
 		"sandbox": func(f *fixture) {
 			f.files["/proc/sys/user/max_user_namespaces"] = "0\n"
@@ -122,7 +122,7 @@ func TestDoctor(t *testing.T) {
 		"not-registered":  func(f *fixture) { f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false },
 		"kubelet-refuses": func(f *fixture) {
 			f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false
-			f.status.Resources[0].Complaint = "endpoint not registered: register metalplug.io/nvme with the kubelet: hung up"
+			f.status.Resources[0].Complaint = "endpoint not registered: register metalplug.io/nvme with the kubelet: disconnected"
 		},
 		"held-back": func(f *fixture) {
 			f.status.Resources[0].Connected = false
@@ -341,7 +341,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 		"skip helper sockets: not checked: " + holdersSocket + ": permission denied -> run it as root",
 		"skip helper sockets: not checked: " + resetSocket + ": permission denied -> run it as root",
 		"skip kubelet: not checked: " + kubeletSocket + ": permission denied -> run it as root",
-		"skip kubelet's checkpoint: not checked: the kubelet's file is for root: permission denied -> run it as root",
+		"skip kubelet's checkpoint: not checked: only root can read the file: permission denied -> run it as root",
 		"skip SELinux: not checked: the label of " + kubeletDir + ": permission denied -> run it as root; or ls -Zd " + kubeletDir,
 		"skip SELinux: not checked: denials: /var/log/audit/audit.log: permission denied -> run it as root; " +
 			"or ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc",

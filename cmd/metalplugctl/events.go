@@ -91,7 +91,7 @@ func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return fmt.Errorf("read the events of %s: %w", c.Socket, err)
 	}
-	return fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", api.ErrNoAnswer, c.Socket)
+	return fmt.Errorf("%w: %s: metalplugd stopped, or disconnected a slow client", api.ErrNoAnswer, c.Socket)
 }
 
 // event writes an event. This is one line unless lines wrap.

@@ -96,9 +96,9 @@ func (t resourceMatch) idle() string {
 	case t.Unfilled != "":
 		return t.Unfilled
 	case len(t.Lost) > 0:
-		return t.Lost[0].By + " comes earlier and takes what it matches"
+		return t.Lost[0].By + " is earlier and takes its devices"
 	}
-	return "no device that is present matches"
+	return "no present device matches"
 }
 
 // expression matches parts of regular expressions that shell patterns do not need.

@@ -51,7 +51,7 @@ func (m machine) read(name string) string {
 // readRemedy returns the remedy for a file that could not be read. If the rights are missing, it is to run the command as
 // root. Otherwise it is the given text.
 func (m machine) readRemedy(err error, otherwise string) string {
-	const denied = "it is denied even to root, as by SELinux or in a namespace: run it on the node itself; ausearch -m avc -ts recent"
+	const denied = "access is denied even to root, for example by SELinux or in a namespace: run it on the node; ausearch -m avc -ts recent"
 	switch {
 	case !errors.Is(err, fs.ErrPermission):
 		return otherwise

@@ -136,7 +136,7 @@ func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Value.String() == "" {
-			err = usage("--%s is empty: name something, or leave it out", f.Name)
+			err = usage("--%s is empty: set a value, or omit the flag", f.Name)
 		}
 	})
 	return err

@@ -183,7 +183,7 @@ func TestPreviewOfTooMuchIsAProblem(t *testing.T) {
 	if code != exitProblem || !strings.Contains(stderr, "too few") {
 		t.Errorf("exit %d, %q", code, stderr)
 	}
-	if !strings.Contains(stdout, "A container that asks for nvidia.com/gpu=9 gets nothing") {
+	if !strings.Contains(stdout, "A container that requests nvidia.com/gpu=9 gets nothing") {
 		t.Errorf("not said: %s", stdout)
 	}
 }

@@ -399,7 +399,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"reset", ".."}, exitProblem, "metalplugctl: reset ..: no such device: see 'metalplugctl list --all'\n"},
 		{[]string{"reset", "..", "--scrub", "zero"}, exitProblem, "metalplugctl: reset ..: no such device: see 'metalplugctl list --all'\n"},
 		{[]string{"reset", ".", "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset .: no such device: see 'metalplugctl list --all'\n"},
-		{[]string{"why", ".."}, exitProblem, "no device that udev knows"},
+		{[]string{"why", ".."}, exitProblem, "udev knows no such device"},
 		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: name one of these devices: GPU-36f675cc-"},
 		{[]string{"cordon", "nvme-"}, exitProblem, "cordon nvme-: name one of these devices: nvme-eui."},
 		{[]string{"reset", lastDisk + "::1"}, exitProblem, "reset " + lastDisk + ": not possible: the hardware is a recording"},
@@ -414,10 +414,10 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"adopt", ""}, exitUsage, "an argument is empty"},
 		{[]string{"adopt", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" for "--scrub" flag: must be discard`},
 		{[]string{"adopt", lastDisk, "--scrub", "", "--yes"}, exitUsage, `"" for "--scrub" flag: must be discard`},
-		{[]string{"adopt", lastDisk}, exitProblem, "what was typed is not its ID: nothing was done"},
+		{[]string{"adopt", lastDisk}, exitProblem, "the typed ID does not match: nothing was done"},
 		{[]string{"adopt", lastDisk, "--yes"}, exitProblem, "not possible: the hardware is simulated from a recording"},
 		{[]string{"adopt", "/dev/nvme7n1", "--yes"}, exitProblem, "adopt /dev/nvme7n1: with --yes, name the disk by its ID, " + lastDisk + ": nothing was done"},
-		{[]string{"why", "/dev/none"}, exitProblem, "no device that udev knows"},
+		{[]string{"why", "/dev/none"}, exitProblem, "udev knows no such device"},
 		{[]string{"why"}, exitUsage, "accepts 1 arg(s), received 0"},
 		{[]string{"list", "-o", "xml"}, exitUsage, `"xml"`},
 		{[]string{"status", "-o", "xml"}, exitUsage, `"xml"`},
@@ -454,7 +454,7 @@ func TestASilentDaemonIsNoAnswer(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { l.Close() })
-	if code, _, stderr := ctl(t, "--socket", socket, "list"); code != exitNoAnswer || !strings.Contains(stderr, "hung up") {
+	if code, _, stderr := ctl(t, "--socket", socket, "list"); code != exitNoAnswer || !strings.Contains(stderr, "disconnected") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }

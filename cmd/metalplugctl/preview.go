@@ -129,7 +129,7 @@ func (p *preview) machine(recorded string) error {
 	case errors.Is(statErr, fs.ErrNotExist):
 		var names screen
 		names.bundledRecordings("")
-		return fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", recorded, &names)
+		return fmt.Errorf("recording %q: must be a file or one of:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
 		p.Recording, err = filepath.Abs(recorded) // if it is not a file, opening it fails later
@@ -187,7 +187,7 @@ func (s *screen) preview(state previewState) {
 	}
 	s.WriteString("\n")
 	if !slices.ContainsFunc(state.Devices, func(d api.Device) bool { return d.Resource != "" }) {
-		s.line("", "", "The configuration takes no device of this machine. To see what other machines would offer:")
+		s.line("", "", "The configuration matches no device of this node. To see what other nodes would offer:")
 		s.WriteString("\n")
 		s.bundledRecordings(os.Args[0] + " preview --recording ")
 		s.WriteString("\n")

@@ -13,7 +13,7 @@ import (
 const (
 	// restart is the remedy for settings that a reload does not apply.
 	restart   = "systemctl restart metalplugd"
-	endOther  = "nothing, if the other plugin is meant; else end it, or set takeover = true in a [[resource]] of that name"
+	endOther  = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
 	reconnect = "systemctl start kubelet; if it runs: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
 )
 
@@ -28,7 +28,7 @@ func registrationRemedy(r api.Resource) string {
 // remedy returns the remedy for a device that pods cannot get. It is empty if the reason contains the remedy.
 func remedy(d api.Device) string {
 	if d.Cordoned {
-		return "ask who did it; then: metalplugctl uncordon " + d.ID
+		return "ask who cordoned it; then: metalplugctl uncordon " + d.ID
 	}
 	return ""
 }

@@ -80,11 +80,11 @@ func (b *bugReport) configuration(name string) {
 		}
 		b.recorder.Hide(value)
 		if !bytes.Contains(content, []byte(value)) {
-			invalid = errors.New("a string of env has an escape")
+			invalid = errors.New("a value of env has an escape sequence")
 		}
 	}
 	if err == nil && invalid != nil {
-		content, err = nil, fmt.Errorf("it may have passwords in env that are not masked: %w", invalid)
+		content, err = nil, fmt.Errorf("omitted, because env may contain passwords: %w", invalid)
 	}
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }

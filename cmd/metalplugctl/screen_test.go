@@ -108,7 +108,7 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 	}, now)
 	want := `metalplugd    1.0, up 1m30s
 hardware      udev
-              not looked at yet
+              not inspected yet
 configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense: unknown key
 devices       1 healthy, 2 unhealthy (1 cordoned), 1 held by pods, 4 seen and not offered
 events        12 (last 1h0m0s ago), 1 overflows, 2 resyncs
@@ -143,7 +143,7 @@ func TestFollowOfABrokenStream(t *testing.T) {
 	for text, want := range map[string]string{
 		"nonsense":                      "read the events of",
 		strings.Repeat("x", lineSize+1): "read the events of",
-		`{"event":"listening"}` + "\n":  "it has stopped",
+		`{"event":"listening"}` + "\n":  "metalplugd stopped",
 	} {
 		o := clientOptions{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
 		err := o.stream(t.Context(), func([]byte, api.Event) error { return nil })

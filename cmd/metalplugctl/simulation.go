@@ -59,7 +59,7 @@ func daemonFile() (string, error) {
 			return file, nil
 		}
 	}
-	return "", fmt.Errorf("metalplugd is neither in %s nor in %s", dir, filepath.Join(dir, "../sbin"))
+	return "", fmt.Errorf("metalplugd not found in %s or %s", dir, filepath.Join(dir, "../sbin"))
 }
 
 // run runs metalplugd until show returns or the command ends. Before it calls show, it waits until the resources are

@@ -55,7 +55,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 	fact("metalplugd", fmt.Sprintf("%s, up %s", v.Version, formatDuration(time.Duration(v.Uptime*float64(time.Second)))))
 	fact("hardware", v.Source)
 	if !v.Ready {
-		fact("", "not looked at yet")
+		fact("", "not inspected yet")
 	}
 	fact("configuration", configured(v.Configuration))
 	for i, pending := range v.Configuration.Pending {

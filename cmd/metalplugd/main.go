@@ -35,10 +35,10 @@ var version = "unreleased"
 
 const help = `metalplugd offers the devices of this machine to the kubelet until it is stopped.
 
-SIGHUP reloads the configuration: a bad one changes nothing, a good one touches only the resources that changed.
-Drop-ins, *.toml in the directory conf.d beside the configuration file, are read after it in the order of their names.
+SIGHUP reloads the configuration. An invalid one changes nothing. A valid one affects only the resources that changed.
+Drop-ins (conf.d/*.toml next to the configuration file) are read after it, in the order of their names.
 
-Exit codes: 0 all is well; 1 a part failed; 2 the command line makes no sense; 78 the configuration cannot be used.
+Exit codes: 0 success; 1 a part failed; 2 invalid command line; 78 invalid configuration.
 
 `
 
@@ -51,7 +51,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	check := flags.Bool("check", false, "check the configuration and exit")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	preview := flags.Bool("preview", false, "run for metalplugctl preview, as standard input says, and change nothing")
-	levelName := flags.String("log-level", "info", "least `LEVEL` of what is logged: debug, info, notice, warn, error")
+	levelName := flags.String("log-level", "info", "minimum `LEVEL` of log messages: debug, info, notice, warn, error")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprint(stdout, help)

@@ -35,7 +35,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"version", []string{"--version"}, exitOK, "metalplugd unreleased (go"},
 		{"help", []string{"--help"}, exitOK, "-log-level LEVEL"},
-		{"what help says", []string{"--help"}, exitOK, "78 the configuration"},
+		{"what help says", []string{"--help"}, exitOK, "78 invalid configuration"},
 		{"good configuration", []string{"--check", "--config", good}, exitOK, ""},
 		{"bad configuration", []string{"--check", "--config", bad}, exitConfig, bad + ":2: paths.stat: "},
 		{"bad configuration, run", []string{"--config", bad}, exitConfig, bad + ":2: paths.stat: "},

@@ -148,7 +148,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case errors.Is(context.Cause(ctx), context.Canceled):
 		return context.Canceled
 	case ctx.Err() != nil:
-		err = fmt.Errorf("it said nothing for %v; see 'journalctl -u metalplugd'", clientLimit)
+		err = fmt.Errorf("no answer for %v; see 'journalctl -u metalplugd'", clientLimit)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = errors.New("there is no such socket")
 	case errors.Is(err, unix.ECONNREFUSED):
@@ -156,7 +156,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		err = fmt.Errorf("%w: use sudo, or join the group metalplug", fs.ErrPermission)
 	case !errors.As(err, &op) || op.Op != "dial":
-		err = errors.New("it hung up: it stops, or is not metalplugd's socket")
+		err = errors.New("it disconnected: metalplugd is stopping, or the socket is another program's")
 	default:
 		err = fsutil.Cause(err)
 	}

@@ -81,7 +81,7 @@ func Shortage(m *device.Members, left []Item) string {
 		}
 	}
 	if len(missing) == 0 {
-		return fmt.Sprintf("the devices that are left are not near enough (near = %q)", m.Near)
+		return fmt.Sprintf("the remaining devices are not near enough (near = %q)", m.Near)
 	}
 	return "too few are left of " + strings.Join(missing, ", ")
 }

@@ -95,7 +95,7 @@ func enter(d *json.Decoder, key string) error {
 		}
 		if start {
 			if token != json.Delim('{') {
-				return fmt.Errorf("%v in the place of an object with %s", token, key)
+				return fmt.Errorf("%v instead of an object with %s", token, key)
 			}
 			continue
 		}

@@ -49,7 +49,7 @@ func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
 	switch {
 	case strings.Contains(name, "kubernetes.io/"), strings.HasPrefix(name, "requests."):
-		return fmt.Errorf("%s is a name of Kubernetes itself: take a domain of your own", quoted(name))
+		return fmt.Errorf("%s is a name of Kubernetes: use your own domain", quoted(name))
 	case !matches(resourceName, name), len(domain) > domainSize, len(rest) > wordSize:
 		return fmt.Errorf(`%s is not a resource name like "example.com/name": at most %d lower-case letters, digits, "-" and ".", a slash, `+
 			`and at most %d letters, digits, "-", "_" and "."`, quoted(name), domainSize, wordSize)
@@ -121,7 +121,7 @@ func checkVariable(name string) error {
 		return errors.New(`is not the name of a variable: letters, digits and "_", and no digit first`)
 	}
 	if strings.HasPrefix(name, variablePrefix) {
-		return fmt.Errorf("is a name of metalplug itself: take one without %s", variablePrefix)
+		return fmt.Errorf("is reserved for metalplug: use a name without %s", variablePrefix)
 	}
 	return nil
 }

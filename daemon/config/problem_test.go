@@ -150,7 +150,7 @@ func TestProblems(t *testing.T) {
 			`m.toml:4: resource.env.X: "{serial}" is not a placeholder: {id}, {pci} or {node}`,
 		},
 		{"name of a variable", valid + "[resource.env]\n1X = \"\"\n", `m.toml:5: resource.env.1X: is not the name of a variable: letters, digits and "_", and no digit first`},
-		{"variable of metalplug", valid + "env.METALPLUG_X = \"\"\n", `m.toml:4: resource.env.METALPLUG_X: is a name of metalplug itself: take one without METALPLUG_`},
+		{"variable of metalplug", valid + "env.METALPLUG_X = \"\"\n", `m.toml:4: resource.env.METALPLUG_X: is reserved for metalplug: use a name without METALPLUG_`},
 		{"value of a variable", valid + "env = { X = 1 }\n", `m.toml:4: resource.env.X: is an integer, not a string in quotes`},
 		{"zero byte in a variable", valid + "env = { X = \"\\u0000\" }\n", `m.toml:4: resource.env.X: "\x00" has a zero byte`},
 		{"no shares", valid + "shares = 0\n", `m.toml:4: resource.shares: 0 is not between 1 and 1000`},
@@ -216,22 +216,22 @@ func TestProblems(t *testing.T) {
 		},
 		{"scrub", disk + "reset.scrub = \"shred\"\n", `m.toml:4: resource.reset.scrub: "shred" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize`},
 		{
-			"no scrub", disk, `m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
+			"no scrub", disk, `m.toml:1: resource.reset.scrub: is missing: choose what happens to a pod's data before the next pod gets the disk: ` +
 				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{
 			"no scrub beside other keys", disk + "[resource.reset]\nmethod = \"none\"\n",
-			`m.toml:4: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
+			`m.toml:4: resource.reset.scrub: is missing: choose what happens to a pod's data before the next pod gets the disk: ` +
 				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{
 			"no scrub of the built-in disks", "[[resource]]\nname = \"metalplug.io/nvme\"\n",
-			`m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
+			`m.toml:1: resource.reset.scrub: is missing: choose what happens to a pod's data before the next pod gets the disk: ` +
 				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{
 			"no scrub of block devices", node + "match.SUBSYSTEM = \"block\"\n",
-			`m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
+			`m.toml:1: resource.reset.scrub: is missing: choose what happens to a pod's data before the next pod gets the disk: ` +
 				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{"when", disk + "reset.when = \"stop\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both`},
@@ -256,7 +256,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"issm without umad", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nissm = true\n",
-			`m.toml:4: resource.issm: needs umad = true: a subnet manager sends its packets by it`,
+			`m.toml:4: resource.issm: needs umad = true, which a subnet manager uses to send packets`,
 		},
 		{
 			"issm for several", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nshares = 2\numad = true\nissm = true\n",
@@ -264,19 +264,19 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"scrub in use", disk + "allow_in_use = true\nreset.scrub = \"zero\"\n",
-			`m.toml:4: resource.allow_in_use: would let zero erase what this host uses; write false, or scrub = "none"`,
+			`m.toml:4: resource.allow_in_use: would let zero erase disks that this host uses; write false, or scrub = "none"`,
 		},
 		{
 			"release without anything", disk + "reset.method = \"none\"\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
-			`m.toml:5: resource.reset.when: release needs a scrub or a method: nothing would be done`,
+			`m.toml:5: resource.reset.when: release needs a scrub or a method: it has nothing to do`,
 		},
 		{
 			"release of a class that survives nothing", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nreset.when = \"both\"\n",
-			`m.toml:4: resource.reset.when: both needs a scrub or a method: nothing would be done`,
+			`m.toml:4: resource.reset.when: both needs a scrub or a method: it has nothing to do`,
 		},
 		{
 			"release of shares", disk + "shares = 2\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
-			`m.toml:5: resource.reset.when: release needs a scrub or a method: nothing would be done`,
+			`m.toml:5: resource.reset.when: release needs a scrub or a method: it has nothing to do`,
 		},
 
 		// Bundles.

@@ -76,7 +76,7 @@ func resource(t *table) Resource {
 		r.Reset.Method = None // auto has no effect
 	}
 	if reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
-		reset.reportf("when", "%s needs a scrub or a method: nothing would be done", r.Reset.When)
+		reset.reportf("when", "%s needs a scrub or a method: it has nothing to do", r.Reset.When)
 	}
 	takeUnits(t.table("units"), &r.Units)
 	t.end()
@@ -181,7 +181,7 @@ func takeManagement(t *table, r *Resource) {
 	switch {
 	case !slices.Contains(r.Extras, "issm"):
 	case len(r.Extras) == 1:
-		t.reportf("issm", "needs umad = true: a subnet manager sends its packets by it")
+		t.reportf("issm", "needs umad = true, which a subnet manager uses to send packets")
 	case r.Shares > 1:
 		t.reportf("issm", "can be open in one container only, shares = %d; write shares = 1", r.Shares)
 	}
@@ -232,7 +232,7 @@ func (r *Resource) requireScrub(t *table) {
 		return
 	}
 	if r.Class == &device.NVMe || r.Match["SUBSYSTEM"] == "block" {
-		t.reportf("scrub", "is missing: say what becomes of the data of a pod before the next one gets the disk: "+
+		t.reportf("scrub", "is missing: choose what happens to a pod's data before the next pod gets the disk: "+
 			"add [resource.reset] with scrub = \"%s\" or \"none\"; with \"none\" the disk is offered again only if the pod left it blank",
 			strings.Join(classAbilities[r.Class.Name].scrubs, `", "`))
 		return
@@ -256,7 +256,7 @@ func checkExclusive(t, reset *table, r Resource) {
 		reset.reportf("method", `%s would interrupt the other containers of the device, shares = %d; write shares = 1 or method = "none"`, r.Reset.Method, r.Shares)
 	}
 	if r.Reset.Scrub != None && r.AllowInUse {
-		t.reportf("allow_in_use", `would let %s erase what this host uses; write false, or scrub = "none"`, r.Reset.Scrub)
+		t.reportf("allow_in_use", `would let %s erase disks that this host uses; write false, or scrub = "none"`, r.Reset.Scrub)
 	}
 }
 

@@ -236,7 +236,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"long path", func() error { return b.Get(t.Context(), "/v1/devices/"+long, nil) }, 431, ""},
 		{"wrong method", func() error { return b.Get(t.Context(), "/v1/devices/"+alpha+"/cordon", nil) }, 405, ""},
 		{"why nothing", func() error { return b.Get(t.Context(), "/v1/why", nil) }, 400, "PCI"},
-		{"why unknown", func() error { return b.Get(t.Context(), "/v1/why?what=0000:ff:00.0", nil) }, 404, "no device that udev knows"},
+		{"why unknown", func() error { return b.Get(t.Context(), "/v1/why?what=0000:ff:00.0", nil) }, 404, "udev knows no such device"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.ask()
@@ -332,8 +332,8 @@ func TestWhy(t *testing.T) {
 		{"/sys/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "nodes"},
 		{"/sys/class/widget/widget0", "offered as example.org/widget, Healthy", "udev"},
 		{"widget0", "offered as example.org/widget, Healthy", "udev"},
-		{"/dev/widget1", `not offered: no class takes it: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
-		{"/sys/devices/virtual/other/o", "not offered: no class takes it, and it has no device node, nor has anything below it: pods cannot be given it", "class"},
+		{"/dev/widget1", `not offered: no class matches it: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
+		{"/sys/devices/virtual/other/o", "not offered: no class matches it, and neither it nor its children have a device node: pods cannot get it", "class"},
 	} {
 		answer := get[api.Answer](b, "/v1/why?what="+test.what)
 		if len(answer.Found) != 1 || answer.Found[0].Verdict != test.verdict {
@@ -425,7 +425,7 @@ func TestSocketIsForTheDaemonsUser(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := control.Listen(file); err == nil || !strings.Contains(err.Error(), "no socket: remove it") {
+	if _, err := control.Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket: remove it") {
 		t.Errorf("over a file: %v", err)
 	}
 	if _, err := control.Listen(filepath.Join(b.dir, "none/c.sock")); err == nil {

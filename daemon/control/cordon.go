@@ -74,7 +74,7 @@ func (s *Server) cordon(ctx context.Context, id string, c request) (note string,
 	}
 	snapshot, _ := s.Inventory.Snapshot()
 	if d := snapshot.Find(id); d != nil && by.Reason == api.Unexplained && !d.Cordon.Same(&by) {
-		return "it was cordoned already", nil
+		return "it was already cordoned", nil
 	}
 	s.Log.Info("device cordoned", "device", id, "user", by.By(), "err", c.Reason)
 	return "", nil

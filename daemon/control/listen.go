@@ -16,7 +16,7 @@ import (
 func Listen(path string) (*net.UnixListener, error) {
 	old, err := os.Lstat(path)
 	if err == nil && old.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("listen on %s: what is there is no socket: remove it", path)
+		return nil, fmt.Errorf("listen on %s: the file is not a socket: remove it", path)
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()

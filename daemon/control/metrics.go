@@ -47,7 +47,7 @@ func newMetrics(s *Server) *metrics {
 		return register.NewCounterVec(prometheus.CounterOpts{Name: "metalplug_" + name, Help: help}, labels)
 	}
 	register.NewGauge(prometheus.GaugeOpts{
-		Name: "metalplug_build_info", Help: "1; the labels are the version and what it was built with.",
+		Name: "metalplug_build_info", Help: "1; the labels are the version and the build environment.",
 		ConstLabels: prometheus.Labels{"version": s.Version, "goversion": runtime.Version()},
 	}).Set(1)
 	return &metrics{
@@ -124,19 +124,19 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // The metrics that each scrape creates.
 var (
-	devicesDesc   = desc("devices", "Devices that are offered, by health as the kubelet is told.", "resource", "health")
+	devicesDesc   = desc("devices", "Offered devices, by the health that the kubelet sees.", "resource", "health")
 	healthDesc    = desc("device_health", "1 for a device that is Healthy, 0 for one that is not.", "resource", "device")
 	stateDesc     = desc("device_state", "1 for the state of each device's lease.", "resource", "device", "state")
 	allocatedDesc = desc("device_allocated", "1 for each container that holds a device.",
 		"resource", "device", "namespace", "pod", "container")
 	connectedDesc = desc("stream_connected", "1 if the kubelet's stream of a resource is open.", "resource")
-	infoDesc      = desc("device_info", "1 for each device; the labels say which one it is.", "resource", "device", "model", "pci", "numa")
-	cordonedDesc  = desc("device_cordoned", "1 for a device that an operator keeps from new pods, 0 for one that is not.", "resource", "device")
-	bundleDesc    = desc("device_bundle", "1 for each device that is part of a bundle; the label bundle is the ID of that.", "resource", "device", "bundle")
+	infoDesc      = desc("device_info", "1 for each device; the labels identify it.", "resource", "device", "model", "pci", "numa")
+	cordonedDesc  = desc("device_cordoned", "1 for a device that an operator has cordoned, otherwise 0.", "resource", "device")
+	bundleDesc    = desc("device_bundle", "1 for each device that is part of a bundle; the label bundle is the ID of the bundle.", "resource", "device", "bundle")
 	readingDesc   = desc("disks_reading", "Disks that are being read before they are offered.")
-	othersDesc    = desc("devices_not_offered", "Devices that are seen and not offered.", "class")
+	othersDesc    = desc("devices_not_offered", "Present devices that are not offered.", "class")
 	reloadDesc    = desc("config_reload_success", "0 if the last reload of the configuration was refused, else 1.")
-	conflictDesc  = desc("resource_conflict", "1 if another plugin serves the name of a resource, as far as the kubelet shows it.", "resource")
+	conflictDesc  = desc("resource_conflict", "1 if another plugin serves the name of a resource, according to the kubelet.", "resource")
 	eventsDesc    = desc("uevents_total", "Events of udevd.")
 	overflowsDesc = desc("uevent_overflows_total", "Times that events were lost and everything was enumerated again.")
 	resyncsDesc   = desc("resyncs_total", "Enumerations of all devices after the first.")

@@ -78,15 +78,15 @@ func inTOML(r *device.Rule) string {
 func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {
-			return "no class takes it: " + step.Why
+			return "no class matches it: " + step.Why
 		}
 	}
 	if noRule == nil {
-		return "no class or resource takes it"
+		return "no class or resource matches it"
 	}
 	u := e.Device.Udev
 	if u.DevNode != "" {
-		return "no class takes it, and class node would not: " + noRule.Error()
+		return "no class matches it, and class node would not: " + noRule.Error()
 	}
 	var nodes []string
 	for _, below := range q.devices {
@@ -95,7 +95,7 @@ func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 		}
 	}
 	if len(nodes) == 0 {
-		return "no class takes it, and it has no device node, nor has anything below it: pods cannot be given it"
+		return "no class matches it, and neither it nor its children have a device node: pods cannot get it"
 	}
-	return "no class takes it, and it has no device node itself: below it there are " + strings.Join(nodes, " ")
+	return "no class matches it, and it has no device node; its children have " + strings.Join(nodes, " ")
 }

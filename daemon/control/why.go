@@ -27,17 +27,17 @@ import (
 const explainTimeout = 10 * time.Second
 
 // errBusy is the error while another explanation is in progress.
-var errBusy = errors.New("it has not answered an earlier question yet: some hardware does not answer; see 'metalplugctl list'")
+var errBusy = errors.New("an earlier request is still in progress, because some hardware does not answer; see 'metalplugctl list'")
 
 // errNothing is the error for a name that no device of this node has.
-var errNothing = errors.New("no device that udev knows")
+var errNothing = errors.New("udev knows no such device")
 
 // sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a path in sysfs.
 // It answers one client at a time, because it enumerates all devices.
 func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	what := r.URL.Query().Get("what")
 	if what == "" || len(what) > 1024 {
-		refuse(w, http.StatusBadRequest, errors.New("what= is to be an ID, a node in /dev, a PCI address or a path in sysfs"))
+		refuse(w, http.StatusBadRequest, errors.New("invalid what=: must be an ID, a node in /dev, a PCI address or a path in sysfs"))
 		return
 	}
 	answer, err := s.explain(r.Context(), what)
@@ -93,7 +93,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 	}
 	if known != nil && !known.Present {
 		x := api.Explanation{SysPath: known.Device.SysPath}
-		add(&x, "udev", "", false, "its hardware is not there; it was last at "+known.Device.SysPath)
+		add(&x, "udev", "", false, "its hardware is absent; its last path was "+known.Device.SysPath)
 		q.conclude(&x, known)
 		answer.Found = []api.Explanation{x}
 		return answer, nil
@@ -148,7 +148,7 @@ func (q *question) addState(e device.Explained) api.Explanation {
 			return x
 		}
 	}
-	x.Verdict = "not offered: nothing on this machine's list of devices stands for it"
+	x.Verdict = "not offered: it is not in the device list"
 	if e.Device.Class == nil {
 		x.Verdict = "not offered: " + q.explainNoMatch(e, err)
 	}
@@ -205,7 +205,7 @@ func addEvidence(x *api.Explanation, d *inventory.Status) {
 	ok, why := false, ""
 	switch {
 	case v.Kind == evidence.Blank:
-		ok, why = true, fmt.Sprintf("blank since %s: all %d bytes were read; at each plug random places, both ends and the known offsets are read again", at, v.Size)
+		ok, why = true, fmt.Sprintf("blank since %s: all %d bytes were read; after each plug metalplug reads random places, both ends and the known offsets again", at, v.Size)
 	case v.Kind == evidence.Erased:
 		ok, why = true, fmt.Sprintf("erased by metalplug at %s, and verified", at)
 	case v.Scrub != "":
@@ -219,7 +219,7 @@ func addEvidence(x *api.Explanation, d *inventory.Status) {
 	case d.State == lease.Unproven:
 		why = "none: no full read, no erasure by metalplug, not adopted"
 	case d.Reserved != "" && d.Barred != d.Reserved:
-		ok, why = true, "a pod of this node left what is on it, which is erased before the next container starts"
+		ok, why = true, "it holds data of a pod of this node, which is erased before the next container starts"
 	default:
 		return
 	}
@@ -233,7 +233,7 @@ func add(x *api.Explanation, what, name string, ok bool, why string) {
 
 // addKubelet adds whether the kubelet gets the device list of a resource.
 func (q *question) addKubelet(x *api.Explanation, resource string) (connected bool) {
-	text := "the resource is not configured any more: it goes once no pod holds it"
+	text := "the resource is no longer configured: it is removed once no pod holds it"
 	if i := slices.IndexFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }); i >= 0 {
 		text, connected = api.Resource{Serve: q.config.Resources[i].Serve, Standing: q.Standing()[resource]}.KubeletState()
 	}

@@ -82,7 +82,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 // explainClass adds the step that shows which class takes a udev device, and for class node which rule.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := selecting(u); c != nil {
-		e.add("class", c.Name, nil, "the class takes it: "+c.Doc)
+		e.add("class", c.Name, nil, "the class matches it: "+c.Doc)
 		return
 	}
 	_, _, tries := nodeRule(h, rules, u)
@@ -125,7 +125,7 @@ func (e *Explained) tried(what, name string, t try, found string) {
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	blind := *h
 	blind.Touch = Touch{}
-	err := errors.New("no rule is about it")
+	err := errors.New("no rule matches it")
 	for _, f := range Look(&blind, rules, s.Device.Udev) {
 		switch {
 		case s.Device.ID != "" && s.Device.ID != f.Device.ID: // another part

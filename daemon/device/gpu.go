@@ -41,7 +41,7 @@ import (
 // GPU is the class of graphics processors and accelerators. Each PCI function is a device.
 var GPU = Class{
 	Name: "gpu",
-	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and whatever is in the subsystem accel)",
+	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and the subsystem accel)",
 	Match: []udev.Match{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "3????"}},
 		// FPGA cards have this class too (xocl, dfl-pci). The vendor or the driver shows whether a device is an
@@ -107,9 +107,9 @@ func gpuOffer(h *Host, d Device) error {
 	driver, vendor := h.Link(d.SysPath, "driver"), pciVendor(*d.Udev)
 	switch {
 	case udev.Glob(displayDrivers, driver):
-		return byNamef("a display of driver %s, no GPU", driver)
+		return byNamef("a display of driver %s, not a GPU", driver)
 	case udev.Glob(displayVendors, vendor):
-		return byNamef("a display of vendor %s, no GPU", vendor)
+		return byNamef("a display of vendor %s, not a GPU", vendor)
 	}
 	if n := h.Uint(d.SysPath, "sriov_numvfs"); n > 0 { // sriov_numvfs_show
 		return excludedf("divided into %d virtual functions, which are offered in its place", n)

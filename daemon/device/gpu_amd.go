@@ -146,7 +146,7 @@ func (r *recipe) addPartition(d Device) {
 	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
 	if err != nil || i >= len(renders) {
-		r.fail(incompletef("the compute driver does not show it any more"))
+		r.fail(incompletef("the compute driver no longer shows it"))
 		return
 	}
 	r.addDRM(d.SysPath, renders[i])

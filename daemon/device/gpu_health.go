@@ -54,7 +54,7 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 		return amdReset(d.SysPath, text)
 	}
 	if strings.HasPrefix(message, "xe ") && strings.HasSuffix(message, " as wedged.") {
-		return Mark{SysPath: d.SysPath, Source: "drm", Reason: "driver xe has given it up (wedged): bind it again"}, true
+		return Mark{SysPath: d.SysPath, Source: "drm", Reason: "driver xe has declared it unusable (wedged): bind it again"}, true
 	}
 	return Mark{}, false
 }

@@ -92,7 +92,7 @@ func (r *recipe) addMIG(minor, part string) {
 		}
 		number, err := strconv.ParseUint(keyed(text, ":")["DeviceFileMinor"], 10, 20) // the number of bits of a minor (MINORBITS)
 		if err != nil {
-			r.fail(incompletef("%s does not tell the minor of its node", name))
+			r.fail(incompletef("%s does not report the minor of its node", name))
 		}
 		node := "/dev/nvidia-caps/nvidia-cap" + strconv.FormatUint(number, 10)
 		if !r.Present(node) {

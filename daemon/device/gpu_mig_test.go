@@ -64,7 +64,7 @@ func TestMIG(t *testing.T) {
 			divided + wholeNodes + part("1", "0", "", first) + part("2", "0", going, "") + part("2", "1", going, "") + other},
 		{name: "a minor that is none", recording: "gpu-nvidia-mig", edits: []string{"Minor: 148", "Minor: x"}, want: whole +
 			divided + wholeNodes + part("1", "0", "\n  held back: not complete: /proc/driver/nvidia/capabilities/gpu1/mig/gi1/ci0/access "+
-			"does not tell the minor of its node", "") + part("2", "0", "", second) + part("2", "1", "", third) + other},
+			"does not report the minor of its node", "") + part("2", "0", "", second) + part("2", "1", "", third) + other},
 	})
 }
 

@@ -69,7 +69,7 @@ func nvidiaOffer(h *Host, d Device) error {
 	case err != nil:
 		return err
 	case information["GPU Excluded"] == "Yes":
-		return excludedf("the driver was told to exclude it (NVreg_ExcludedGpus)")
+		return excludedf("the driver excludes it (NVreg_ExcludedGpus)")
 	case d.Part != "":
 		return nil
 	}
@@ -81,7 +81,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	r.fail(err)
 	own := "nvidia" + information["Device Minor"]
 	if !sysfs.Numbered(own, "nvidia") {
-		r.fail(incompletef("driver nvidia does not tell its device minor"))
+		r.fail(incompletef("driver nvidia does not report its device minor"))
 	}
 	if r.err != nil {
 		return

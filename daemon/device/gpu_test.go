@@ -101,15 +101,15 @@ func TestGPU(t *testing.T) {
 			  held back: not complete: its driver has made no node`},
 		{name: "displays of a virtual machine", recording: "gpu-virtual", want: `
 			gpu-0000:00:01.0
-			  held back: only where a rule names it: a display of driver bochs-drm, no GPU
+			  held back: only where a rule names it: a display of driver bochs-drm, not a GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: only where a rule names it: a display of driver virtio-pci, no GPU
+			  held back: only where a rule names it: a display of driver virtio-pci, not a GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "a display by its driver", recording: "gpu-virtual", rules: named("DRIVER", "virtio-pci"), want: `
 			gpu-0000:00:01.0
-			  held back: only where a rule names it: a display of driver bochs-drm, no GPU
+			  held back: only where a rule names it: a display of driver bochs-drm, not a GPU
 			gpu-0000:00:04.0
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
@@ -117,25 +117,25 @@ func TestGPU(t *testing.T) {
 			gpu-0000:00:01.0
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: only where a rule names it: a display of driver virtio-pci, no GPU`},
+			  held back: only where a rule names it: a display of driver virtio-pci, not a GPU`},
 		{name: "a display by a pattern", recording: "gpu-virtual", rules: named("DRIVER", "bochs*"), want: `
 			gpu-0000:00:01.0
-			  held back: only where a rule names it: a display of driver bochs-drm, no GPU
+			  held back: only where a rule names it: a display of driver bochs-drm, not a GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: only where a rule names it: a display of driver virtio-pci, no GPU`},
+			  held back: only where a rule names it: a display of driver virtio-pci, not a GPU`},
 		{name: "a display without a driver", recording: "gpu-virtual", edits: []string{"L: driver=../../../bus/pci/drivers/bochs-drm\n", ""}, want: `
 			gpu-0000:00:01.0
-			  held back: only where a rule names it: a display of vendor 1234, no GPU
+			  held back: only where a rule names it: a display of vendor 1234, not a GPU
 			  sick: no driver is bound
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: only where a rule names it: a display of driver virtio-pci, no GPU
+			  held back: only where a rule names it: a display of driver virtio-pci, not a GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "no rule takes it", recording: "gpu-intel", rules: named("DRIVER", "xe"), want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
-			  held back: no resource takes it: test/gpu: DRIVER is "i915", not "xe"`},
+			  held back: no resource matches it: test/gpu: DRIVER is "i915", not "xe"`},
 		{name: "AMD in a reset", recording: "gpu-amd", edits: []string{`unique_id=4b1a2c3d5e6f7081\n`, "unique_id/x="}, want: `
 			(0000:05:00.0)
 			  held back: not complete: its unique_id cannot be read at present: read /sys/devices/pci0000:00/0000:00:01.1/0000:05:00.0/unique_id: is a directory`},
@@ -175,11 +175,11 @@ func TestNVIDIA(t *testing.T) {
 		{name: "unknown to its driver", recording: "gpu-nvidia", edits: []string{"gpus/0000:18:00.0", "gpus/0000:19:00.0"}, want: unknown +
 			"driver nvidia does not know it yet"},
 		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: itself +
-			"\n  held back: not complete: driver nvidia does not tell its device minor"},
+			"\n  held back: not complete: driver nvidia does not report its device minor"},
 		{name: "without a driver", recording: "gpu-nvidia", edits: []string{"L: driver=../../../../bus/pci/drivers/nvidia\n", ""}, want: unknown +
 			"no driver is bound, so that its UUID is not known: load the module nvidia"},
 		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: itself +
-			"\n  held back: not for containers: the driver was told to exclude it (NVreg_ExcludedGpus)" +
+			"\n  held back: not for containers: the driver excludes it (NVreg_ExcludedGpus)" +
 			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
 	})
 }
@@ -197,7 +197,7 @@ func TestDisplays(t *testing.T) {
 		"gpu-0000:09:00.0": "hibmc-drm",
 	}
 	for id, driver := range drivers {
-		want := "only where a rule names it: a display of driver " + driver + ", no GPU"
+		want := "only where a rule names it: a display of driver " + driver + ", not a GPU"
 		if err := got[id]; err == nil || err.Error() != want || !errors.Is(err, device.ErrByName) {
 			t.Errorf("%s: %v, want %s", id, err, want)
 		}
@@ -233,7 +233,7 @@ func TestVirtualFunctions(t *testing.T) {
 	testSights(t, []sight{
 		{name: "divided", recording: "gpu-sriov", want: divided + nodes + part + partNodes + guest},
 		{name: "divided, whatever a rule says", recording: "gpu-sriov", rules: named, want: divided + nodes + part +
-			"\n  held back: no resource takes it: test/gpu: PCI_SLOT_NAME is \"0000:3a:00.1\", not \"0000:3a:00.0\"" + guest},
+			"\n  held back: no resource matches it: test/gpu: PCI_SLOT_NAME is \"0000:3a:00.1\", not \"0000:3a:00.0\"" + guest},
 		{name: "not divided", recording: "gpu-sriov", edits: []string{"sriov_numvfs=2", "sriov_numvfs=0"}, want: `
 			gpu-0000:3a:00.0 "Data Center GPU Flex 170" numa0` + nodes + part + partNodes + guest},
 		{name: "off the bus", recording: "gpu-sriov", edits: []string{"config=8680c056", "config=ffffffff"}, want: divided + "\n  sick: " + silent + nodes +

@@ -99,7 +99,7 @@ func TestInfiniBandExtras(t *testing.T) {
 			infiniband-7a1bc2fffe334455 "MT4126 MT_0000000359" numa1
 			  held back: not complete: it has no issm device: load the module ib_umad, unless no port is InfiniBand
 			infiniband-0000:3b:00.2 "MT4126 MT_0000000359" numa1
-			  held back: no resource takes it: test/infiniband: NAME is "rocep59s0f0v1", not "rocep59s0f0v0"`},
+			  held back: no resource matches it: test/infiniband: NAME is "rocep59s0f0v1", not "rocep59s0f0v0"`},
 	})
 }
 

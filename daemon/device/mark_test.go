@@ -63,7 +63,7 @@ func TestNotice(t *testing.T) {
 		{"a display plugged in", event("change", "drm", card, "HOTPLUG", "1"), device.Mark{}},
 
 		{"xe", event(udev.Logged, "pci", gpu, "MESSAGE", "xe 0000:05:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:05:00.0 as wedged."), device.Mark{
-			SysPath: gpu, Source: "drm", Reason: "driver xe has given it up (wedged): bind it again",
+			SysPath: gpu, Source: "drm", Reason: "driver xe has declared it unusable (wedged): bind it again",
 		}},
 		{"amdgpu", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset end with ret = -110"), device.Mark{
 			SysPath: gpu, Source: "drm", Reason: "driver amdgpu could not reset it (-110): bind it again, or restart the machine",

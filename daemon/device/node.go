@@ -108,10 +108,10 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 		switch {
 		case r == nil, r.Scrub == "":
 		case r.Scrub == ScrubUnset && whole:
-			return excludedf("%s takes a disk and does not say what becomes of the data of a pod: add [resource.reset] with "+
+			return excludedf("%s takes a disk and does not define what happens to a pod's data: add [resource.reset] with "+
 				`scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`, r.Resource)
 		case r.Scrub == ScrubUnset:
-			return excludedf("%s takes a node that reaches a disk and does not say what becomes of the data of a pod: match the disk "+
+			return excludedf("%s takes a node that reaches a disk and does not define what happens to a pod's data: match the disk "+
 				`itself, or add [resource.reset] with scrub = "none"; with "none" the next pod can read the data`, r.Resource)
 		case !whole:
 			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)

@@ -353,12 +353,12 @@ func TestNodeIsThere(t *testing.T) {
 // If a resource does not configure scrub, no node that gives access to a disk is offered. Other devices are still
 // offered, and the disk is not erased.
 func TestDiskWithoutAScrub(t *testing.T) {
-	const byNode = `node that reaches a disk and does not say what becomes of the data of a pod: match the disk itself, ` +
+	const byNode = `node that reaches a disk and does not define what happens to a pod's data: match the disk itself, ` +
 		`or add [resource.reset] with scrub = "none"; with "none" the next pod can read the data`
 	for _, c := range []struct {
 		recording, node, want string
 	}{
-		{"node-disk", "/dev/sda", `disk and does not say what becomes of the data of a pod: add [resource.reset] with ` +
+		{"node-disk", "/dev/sda", `disk and does not define what happens to a pod's data: add [resource.reset] with ` +
 			`scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`},
 		{"node-disk", "/dev/sda1", byNode},
 		{"node-disk", "/dev/sg0", byNode},

@@ -72,7 +72,7 @@ func TestNVMeNodes(t *testing.T) {
 			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
 		{name: "those with zones", recording: "nvme-zoned", rules: nodes("", zoned), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
-			  held back: no resource takes it: test/nvme: ATTR{queue/zoned} is "none", not "host-managed"
+			  held back: no resource matches it: test/nvme: ATTR{queue/zoned} is "none", not "host-managed"
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
 		{name: "zones that need no order", recording: "nvme-zoned", edits: []string{"host-managed", "host-aware"}, want: `
@@ -138,10 +138,10 @@ func TestNVMeInUse(t *testing.T) {
 			mount, "F: /proc/2/mountinfo=", "F: /proc/self/mountinfo=", `F: /proc/self/mountinfo=30 22 259:4 / /data rw - xfs /dev/nvme2n1 rw\n`,
 		}, want: itself + "  held back: in use: nvme2n1 is mounted on /data" + node},
 		{name: "mounts unknown", recording: "nvme", edits: []string{mount, "F: /proc/2/mountinfo=", "F: /proc/self/mountinfo=", "F: /proc/3/mountinfo="}, want: itself +
-			"  held back: in use: whether nvme2n1 is mounted cannot be told: read /proc/1/mountinfo: gone: no such file or directory; read /proc/self/mountinfo: gone: no such file or directory" + node},
+			"  held back: in use: cannot determine whether nvme2n1 is mounted: read /proc/1/mountinfo: gone: no such file or directory; read /proc/self/mountinfo: gone: no such file or directory" + node},
 		{name: "swap", recording: "nvme", edits: []string{"/dev/sda3 ", "/dev/nvme2n1 "}, want: itself + "  held back: in use: nvme2n1 is swapped to" + node},
 		{name: "swaps unknown", recording: "nvme", edits: []string{"F: /proc/swaps=Filename", "F: /proc/swaps/sub=Filename"}, want: itself +
-			"  held back: in use: whether nvme2n1 is swapped to cannot be told: read /proc/swaps: is a directory" + node},
+			"  held back: in use: cannot determine whether nvme2n1 is swapped to: read /proc/swaps: is a directory" + node},
 		{name: "holder", recording: "nvme", edits: []string{"A: hidden=0", "A: holders/dm-3/x=\nA: holders/md0/x=\nA: hidden=0"}, want: itself +
 			"  held back: in use: nvme2n1 is part of dm-3, md0" + node},
 		{name: "partition table", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_PART_TABLE_TYPE=gpt"}, want: itself +
@@ -204,10 +204,10 @@ func TestInUseByAnExport(t *testing.T) {
 		{"another", map[string]string{
 			subsystem + "namespaces/1/enable": "1\n", subsystem + "namespaces/1/device_path": "/dev/nvme7n1\n", "class/block/nvme7n1/dev": "259:9\n",
 		}, ""},
-		{"one that is nowhere", map[string]string{subsystem + "namespaces/1/enable": "1\n", subsystem + "namespaces/1/device_path": "/srv/disk\n"}, "in use: whether nvme2n1 is exported cannot be told: the NVMe subsystem nqn.1 has opened \"/srv/disk\""},
+		{"one that is nowhere", map[string]string{subsystem + "namespaces/1/enable": "1\n", subsystem + "namespaces/1/device_path": "/srv/disk\n"}, "in use: cannot determine whether nvme2n1 is exported: the NVMe subsystem nqn.1 has opened \"/srv/disk\""},
 		{"the controller", map[string]string{subsystem + "passthru/enable": "1\n", subsystem + "passthru/device_path": "/dev/nvme2\n"}, "in use: nvme2 is exported by the NVMe subsystem nqn.1"},
 		{"as a file", map[string]string{object + "enable": "1\n", object + "info": "File: /dev/nvme2n1  Size: 1\n"}, "in use: nvme2n1 is exported by the SCSI target fileio_0/d"},
-		{"unreadable", map[string]string{subsystem + "namespaces/1/enable/x": ""}, "in use: whether nvme2n1 is exported cannot be told: "},
+		{"unreadable", map[string]string{subsystem + "namespaces/1/enable/x": ""}, "in use: cannot determine whether nvme2n1 is exported: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h, devices := recorded(t, "nvme")
@@ -225,7 +225,7 @@ func TestInUseByAnExport(t *testing.T) {
 					}
 				case s.Offer == nil || !strings.HasPrefix(s.Offer.Error(), c.want):
 					t.Errorf("Offer = %v, want %s", s.Offer, c.want)
-				case s.HostUse(true) == strings.Contains(c.want, "cannot be told"):
+				case s.HostUse(true) == strings.Contains(c.want, "cannot determine"):
 					t.Error("it may be the pod's doing")
 				}
 			}

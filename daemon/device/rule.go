@@ -100,7 +100,7 @@ func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	if len(reasons) == 0 {
 		return nil, errUnconfigured(d.Class)
 	}
-	return nil, fmt.Errorf("no resource takes it: %w", joined(reasons...))
+	return nil, fmt.Errorf("no resource matches it: %w", joined(reasons...))
 }
 
 func errUnconfigured(c *Class) error {

@@ -125,7 +125,7 @@ func receive(fd int) ([]byte, error) {
 		case err != nil:
 			return nil, err
 		case n == 0:
-			return nil, errors.New("the other end has gone without a word")
+			return nil, errors.New("peer closed the connection without an answer")
 		case flags&unix.MSG_TRUNC != 0:
 			return nil, fmt.Errorf("%w: more than %d bytes", errSize, MessageSize)
 		}

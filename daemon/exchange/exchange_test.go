@@ -76,8 +76,8 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 		{"no socket", exchange.Peer{Program: "metalplug-reset", Socket: missing}, "x", "connect to " + missing + ": no such file or directory: is metalplug-reset.socket started?"},
 		{"no program", exchange.Peer{Program: "missing", Socket: exchange.Direct}, "x", "find missing: it is neither in"},
 		{"a request too long", exchange.Peer{Program: "echo", Socket: exchange.Direct}, strings.Repeat("x", exchange.MessageSize+1), "ask echo: message is too long: 65537 bytes"},
-		{"an answer too long", exchange.Peer{Program: "talker", Socket: exchange.Direct}, "x", "ask talker: the other end has gone without a word"},
-		{"nothing asked", exchange.Peer{Program: "echo", Socket: exchange.Direct}, "", "ask echo: the other end has gone without a word"},
+		{"an answer too long", exchange.Peer{Program: "talker", Socket: exchange.Direct}, "x", "ask talker: peer closed the connection without an answer"},
+		{"nothing asked", exchange.Peer{Program: "echo", Socket: exchange.Direct}, "", "ask echo: peer closed the connection without an answer"},
 		{"a path too long", exchange.Peer{Program: "echo", Socket: "/" + strings.Repeat("x", 200)}, "x", "invalid argument"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

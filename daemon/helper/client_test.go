@@ -216,7 +216,7 @@ func TestSocketThatNobodyServes(t *testing.T) {
 
 func TestHelperThatDies(t *testing.T) {
 	touch := helper.Touch(config.Reset{Socket: serve(t, func([]byte) []byte { return nil })}, "/sys", "")
-	if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "format", Tenant: true}); err == nil || !strings.Contains(err.Error(), "gone without a word") {
+	if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "format", Tenant: true}); err == nil || !strings.Contains(err.Error(), "without an answer") {
 		t.Errorf("%v", err)
 	}
 }

@@ -314,6 +314,6 @@ func (l bundler) rememberBundle(of, id string, known kubelet.Known) {
 	}
 	if len(members) == 0 {
 		l.Log.Error("state lost", "device", id, "resource", of,
-			"err", errors.New("neither the state nor the kubelet's checkpoint has the members of a bundle that a pod holds: cordon them"))
+			"err", errors.New("neither the state nor the kubelet's checkpoint lists the members of a bundle that a pod holds: cordon them"))
 	}
 }

@@ -60,7 +60,7 @@ func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 				<-slow
 				return device.Reading{}, nil
 			}
-		}, "devices that are still looked at: 1"},
+		}, "devices that are still inspected: 1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

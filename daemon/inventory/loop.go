@@ -93,7 +93,7 @@ func (l *loop) settle() {
 // incompleteReason returns why the first snapshot would be incomplete, or empty.
 func (l *loop) incompleteReason() string {
 	if looks := l.inspector.Open(); looks > 0 {
-		return fmt.Sprintf("devices that are still looked at: %d", looks)
+		return fmt.Sprintf("devices that are still inspected: %d", looks)
 	}
 	for _, e := range l.entries {
 		if e.awaited && e.sighting == nil {

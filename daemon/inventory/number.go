@@ -68,7 +68,7 @@ func (d *devices) opened(e *entry) error {
 	}
 	for _, other := range d.granted[n] {
 		if other != e && slices.Contains(other.Numbers, n) {
-			return fmt.Errorf("%w: the pod of %s can still open it, as the kernel has given it the number of its node, %s; delete that pod",
+			return fmt.Errorf("%w: the pod of %s can still open it, because the kernel reused the device number %s; delete that pod",
 				device.ErrInUse, other.device.ID, n)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // hungUp describes a listener that accepts a connection and then closes it, or does not answer with gRPC. The error of
 // the kernel or HTTP/2 depends on the timing. It may be a broken pipe, a connection reset, or a frame that is too
 // large.
-const hungUp = "hung up, or speaks another protocol: is what listens there the kubelet? ss -xlp names it"
+const hungUp = "disconnected, or uses another protocol: check that the kubelet listens there: ss -xlp"
 
 // Readable removes the text that gRPC adds around the cause of a failed call, such as the name of the code. limit is
 // the timeout of the call, for the message if there was no answer.
@@ -25,7 +25,7 @@ func Readable(err error, limit time.Duration) error {
 		return err
 	}
 	if s.Code() == codes.DeadlineExceeded {
-		return fmt.Errorf("no answer after %v: is what listens there the kubelet, and is it well?", limit)
+		return fmt.Errorf("no answer after %v: check that the kubelet listens there and works", limit)
 	}
 	if s.Code() != codes.Unavailable { // no kubelet returns this code, so it concerns the connection
 		return errors.New(s.Message())

@@ -48,7 +48,7 @@ func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
 	} {
 		l, err := net.Listen("unix", path)
 		if err != nil {
-			return nil, fmt.Errorf("stand in for the kubelet: %w", err)
+			return nil, fmt.Errorf("simulate the kubelet: %w", err)
 		}
 		server := grpc.NewServer()
 		register(server)

@@ -224,7 +224,7 @@ func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	}
 	c.setHeld(shows)
 	e.Log.Warn("resource held back", "reason", e.last().Held,
-		"remedy", "end the other plugin, or set takeover = true in a [[resource]] of that name")
+		"remedy", "stop the other plugin, or set takeover = true in a [[resource]] of that name")
 	return heldInterval
 }
 
@@ -252,7 +252,7 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 		}
 		e.Parked.drop(e.Resource.Name)
 		h.kubelet, h.restarted, h.until = sock, true, time.Now().Add(kubeletGrace)
-		c.setHeld(fmt.Sprintf("it did before the kubelet restarted, and has %v to register", kubeletGrace))
+		c.setHeld(fmt.Sprintf("it did so before the kubelet restarted, and has %v to register", kubeletGrace))
 	}
 	if wait := time.Until(c.last.Add(askPause)); wait > 0 {
 		return wait

@@ -136,8 +136,8 @@ func (s nvmeStatus) Error() string {
 	text := map[uint16]string{
 		statusInvalidOpcode:      ": invalid command opcode",
 		statusInvalidField:       ": invalid field in command",
-		statusSanitizeFailed:     ": the last sanitize has failed: only another one is possible",
-		statusSanitizeInProgress: ": a sanitize is going on",
+		statusSanitizeFailed:     ": the last sanitize has failed: only another sanitize is possible",
+		statusSanitizeInProgress: ": a sanitize is in progress",
 		0x020:                    ": namespace is write protected",
 		0x083:                    ": reservation conflict",
 		0x084:                    ": format in progress",

@@ -138,7 +138,7 @@ func (d drive) checkControllers() error {
 	}
 	list, err := d.identify(cnsControllers, 0)
 	if err != nil {
-		return errorf(Refused, "whether others have a controller of the NVM subsystem cannot be told: %w", err)
+		return errorf(Refused, "cannot determine whether others have a controller of the NVM subsystem: %w", err)
 	}
 	strange, err := d.foreignControllers(list)
 	if err != nil {
@@ -303,7 +303,7 @@ func (d drive) followed(ctx context.Context) (string, error) {
 			return "", errorf(Failed, "the sanitize of %s has failed, and the disk holds back everything: sanitize again, or replace it", d.Name())
 		}
 		if !pause(ctx, pollEvery(time.Since(began))) {
-			return "", errorf(Running, "the sanitize of %s goes on in the disk (%d %%): ask again", d.Name(), state.percent())
+			return "", errorf(Running, "the sanitize of %s is in progress (%d %%): ask again", d.Name(), state.percent())
 		}
 	}
 }

@@ -150,7 +150,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"mounted for us alone", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/proc/self/mountinfo": "22 1 259:0 / /x rw - xfs /dev/nvme0n1 rw\n"})
 		}, Busy, "nvme0n1 is mounted on /x"},
-		{"mounts unknown", func(m *machine, n *fakeNode, r *Request) { m.remove("/proc/1/mountinfo") }, Busy, "whether nvme0n1 is mounted cannot be told"},
+		{"mounts unknown", func(m *machine, n *fakeNode, r *Request) { m.remove("/proc/1/mountinfo") }, Busy, "cannot determine whether nvme0n1 is mounted"},
 		{"btrfs by a link's name", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{
 				"/proc/1/mountinfo":  "22 1 0:33 / /b rw - btrfs /dev/disk/by-id/it rw\n",
@@ -174,8 +174,8 @@ func TestErasureIsRefused(t *testing.T) {
 		{"the file of a loop device whose node was removed", func(m *machine, n *fakeNode, r *Request) {
 			m.loop(nil)
 			delete(m.nodes, "/dev/loop7")
-		}, Busy, "what is below loop7 cannot be told"},
-		{"a loop device that does not tell", func(m *machine, n *fakeNode, r *Request) { m.loop(unix.ENOENT) }, Busy, "what is below loop7 cannot be told"},
+		}, Busy, "cannot determine what is below loop7"},
+		{"a loop device that does not tell", func(m *machine, n *fakeNode, r *Request) { m.loop(unix.ENOENT) }, Busy, "cannot determine what is below loop7"},
 		{"exported over NVMe", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{
 				"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable": "1\n", "/dev/disk/by-id/it": "-> ../../nvme0n1",
@@ -204,13 +204,13 @@ func TestErasureIsRefused(t *testing.T) {
 			m.export("/luns/sda")
 			m.files(map[string]string{"/sys/class/block/sda": "-> ../../devices/sda", "/sys/devices/sda/dev": "8:0\n"})
 		}, Busy, `the NVMe subsystem x has opened "/luns/sda", which leads to nothing that this service sees`},
-		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `whether nvme0n1 is exported cannot be told: the NVMe subsystem x has opened "/dev/export0", which leads to nothing that this service sees`},
+		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `cannot determine whether nvme0n1 is exported: the NVMe subsystem x has opened "/dev/export0", which leads to nothing that this service sees`},
 		{"exports that are not shown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/module/nvmet/refcnt": "3\n", "/sys/kernel/config/.": ""})
 		}, Busy, `module nvmet is in use, and /sys/kernel/config/nvmet is not there; run "mount -t configfs none /sys/kernel/config", then restart metalplugd`},
 		{"exports unknown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
-		}, Busy, "whether nvme0n1 is exported cannot be told: read "},
+		}, Busy, "cannot determine whether nvme0n1 is exported: read "},
 		{"another request", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{disk0: true} }, Busy, "another request is at work"},
 		{"nothing identifies it", func(m *machine, n *fakeNode, r *Request) { r.Identity = nil }, Refused, "nothing in the request identifies the device"},
 		{"a cache that is not written back", func(m *machine, n *fakeNode, r *Request) { m.syncError = unix.EIO }, Failed, "have nvme0n1 write back what it caches: input/output error"},

@@ -194,7 +194,7 @@ func TestPluggedInAgain(t *testing.T) {
 				got := d.ask(r)
 				if hit := whole || method == "zero"; hit && got.Result != OK {
 					t.Errorf("answer is %+v", got)
-				} else if !hit && (got.Result != Refused || got.Detail != "whether ng0n3, which has no disk, is used cannot be told") {
+				} else if !hit && (got.Result != Refused || got.Detail != "cannot determine whether ng0n3, which has no disk, is used") {
 					t.Errorf("answer is %+v", got)
 				}
 			})

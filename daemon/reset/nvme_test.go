@@ -176,7 +176,7 @@ func TestFormat(t *testing.T) {
 		{"a namespace without a disk", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) {
 			d.fna = 1 << 1
 			d.alone().files(map[string]string{controller0 + "/ng0n3/subsystem": in(controller0+"/ng0n3", "/sys/class/nvme-generic")})
-		}, Refused, "whether ng0n3, which has no disk, is used cannot be told", nil},
+		}, Refused, "cannot determine whether ng0n3, which has no disk, is used", nil},
 		{"over a network", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.files(map[string]string{controller0 + "/transport": "tcp\n"})
 		}, Refused, `is reached by "tcp", not by pcie`, nil},
@@ -308,7 +308,7 @@ func TestSanitizeGoesOn(t *testing.T) {
 			return 0, nil
 		}
 		r := eraseOf0("sanitize")
-		percent := regexp.MustCompile(`^the sanitize of nvme0n1 goes on in the disk \((2[5-9]|30) %\): ask again$`)
+		percent := regexp.MustCompile(`^the sanitize of nvme0n1 is in progress \((2[5-9]|30) %\): ask again$`)
 		got := d.ask(r)
 		if !percent.MatchString(got.Detail) || !reflect.DeepEqual(got, Answer{Result: Running, Detail: got.Detail}) {
 			t.Errorf("answer is %+v", got)
@@ -380,7 +380,7 @@ func TestProbeWithoutWords(t *testing.T) {
 	m.onAdmin = func(adminCommand, []byte) (uint16, error) { return 0x4001, nil }
 	want := Answer{
 		Result: Busy,
-		Detail: "whether another host uses nvme0n1 cannot be told: identify namespace 1: identify (CNS 0x00): NVMe status 0x001: invalid command opcode",
+		Detail: "cannot determine whether another host uses nvme0n1: identify namespace 1: identify (CNS 0x00): NVMe status 0x001: invalid command opcode",
 	}
 	if got := m.ask(probeOf0()); !reflect.DeepEqual(got, want) {
 		t.Errorf("answer is %+v", got)
@@ -401,7 +401,7 @@ func TestControllersOfOthers(t *testing.T) {
 		{"one alone", 0, nil, 0x4002, OK, ""},
 		{"several, and all are ours", 2, []uint16{1}, 0, OK, ""},
 		{"of others", 2, []uint16{1, 7, 65}, 0, Refused, "what uses controller 7, 65 of the NVM subsystem, which the driver nvme does not have here, would be hit too"},
-		{"that do not tell", 2, nil, 0x4002, Refused, "whether others have a controller of the NVM subsystem cannot be told: identify (CNS 0x13): NVMe status 0x002: invalid field in command"},
+		{"that do not tell", 2, nil, 0x4002, Refused, "cannot determine whether others have a controller of the NVM subsystem: identify (CNS 0x13): NVMe status 0x002: invalid field in command"},
 	} {
 		for _, method := range []string{"sanitize", "format"} {
 			t.Run(c.name+", "+method, func(t *testing.T) {

@@ -350,7 +350,7 @@ func TestStoppedInBetween(t *testing.T) {
 func TestOpenElsewhere(t *testing.T) {
 	const partition, generic = disk0 + "/nvme0n1p1", controller0 + "/ng0n1"
 	const unknown = "which processes have nvme0n1 open is not known: "
-	const unread = unknown + "look at processes: not all processes could be looked at: 2 of them: process 9: permission denied"
+	const unread = unknown + "inspect processes: not all processes could be inspected: 2 of them: process 9: permission denied"
 	opens := func(n cgroup.Number) func(m *machine, r *Request) {
 		return func(m *machine, _ *Request) { m.others = []cgroup.Holder{{PID: 42, Comm: "qemu", Number: n}} }
 	}

@@ -14,7 +14,7 @@ import (
 // probe reads a disk and changes nothing. It does not hold the disk while it reads. If an operator runs "mkfs DISK &&
 // mount DISK", the mkfs leads to a probe, and the mount must not fail because of it.
 func (t *task) probe(ctx context.Context) error {
-	t.step.is("reading what %s says of itself", path.Base(t.SysPath))
+	t.step.is("identifying %s", path.Base(t.SysPath))
 	c, err := t.look(t.SysPath, unix.O_RDONLY)
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (t *task) probe(ctx context.Context) error {
 		d := drive{c}
 		t.answer.Smart = d.smart()
 		if s, err := d.sanitizing(); err == nil && s.status == sanitizeRunning {
-			return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", c.Name(), s.percent())
+			return errorf(Running, "a sanitize of %s is in progress (%d %%): nothing can be read", c.Name(), s.percent())
 		}
 	}
 	if err := c.shared(); err != nil {

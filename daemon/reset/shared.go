@@ -35,7 +35,7 @@ func (c *claim) shared() error {
 	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
 		return err
 	}
-	return errorf(Busy, "whether another host uses %s cannot be told: %w", c.Name(), err)
+	return errorf(Busy, "cannot determine whether another host uses %s: %w", c.Name(), err)
 }
 
 // attachedElsewhere returns [Busy] if the namespace is attached to a controller that this kernel does not have.

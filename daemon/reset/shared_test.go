@@ -106,10 +106,10 @@ func TestShared(t *testing.T) {
 		{"another host, whatever CMIC says", sharer{nmic: 1, attached: []uint16{1, 77}}, "nvme0n1 is shared: controller 77, "},
 		{"attached, a full list", sharer{nmic: 1, attached: []uint16{2: 5, 2046: 9}}, "nvme0n1 is shared: controller 0, 0, 5, "},
 		{"no list of its own, all ours", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, all: []uint16{1}}, ""},
-		{"no list of its own, another controller", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, all: []uint16{1, 7}}, "whether another host uses nvme0n1 cannot be told: what uses controller 7 of the NVM subsystem"},
-		{"no list at all", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, allStatus: 0x4002}, "whether another host uses nvme0n1 cannot be told: whether others have a controller"},
+		{"no list of its own, another controller", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, all: []uint16{1, 7}}, "cannot determine whether another host uses nvme0n1: what uses controller 7 of the NVM subsystem"},
+		{"no list at all", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, allStatus: 0x4002}, "cannot determine whether another host uses nvme0n1: cannot determine whether others have a controller"},
 		{"no list, the only controller", sharer{nmic: 1, attachedStatus: 0x4002}, ""},
-		{"a list that fails", sharer{nmic: 1, attachedStatus: 0x4006}, "whether another host uses nvme0n1 cannot be told: identify (CNS 0x12): NVMe status 0x006"},
+		{"a list that fails", sharer{nmic: 1, attachedStatus: 0x4006}, "cannot determine whether another host uses nvme0n1: identify (CNS 0x12): NVMe status 0x006"},
 
 		{"no host is registered", sharer{oncs: 1 << 5, rescap: 0xff}, ""},
 		{"another host is registered", sharer{oncs: 1 << 5, rescap: 0xff, registered: []uint16{2}}, "nvme0n1 is reserved: controller 2 is registered with namespace 1; release it there"},
@@ -119,9 +119,9 @@ func TestShared(t *testing.T) {
 		{"registered by this host", sharer{oncs: 1 << 5, rescap: 0xff, registered: []uint16{1}, holder: 1}, ""},
 		{"more than fit", sharer{oncs: 1 << 5, registered: many}, "nvme0n1 is reserved: 37 more controllers are registered"},
 		{"reservations without the command", sharer{oncs: 1 << 5, reportStatus: 0x4001}, ""},
-		{"reservations, and the command fails", sharer{oncs: 1 << 5, rescap: 1, reportStatus: 0x4001}, "whether another host uses nvme0n1 cannot be told: reservation report: NVMe status 0x001"},
-		{"the report fails", sharer{oncs: 1 << 5, reportStatus: 0x4006}, "whether another host uses nvme0n1 cannot be told: reservation report: NVMe status 0x006"},
-		{"the report is denied", sharer{oncs: 1 << 5, reportError: unix.EACCES}, "whether another host uses nvme0n1 cannot be told: reservation report: permission denied"},
+		{"reservations, and the command fails", sharer{oncs: 1 << 5, rescap: 1, reportStatus: 0x4001}, "cannot determine whether another host uses nvme0n1: reservation report: NVMe status 0x001"},
+		{"the report fails", sharer{oncs: 1 << 5, reportStatus: 0x4006}, "cannot determine whether another host uses nvme0n1: reservation report: NVMe status 0x006"},
+		{"the report is denied", sharer{oncs: 1 << 5, reportError: unix.EACCES}, "cannot determine whether another host uses nvme0n1: reservation report: permission denied"},
 	} {
 		methods, classes := []string{"", "zero"}, []string{"nvme"}
 		if c.name == "attached to another host" || c.name == "another host is registered" || c.name == "one controller" {

@@ -166,7 +166,7 @@ func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
 	for _, c := range controllers {
 		found, without := h.NVMeNamespaces(c)
 		if len(without) > 0 {
-			return nil, errorf(Refused, "whether %s, which has no disk, is used cannot be told", path.Base(without[0]))
+			return nil, errorf(Refused, "cannot determine whether %s, which has no disk, is used", path.Base(without[0]))
 		}
 		disks = append(disks, found...)
 	}

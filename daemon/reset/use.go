@@ -38,7 +38,7 @@ func (h *host) unused(d sysfs.Disk) error {
 		return errorf(Busy, "%w", err)
 	}
 	if !h.Present("/proc/1/mountinfo") { // the mounts of this unit alone are not enough for an erasure
-		return errorf(Busy, "whether %s is mounted cannot be told: /proc/1/mountinfo is missing", d.Name())
+		return errorf(Busy, "cannot determine whether %s is mounted: /proc/1/mountinfo is missing", d.Name())
 	}
 	return h.looped(d)
 }
@@ -56,7 +56,7 @@ func (h *host) looped(d sysfs.Disk) error {
 		case err != nil && !setUp(), errors.Is(err, unix.ENXIO):
 			continue // the loop device was removed in the meantime
 		case err != nil:
-			return errorf(Busy, "what is below %s cannot be told: %w", name, err)
+			return errorf(Busy, "cannot determine what is below %s: %w", name, err)
 		}
 		if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == number }); ok {
 			return errorf(Busy, "%s is the file of %s", p.Name(), name)
@@ -114,7 +114,7 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 			names[n] = node.Name()
 		}
 	}
-	t.step.is("asking who has %s open", c.Name())
+	t.step.is("checking which processes have %s open", c.Name())
 	for end := time.Now().Add(passingFor); ; {
 		limited, cancel := context.WithTimeout(ctx, questionLimit)
 		answer, err := t.holders(limited, settings, slices.Collect(maps.Keys(names)))

@@ -86,7 +86,7 @@ func TestExports(t *testing.T) {
 			"/sys/kernel/scst_tgt/devices/disk1/filename": "/dev/nvme3n2\n[key]\n", "/sys/kernel/scst_tgt/devices/tape/type": "1\n",
 		}, "nvme3n2 is exported by the SCST device disk1"},
 		// A file that cannot be read could contain anything.
-		{"an unreadable file", map[string]string{nvmetNS + "enable/x": ""}, "whether nvme3n2 is exported cannot be told: read " + nvmetNS + "enable: is a directory"},
+		{"an unreadable file", map[string]string{nvmetNS + "enable/x": ""}, "cannot determine whether nvme3n2 is exported: read " + nvmetNS + "enable: is a directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := tree(t, with(aDisk(), c.files))

@@ -79,7 +79,7 @@ func usef(byHost bool, format string, args ...any) error {
 }
 
 func unread(d Disk, question string, err error) error {
-	return &Use{Text: fmt.Sprintf("whether %s is %s cannot be told", d.Name(), question), Unread: err}
+	return &Use{Text: fmt.Sprintf("cannot determine whether %s is %s", d.Name(), question), Unread: err}
 }
 
 // InUse returns nil if nothing shows that a disk is in use, otherwise a *[Use].

@@ -66,8 +66,8 @@ func TestInUse(t *testing.T) {
 		{"below a loop device", map[string]string{"/sys/class/block/loop3/loop/backing_file": "/dev/nvme3n2\n"}, "nvme3n2 is the file of loop3", false},
 		{"below zram", map[string]string{"/sys/class/block/zram0/backing_dev": "/dev/nvme3n2\n"}, "nvme3n2 is the file of zram0", false},
 		{"zram without", map[string]string{"/sys/class/block/zram0/backing_dev": "none\n"}, "", false},
-		{"swaps cannot be read", map[string]string{"/proc/swaps/x": ""}, "whether nvme3n2 is swapped to cannot be told: read /proc/swaps: is a directory", false},
-		{"mounts of process 1 cannot be read", map[string]string{"/proc/1/mountinfo/x": ""}, "whether nvme3n2 is mounted cannot be told: read /proc/1/mountinfo: is a directory", false},
+		{"swaps cannot be read", map[string]string{"/proc/swaps/x": ""}, "cannot determine whether nvme3n2 is swapped to: read /proc/swaps: is a directory", false},
+		{"mounts of process 1 cannot be read", map[string]string{"/proc/1/mountinfo/x": ""}, "cannot determine whether nvme3n2 is mounted: read /proc/1/mountinfo: is a directory", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			files := aDisk()
@@ -82,7 +82,7 @@ func TestInUse(t *testing.T) {
 				if err != nil {
 					t.Errorf("in use: %v", err)
 				}
-			case !errors.As(err, &use) || err.Error() != c.want || use.ByHost != c.byHost || (use.Unread != nil) != strings.Contains(c.want, "cannot be told"):
+			case !errors.As(err, &use) || err.Error() != c.want || use.ByHost != c.byHost || (use.Unread != nil) != strings.Contains(c.want, "cannot determine"):
 				t.Errorf("in use: %+v, want %s", err, c.want)
 			}
 		})

@@ -42,7 +42,7 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 		holders, err = j.Host.Touch.Holders(ctx, nodes)
 	}
 	if err != nil {
-		return who, fmt.Errorf("who has %s open cannot be told: %w", j.Device.ID, err)
+		return who, fmt.Errorf("find the processes that have %s open: %w", j.Device.ID, err)
 	}
 	for _, h := range holders {
 		owner, had := slices.Contains(owners, h.PodUID), slices.Contains(j.Tenants, h.PodUID)
@@ -108,10 +108,10 @@ func (j *job) running() (who string, err error) {
 		runs, err := j.Running(pod)
 		switch {
 		case err != nil && scrubs:
-			return "", fmt.Errorf("%w: whether pod %s still runs cannot be told: %w", ErrBusy, pod, err)
+			return "", fmt.Errorf("%w: check whether pod %s still runs: %w", ErrBusy, pod, err)
 		case errors.Is(err, cgroup.ErrNoKubepods):
 		case err != nil:
-			return "", fmt.Errorf("whether pod %s still runs cannot be told: %w", pod, err)
+			return "", fmt.Errorf("check whether pod %s still runs: %w", pod, err)
 		case runs:
 			return fmt.Sprintf("pod %s still runs", pod), nil
 		}

@@ -137,7 +137,7 @@ func (j *job) adoptable() error {
 	case j.Held():
 		return fmt.Errorf("%w: a pod holds it", ErrBusy)
 	case j.Taker == "":
-		return fmt.Errorf("%w: no resource takes it; see metalplugctl why", ErrUnfit)
+		return fmt.Errorf("%w: no resource matches it; see metalplugctl why", ErrUnfit)
 	case j.Target == nil && newest.Reason != "":
 		return fmt.Errorf("%w: %s", ErrUnfit, newest.Reason)
 	case !j.Target.IsDisk():

@@ -51,7 +51,7 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
 	if care.AtRelease || care.scrubs() || disks {
 		if err := t.Inventory.Kept(ctx); err != nil {
-			return fmt.Errorf("%w: what a container leaves could be forgotten: %w", ErrUnfit, err)
+			return fmt.Errorf("%w: the state of the container's data cannot be saved: %w", ErrUnfit, err)
 		}
 	}
 	return t.Inventory.Started(ctx, ids...)
@@ -65,7 +65,7 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
-			return false, fmt.Errorf("whose devices are cannot be told: %w", err)
+			return false, fmt.Errorf("find the pods of the devices: %w", err)
 		}
 		behind := make(map[string]kubelet.Holding)
 		for _, s := range devices {

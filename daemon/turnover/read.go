@@ -24,7 +24,7 @@ const (
 	// askLimit limits the check of which processes have a disk open before it is offered.
 	askLimit = 15 * time.Second
 	// waits is the reason while a disk cannot be read.
-	waits = "the read waits for a pod that uses its controller"
+	waits = "the read waits until a pod that uses its controller has ended"
 )
 
 var (

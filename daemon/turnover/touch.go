@@ -44,7 +44,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Prepared, er
 // file, because the fingerprint is wrong after a crash during the erasure.
 func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Prepared, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
-		return p, fmt.Errorf("%w: devices of this kind know nothing of the sort", ErrUnfit)
+		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
 	}
 	target := *j.Target
 	target.Fingerprint, target.Pods = j.Fingerprint, j.Tenants
@@ -63,7 +63,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	began := time.Now()
 	if w.Scrub != "" && target.Fingerprint != "" {
 		if err = j.Inventory.Kept(ctx); err != nil {
-			err = fmt.Errorf("%w: that it is erased could be forgotten: %w", ErrUnfit, err)
+			err = fmt.Errorf("%w: the start of the erasure cannot be saved: %w", ErrUnfit, err)
 		}
 	}
 	if err == nil {
@@ -71,7 +71,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	}
 	switch {
 	case err == nil && w.Scrub != "" && !p.Erased:
-		err = errors.New("the helper has not verified the erasure")
+		err = errors.New("metalplug-reset has not verified the erasure")
 	case err == nil && target.Disk && p.Appearance == "" && target.Appearance() != "":
 		err = errors.New("another medium may be in its place: nothing proves that it is the same disk as before")
 	}

@@ -35,7 +35,7 @@ var (
 	// ErrUnfit is the error if metalplug must not change the device.
 	ErrUnfit = errors.New("not possible")
 	// errUnkept is the error if a disk was erased and the state file does not record that.
-	errUnkept = errors.New("that it was erased could be forgotten")
+	errUnkept = errors.New("the erasure cannot be saved")
 )
 
 const (

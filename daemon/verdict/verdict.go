@@ -154,7 +154,7 @@ func (f *Facts) waiting() string {
 	case f.Lease.Held():
 		return ""
 	case f.Lease.Used && f.Delay != "":
-		return "its pod is gone, but " + f.Delay
+		return "its pod has ended, but " + f.Delay
 	case f.Uncleared() && f.Cordon != "":
 		return "to be cleared after its last pod, once it is uncordoned"
 	case f.Uncleared():

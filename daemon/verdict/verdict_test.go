@@ -70,7 +70,7 @@ func TestVerdict(t *testing.T) {
 			disk(f, evidence.Evidence{Kind: evidence.Erased, Asked: "here", Of: "there"})
 		}, "unproven: being checked", ""},
 		{"to be cleared", func(f *verdict.Facts) { f.Lease, f.Rule = used, &device.Rule{ClearedAtRelease: true} }, "being cleared after its last pod", "being cleared after its last pod"},
-		{"a process has it still", func(f *verdict.Facts) { f.Lease, f.Delay = used, "pod A has it open" }, "its pod is gone, but pod A has it open", ""},
+		{"a process has it still", func(f *verdict.Facts) { f.Lease, f.Delay = used, "pod A has it open" }, "its pod has ended, but pod A has it open", ""},
 		{"failed", func(f *verdict.Facts) { f.Lease.State, f.Lease.Failure = lease.Failed, "no answer" }, "no answer", ""},
 		{"failed and sick", func(f *verdict.Facts) { f.Lease.Failure, f.Seen.Health = "no answer", errors.New("sick") }, "sick", ""},
 		{"sick, and marked", func(f *verdict.Facts) { f.Seen.Health, f.Faults.Marks = errors.New("sick"), []string{"Xid 79"} }, "sick; Xid 79", ""},

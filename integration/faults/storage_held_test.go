@@ -103,7 +103,7 @@ func (m *mortal) leftAlone(id string) error {
 
 // waitsToBeKept returns an error unless a disk was erased and waits until this is saved.
 func (m *mortal) waitsToBeKept(id string) error {
-	content, err := m.says(id, "could be forgotten")
+	content, err := m.says(id, "cannot be saved")
 	if err == nil && content != "" {
 		err = fmt.Errorf("%q is on it", content)
 	}
@@ -184,7 +184,7 @@ func (m *mortal) has(uid string, ids []string) {
 	}
 }
 
-// refused checks that no container of a new pod starts with any disk, because its data could be forgotten.
+// refused checks that no container of a new pod starts with any disk, because its data cannot be saved.
 func (m *mortal) refused(uid string) {
 	m.t.Helper()
 	m.await(func() error {
@@ -192,7 +192,7 @@ func (m *mortal) refused(uid string) {
 		switch {
 		case err == nil:
 			return fmt.Errorf("%w: a container of %s starts", errNever, uid)
-		case strings.Contains(err.Error(), "could be forgotten"):
+		case strings.Contains(err.Error(), "cannot be saved"):
 			return nil
 		}
 		return err // none is available at the moment

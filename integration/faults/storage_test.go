@@ -175,7 +175,7 @@ var spoils = map[string]trouble{
 }
 
 // TestStateThatCannotBeKept checks that the daemon keeps its promises, and starts no container with a disk whose later
-// erasure could be forgotten.
+// erasure cannot be saved.
 func TestStateThatCannotBeKept(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -187,7 +187,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 			w.run()
 			w.offered()
 			ids := w.admitted("p1", diskResource)
-			if err := w.kubelet.start(t.Context(), diskResource, ids); err == nil || !strings.Contains(err.Error(), "could be forgotten") {
+			if err := w.kubelet.start(t.Context(), diskResource, ids); err == nil || !strings.Contains(err.Error(), "cannot be saved") {
 				t.Errorf("a container starts though nothing can be kept: %v", err)
 			}
 			w.tells("state not saved")

@@ -119,7 +119,7 @@ func startedByEvent(in *installation, t *testing.T) {
 }
 
 // stateReadOnly tests a full disk, and a file system that is read-only after an error. The daemon must run and offer
-// its devices. Only containers with a drive must not start, because the erasure afterwards could be forgotten.
+// its devices. Only containers with a drive must not start, because the erasure afterwards cannot be saved.
 func stateReadOnly(in *installation, t *testing.T) {
 	const dir = "/var/lib/metalplug"
 	for _, c := range []struct {
