@@ -734,6 +734,30 @@ func TestTooManyThreadsOfAPod(t *testing.T) {
 	}
 }
 
+// TestStoredFilesAreBounded maps one file more than a scan stores. The scan inspects this file again for each process,
+// and a stored file only once.
+func TestStoredFilesAreBounded(t *testing.T) {
+	const stored = 1 << 17
+	line := func(inode int) string { return "1000-2000 r--s 0 fe:00 " + strconv.Itoa(inode) + "\n" }
+	var maps strings.Builder
+	for inode := range stored + 1 {
+		maps.WriteString(line(inode + 1))
+	}
+	proc := newTree(t)
+	proc.link("1/map_files/1000-2000", proc.dir)
+	proc.write("1/maps", maps.String())
+	for pid, inode := range map[int]int{42: stored, 43: stored + 1} { // of a pod, so that they are read after the host
+		proc.process(pid, "x", "S", 0, 1)
+		proc.write(fmt.Sprintf("%d/cgroup", pid), "0::/kubepods/poda/"+id1+"\n")
+		proc.write(fmt.Sprintf("%d/maps", pid), line(inode))
+		proc.link(fmt.Sprintf("%d/map_files/1000-2000", pid), "/dev/null")
+	}
+	a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
+	if want := []cgroup.Holder{{PID: 43, Comm: "x", Number: null, PodUID: "a"}}; err != nil || !slices.Equal(a.Holders, want) {
+		t.Errorf("Holders = %+v, %v, want %+v", a, err, want)
+	}
+}
+
 // TestWorkOfThreads checks that comparing the descriptor tables of many threads costs no more than a sort. Otherwise
 // the pod of the threads would count as unread.
 func TestWorkOfThreads(t *testing.T) {
