@@ -42,20 +42,30 @@ func printOf0(m *machine) string {
 	return print
 }
 
-// TestErasureOfWhatIsKnown erases what a pod has left if the disk still holds that, or is blank by now.
+// TestErasureOfWhatIsKnown erases what a pod has left if the disk still holds that, or is blank by now. It does not erase
+// other data.
 func TestErasureOfWhatIsKnown(t *testing.T) {
-	for name, change := range map[string]func(n *fakeNode){
-		"the same":     func(*fakeNode) {},
-		"erased since": func(n *fakeNode) { clear(n.data) },
+	for name, c := range map[string]struct {
+		change func(n *fakeNode)
+		want   Result
+	}{
+		"the same":        {func(*fakeNode) {}, OK},
+		"erased since":    {func(n *fakeNode) { clear(n.data) }, OK},
+		"written since":   {func(n *fakeNode) { n.data[3<<20]++ }, Foreign},
+		"another content": {func(n *fakeNode) { n.ext4() }, Foreign},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, n := oneNVMe(t)
 			n.fill()
 			r := eraseOf0("zero")
 			r.Fingerprint = printOf0(m)
-			change(n)
-			if got := m.ask(r); r.Fingerprint == "" || got.Result != OK || !n.blank() {
+			c.change(n)
+			got := m.ask(r)
+			if r.Fingerprint == "" || got.Result != c.want || n.blank() != (c.want == OK) {
 				t.Errorf("fingerprint %s: %+v", r.Fingerprint, got)
+			}
+			if c.want == Foreign && !strings.Contains(got.Detail, "which its last pod did not leave there") {
+				t.Errorf("the reason is %q", got.Detail)
 			}
 		})
 	}

@@ -51,6 +51,12 @@ func TestControllerReset(t *testing.T) {
 			m.files(map[string]string{"/proc/1/mountinfo": "22 1 259:4 / / rw - ext4 /dev/nvme0n2 rw\n"})
 			r.Together = []string{secondPath}
 		}, Answer{Result: Busy, Detail: "nvme0n2 is mounted on /"}, nil},
+		{"a second namespace, attached to another host", func(m *machine, n *fakeNode, r *Request) {
+			m.disk(secondPath, "259:4", "eui.02").nsid = 2
+			m.files(map[string]string{controller0 + "/cntlid": "1\n"})
+			(&sharer{of: 2, nmic: 1, attached: []uint16{1, 77}}).on(m)
+			r.Together = []string{secondPath}
+		}, Answer{Result: Busy, Detail: "nvme0n2 is shared: controller 77, which the driver nvme does not have here, has namespace 2 too; detach it there"}, nil},
 		{
 			"used", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
 			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"},
@@ -368,6 +374,10 @@ func TestFunctionReset(t *testing.T) {
 		{"by the disk", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
 			*r = resetOf0("pci:flr")
 		}, ok("flr"), []string{writeFLR, writeReset, writeBack}},
+		{"by the disk, while another instance resets the function", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
+			*r = resetOf0("pci:flr")
+			m.locked = map[string]bool{function0: true}
+		}, Answer{Result: Busy, Detail: "another request is at work on " + function0}, nil},
 		{"no driver", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.remove(function0 + "/driver")
 			m.remove(controller0)

@@ -39,6 +39,15 @@ func (m *machine) tells(oacs uint16, fna, sanicap, dlfeat byte) {
 	}
 }
 
+// TestEachProbeReadsOtherPlaces probes a disk twice. A pod that knew the places could hide data from the next probe.
+func TestEachProbeReadsOtherPlaces(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.fill()
+	if first, second := printOf0(m), printOf0(m); first == "" || seedIn(first) == seedIn(second) {
+		t.Errorf("two probes read the same places: %s, %s", first, second)
+	}
+}
+
 // zfs puts a label on a disk.
 func (n *fakeNode) zfs() *fakeNode {
 	copy(n.data[128<<10:], "\x0c\xb1\xba\x00\x00\x00\x00\x00")

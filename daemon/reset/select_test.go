@@ -59,6 +59,8 @@ scrub = "none"
 		{"another scrub by hand", scratch, byHand("example.org/scratch", "zero"), OK, ""},
 		{"a scrub of a resource that does not erase", kept, erase("example.org/kept", "discard"), Refused, `(FILE:8) has scrub "none", not "discard"`},
 		{"that by hand", kept, byHand("example.org/kept", "zero"), OK, ""},
+		{"a disk of several pods, by hand", strings.Replace(kept, "match", "shares = 2\nmatch", 1), byHand("example.org/kept", "zero"), Refused, "gives out disks that others use: they are not erased"},
+		{"a disk that the host may use, by hand", strings.Replace(kept, "match", "allow_in_use = true\nmatch", 1), byHand("example.org/kept", "zero"), Refused, "gives out disks that others use: they are not erased"},
 		{"the method of the class", scratch, reset("example.org/scratch", "nvme-controller"), OK, ""},
 		{"another method", scratch, reset("example.org/scratch", "pci:flr"), Refused, `(FILE:7) has reset method "auto", not "pci:flr"`},
 		{"a method of a resource without", kept, reset("example.org/kept", "nvme-controller"), Refused, `(FILE:7) has reset method "none", not "nvme-controller"`},

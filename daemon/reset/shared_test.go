@@ -14,6 +14,7 @@ import (
 
 // sharer is what a drive with several controllers tells of namespace 1.
 type sharer struct {
+	of                 uint32 // the only namespace of which it tells that, or 0
 	cmic, nmic, rescap byte
 	oncs               uint16
 	attached, all      []uint16 // CNS 12h and 13h
@@ -39,7 +40,7 @@ func (s *sharer) on(m *machine) {
 		case c.cdw10 == cnsController:
 			data[76] |= s.cmic
 			binary.LittleEndian.PutUint16(data[520:], s.oncs)
-		case c.cdw10 == cnsNamespace:
+		case c.cdw10 == cnsNamespace && (s.of == 0 || s.of == c.nsid):
 			data[30], data[31] = s.nmic, s.rescap
 		case c.cdw10 == cnsAttachedControllers:
 			s.asked = append(s.asked, fmt.Sprintf("attached to %d", c.nsid))

@@ -203,6 +203,11 @@ func TestSurveyOfAThinNamespace(t *testing.T) {
 		if got.Result != OK || got.Read != got.Size || (stretches == 0) != c.all {
 			t.Errorf("NSFEAT %d, NUSE %d: %d stretches were read: %+v", c.nsfeat, c.nuse, stretches, got)
 		}
+		(&sharer{nmic: 1, attached: []uint16{1, 77}}).on(m) // another host may write there at any time
+		m.files(map[string]string{controller0 + "/cntlid": "1\n"})
+		if got := m.full(surveyOf0(0)); got.Result != Busy {
+			t.Errorf("a shared namespace is %+v", got)
+		}
 	}
 }
 
