@@ -286,6 +286,25 @@ func TestSanitizeHitsAll(t *testing.T) {
 	}
 }
 
+// TestSanitizeIsVerifiedInFull reads all of a disk that could not be read before its sanitize, because any block may have held
+// data.
+func TestSanitizeIsVerifiedInFull(t *testing.T) {
+	d, first, _ := newDrive(t)
+	d.alone().sanicap = sanitizeBlock
+	first.bigger()
+	d.state(3, 100, actBlockErase, 1)
+	d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
+	read := 0
+	first.onRead = func(_ int64, length int) {
+		if length == stretch {
+			read += length
+		}
+	}
+	if got := d.ask(eraseOf0("sanitize")); got.Result != OK || read != len(first.data) {
+		t.Errorf("%d of %d bytes are read, answer is %+v", read, len(first.data), got)
+	}
+}
+
 // TestSanitizeGoesOn reports a long sanitize when the time is up, does not begin it twice, and verifies it in the end. While
 // it runs nothing can be read.
 func TestSanitizeGoesOn(t *testing.T) {

@@ -116,6 +116,36 @@ func TestDaemonMayDoNothing(t *testing.T) {
 	}
 }
 
+// TestServicesSeeNoOtherService checks which files of /run, /etc and /var each service sees. A socket of another service of
+// root among them would make the daemon root. TestReach of integration/sandbox tries what can be reached there.
+func TestServicesSeeNoOtherService(t *testing.T) {
+	for name, want := range map[string]string{
+		"metalplugd.service": "/etc/ld.so.cache /etc/localtime /etc/metalplug /run/cdi /run/metalplug /run/systemd/journal/socket " +
+			"/run/systemd/notify /run/udev/data /var/lib/kubelet/device-plugins /var/lib/kubelet/pod-resources /var/lib/metalplug",
+		"metalplug-reset@.service":   "/etc/ld.so.cache /etc/metalplug /run/metalplug-locks /run/metalplug/holders.sock /run/udev/data",
+		"metalplug-holders@.service": "/etc/ld.so.cache",
+		"metalplug-unit@.service":    "/etc/ld.so.cache /etc/metalplug /run/systemd/private",
+	} {
+		u := readUnit(t, name)
+		var seen []string
+		for _, path := range strings.Fields(strings.Join(slices.Concat(u["BindPaths"], u["BindReadOnlyPaths"]), " ")) {
+			path = strings.TrimPrefix(path[strings.LastIndexByte(path, ':')+1:], "-")
+			if strings.HasPrefix(path, "/run") || strings.HasPrefix(path, "/etc") || strings.HasPrefix(path, "/var") {
+				seen = append(seen, path)
+			}
+		}
+		slices.Sort(seen)
+		if got := strings.Join(seen, " "); got != want {
+			t.Errorf("%s shows\n%s, want\n%s", name, got, want)
+		}
+		for _, root := range []string{"/run", "/etc", "/var"} {
+			if empty := strings.Join(u["TemporaryFileSystem"], " "); !strings.Contains(empty, root+":ro") && !strings.Contains(empty, "/:ro") {
+				t.Errorf("%s shows all of %s", name, root)
+			}
+		}
+	}
+}
+
 // TestCapabilitiesOfHelpers checks that no helper has gained a capability by accident.
 func TestCapabilitiesOfHelpers(t *testing.T) {
 	for name, want := range map[string]string{
