@@ -734,6 +734,102 @@ func TestTooManyThreadsOfAPod(t *testing.T) {
 	}
 }
 
+// TestWorkOfAPod gives a pod almost as many threads as may be read, and a process with something else to read.
+func TestWorkOfAPod(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		make   func(proc tree)
+		unread bool
+	}{
+		{"nothing else", func(tree) {}, false},
+		{"400 descriptors", func(p tree) {
+			for fd := range 400 {
+				p.link(fmt.Sprintf("9/fd/%d", fd), p.dir)
+			}
+		}, true},
+		{"400 mapped files", func(p tree) {
+			var maps strings.Builder
+			for inode := range 400 {
+				fmt.Fprintf(&maps, "1000-2000 r--s 0 fe:00 %d\n", inode+1)
+			}
+			p.write("9/maps", maps.String())
+			p.link("9/map_files/1000-2000", p.dir)
+		}, true},
+		{"many mappings of one file", func(p tree) {
+			p.write("9/maps", strings.Repeat("1000-2000 r--s 0 fe:00 1\n", 20_000))
+			p.link("9/map_files/1000-2000", p.dir)
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			proc := newTree(t)
+			for pid, threads := range map[int]int{7: 32_767, 8: 2700, 9: 1} { // a sort of 15 times 32,767 and 12 times 2,700 comparisons
+				proc.process(pid, "x", "S", 0, threads)
+				proc.write(fmt.Sprintf("%d/cgroup", pid), "0::/kubepods/poda/"+id1+"\n")
+				proc.link(fmt.Sprintf("%d/task/%[1]d", pid), "../..")
+			}
+			c.make(proc)
+			a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
+			unread := len(a.Unread) == 1 && a.Unread[0].PodUID == "a" && strings.Contains(a.Unread[0].Cause, "too many")
+			if err != nil || unread != c.unread || !unread && a.Unread != nil {
+				t.Errorf("unread: %+v, %v", a.Unread, err)
+			}
+		})
+	}
+}
+
+// TestReplacedMappings lists another file each time that the mappings are read, which has already vanished. A file that the
+// next list does not have is no longer mapped.
+func TestReplacedMappings(t *testing.T) {
+	proc := newTree(t)
+	maps := filepath.Join(proc.dir, "1/maps")
+	proc.remove("1/maps")
+	if err := unix.Mkfifo(maps, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- replaceMappings(maps, done) }()
+	a, err := cgroup.Holders(proc.dir, []cgroup.Number{null}, 0)
+	if err != nil || a.Unread != nil {
+		t.Errorf("Holders = %+v, %v", a, err)
+	}
+	close(done)
+	for {
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
+		if reader, err := os.OpenFile(maps, os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil { // replaceMappings may wait for it
+			reader.Close()
+		}
+		runtime.Gosched()
+	}
+}
+
+// replaceMappings writes another file into each pipe that a reader opens, and puts a new pipe into its place.
+func replaceMappings(maps string, done chan struct{}) error {
+	for inode := 1; ; inode++ {
+		pipe, err := os.OpenFile(maps, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer pipe.Close()
+		select {
+		case <-done:
+			return nil
+		default:
+		}
+		err = errors.Join(unix.Mkfifo(maps+".new", 0o600), os.Rename(maps+".new", maps))
+		_, writeErr := fmt.Fprintf(pipe, "1000-2000 r--s 0 fe:00 %d\n", inode)
+		if err := errors.Join(err, writeErr, pipe.Close()); err != nil {
+			return err
+		}
+	}
+}
+
 // TestStoredFilesAreBounded maps one file more than a scan stores. The scan inspects this file again for each process,
 // and a stored file only once.
 func TestStoredFilesAreBounded(t *testing.T) {
