@@ -126,6 +126,10 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 			p.link("1/map_files/1000-2000", p.dir+"/1/map_files/1000-2000")
 			p.write("1/mountinfo", "7 1 0:9 / /run rw,nosuid,nodev - tmpfs tmpfs rw\n")
 		}, nil},
+		{"a file that is always mapped elsewhere, from such a mount", func(p tree) {
+			p.write("1/maps", "1000-2000 rw-s 0 00:09 8 /run/x\n")
+			p.write("1/mountinfo", "7 1 0:9 / /run rw,nosuid,nodev - tmpfs tmpfs rw\n")
+		}, nil},
 		{"a process of an odd name", func(p tree) {
 			p.process(42, ") S 1 (\n", "S", 0, 1)
 			p.link("42/fd/0", "/dev/null")
