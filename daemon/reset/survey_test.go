@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/metalplug/metalplug/cgroup"
 )
 
 func surveyOf0(from int64) Request {
@@ -173,6 +175,27 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 				got := m.full(surveyOf0(0))
 				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) || time.Since(began) > 20*time.Second {
 					t.Errorf("after %v: %+v, want %v with %q", time.Since(began), got, c.want, c.detail)
+				}
+			})
+		})
+	}
+}
+
+// TestSurveyOfAnOpenDisk proves nothing of a disk that another process has open when the read begins or ends.
+func TestSurveyOfAnOpenDisk(t *testing.T) {
+	other := []cgroup.Holder{{PID: 42, Comm: "qemu", Number: cgroup.Number{Block: true, Major: 259}}}
+	for name, now := range map[string][]cgroup.Holder{"before": other, "after": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				m.others = now
+				n.onRead = func(int64, int) {
+					if m.others = other; name == "before" {
+						m.others = nil
+					}
+				}
+				if got := m.full(surveyOf0(0)); got.Result != Busy || got.Detail != "nvme0n1 is open in process 42 (qemu)" {
+					t.Errorf("answer is %+v", got)
 				}
 			})
 		})
