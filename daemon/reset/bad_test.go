@@ -49,6 +49,9 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 			err    error
 			partly bool
 		}{{"zero", unix.EIO, true}, {"discard", unix.ENODATA, false}, {"secure-discard", unix.EILSEQ, false}} { // the last two of a direct read
+			if c.scrub != "zero" && name != "between the ends" {
+				continue // they verify by the same places
+			}
 			t.Run(name+"/"+c.scrub, func(t *testing.T) {
 				m, n := oneNVMe(t)
 				n.bigger().badAt(c.err, places...).partly = c.partly
@@ -95,7 +98,7 @@ func TestUnreadableBlocksProveNothing(t *testing.T) {
 	} {
 		m, n := oneNVMe(t)
 		n.badAt(unix.EIO, at)
-		n.data = append(n.data, make([]byte, 4<<20)...)
+		n.size(8 << 20)
 		r.SysPath, r.Class, r.Identity = disk0, "nvme", byWWID("eui.01")
 		if got := m.full(r); got.Result != Failed || got.Detail != want {
 			t.Errorf("%s: %+v", name, got)

@@ -104,7 +104,7 @@ func TestErasureOfBlocks(t *testing.T) {
 	} {
 		t.Run(method, func(t *testing.T) {
 			m, n := oneNVMe(t)
-			n.data = make([]byte, 64<<20+4096)
+			n.size(64<<20 + 4096)
 			n.fill()
 			got := m.ask(eraseOf0(method))
 			if got.Result != OK || !strings.HasPrefix(got.Done, want.done+"; ") || !strings.HasSuffix(got.Done, " blocks of 4096 bytes had held something, all read as zeroes") {
@@ -416,7 +416,7 @@ func TestErasureGoesWrong(t *testing.T) {
 func TestTimeIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
-		n.data = make([]byte, 256<<20)
+		n.size(256 << 20)
 		m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
 			if request == blkZeroOut {
 				clock.Pass(30500 * time.Millisecond)
