@@ -62,7 +62,7 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	}))
 }
 
-// The pod is also charged for reading mappings of known files, so that a child process costs as much as the first
+// The pod is also charged for mappings of files that were already counted, so that a child process costs as much as the first
 // process. One unit of work is one file, or a fixed number of mappings, or a fixed number of bytes of /proc/PID/maps.
 const (
 	mappingsCharged = 8

@@ -161,8 +161,8 @@ func (w *walk) children(dir string) ([]string, error) {
 	return names, skipRemoved(err)
 }
 
-// isPopulated reports whether a cgroup, or one below it, has a process. In version 2, the kernel shows this in
-// cgroup.events. In version 1, each cgroup lists only its own processes.
+// isPopulated reports whether a cgroup, or one below it, has a process. In cgroup v2, the kernel shows this in
+// cgroup.events. In cgroup v1, each cgroup lists only its own processes.
 func isPopulated(dir string) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err == nil {

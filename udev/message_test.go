@@ -61,7 +61,7 @@ func TestDecodeErrors(t *testing.T) {
 		"length beyond":       patched(good(), offLength, 1<<32-1),
 		"length one too many": patched(good(), offLength, 45),
 		"cut off":             good()[:60],
-		"not a property":         encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x", "rubbish"),
+		"not a property":      encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x", "rubbish"),
 		"empty property":      encode("ACTION=add", "", "DEVPATH=/devices/x", "SUBSYSTEM=x"),
 		"no action":           encode("DEVPATH=/devices/x", "SUBSYSTEM=x"),
 		"no subsystem":        encode("ACTION=add", "DEVPATH=/devices/x"),

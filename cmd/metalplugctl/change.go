@@ -58,7 +58,7 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	if errors.Is(err, errReleased) {
 		return nil
 	}
-	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), cmp.Or(err, ctx.Err()))
+	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), cmp.Or(err, errors.New("interrupted")))
 }
 
 // errReleased ends the wait for pods that hold devices.
@@ -167,10 +167,13 @@ func changed(d api.Changed) string {
 }
 
 // mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes it accepts only the ID. Any
-// other name may belong to another disk after a reboot.
+// other name may belong to another disk after a reboot. metalplugd refuses a disk that the host uses, so that nothing is asked
+// about it.
 func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(describeDisk(d)))
 	switch {
+	case strings.HasPrefix(d.Reason, "in use: "):
+		return failed(cmd.Name(), name, errors.New(d.Reason+": nothing was done"))
 	case !yes:
 		return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
 	case name != d.ID:

@@ -59,10 +59,10 @@ func TestNode(t *testing.T) {
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node
 			node-vfio-0000:41:00.0 numa2
 			  held back: not complete: /dev/vfio/vfio is missing`},
-		{name: "disk in use", recording: "node-disk", rules: node("/dev/sda"), want: disk + "  held back: in use: it holds data: partitions (sda1)\n" + diskNode},
+		{name: "disk in use", recording: "node-disk", rules: node("/dev/sda"), want: disk + "  held back: it holds data: partitions (sda1)\n" + diskNode},
 		{name: "the other way to it", recording: "node-disk", rules: node("/dev/sg0"), want: `
 			node-sg0
-			  held back: in use: it holds data: partitions (sda1); only where a rule names it: another way to sda: name it by DEVNAME if it is meant
+			  held back: it holds data: partitions (sda1); only where a rule names it: another way to sda: name it by DEVNAME if it is meant
 			  /dev/sg0`},
 		{name: "the other way to it, by a pattern, while nothing is on it", recording: "node-disk", rules: node("/dev/sg*"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
 			node-sg0

@@ -45,7 +45,7 @@ import (
 // NVMe is the class of blank and unused NVMe namespaces. Each namespace is a device.
 var NVMe = Class{
 	Name:  "nvme",
-	Doc:   "NVMe namespaces that are empty and unused",
+	Doc:   "NVMe namespaces",
 	Match: []udev.Match{{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/nvme*n*"}}},
 	Wakes: []udev.Match{
 		// With multipathing, the controller that reports its state is not above the disk.

@@ -145,24 +145,24 @@ func TestNVMeInUse(t *testing.T) {
 		{name: "holder", recording: "nvme", edits: []string{"A: hidden=0", "A: holders/dm-3/x=\nA: holders/md0/x=\nA: hidden=0"}, want: itself +
 			"  held back: in use: nvme2n1 is part of dm-3, md0" + node},
 		{name: "partition table", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_PART_TABLE_TYPE=gpt"}, want: itself +
-			"  held back: in use: it holds data: a partition table (gpt)" + node},
+			"  held back: it holds data: a partition table (gpt)" + node},
 		{name: "file system", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4\nE: ID_FS_USAGE=filesystem"}, want: itself +
-			"  held back: in use: it holds data: udev found ID_FS_TYPE=ext4" + node},
+			"  held back: it holds data: udev found ID_FS_TYPE=ext4" + node},
 		{name: "usage without type", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_USAGE=raid"}, want: itself +
-			"  held back: in use: it holds data: udev found ID_FS_USAGE=raid" + node},
+			"  held back: it holds data: udev found ID_FS_USAGE=raid" + node},
 		{name: "loop device", recording: "nvme", edits: []string{"F: /proc/1/", "\nP: /devices/virtual/block/loop0\nE: SUBSYSTEM=block\n" + `A: loop/backing_file=/dev/nvme2n1\n` + "\n\nF: /proc/1/"}, want: itself +
 			"  held back: in use: nvme2n1 is the file of loop0" + node},
 		{name: "in use and read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, want: itself +
-			"  held back: in use: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
+			"  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
 
 		{name: "in use, as the resource allows", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, rules: allowed, want: itself + node[1:]},
 		{name: "in use, allowed, but read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, rules: allowed, want: itself +
-			"  held back: in use: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
+			"  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
 		{
 			name: "over fabrics, named, but in use", recording: "nvme-loop", edits: []string{"E: MINOR=5", "E: MINOR=5\nE: ID_FS_TYPE=ext4"},
 			rules: []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, Match: map[string]string{"DEVNAME": "/dev/nvme1n1"}}}, want: `
 			nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8 "Linux"
-			  held back: in use: it holds data: udev found ID_FS_TYPE=ext4; not for containers: controller nvme1 is reached by loop
+			  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: controller nvme1 is reached by loop
 			  /dev/nvme1n1 = /dev/disk/by-id/nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8`,
 		},
 
@@ -172,7 +172,7 @@ func TestNVMeInUse(t *testing.T) {
 		{name: "partition with a holder", recording: "nvme-root", edits: []string{rootMount, ""}, want: rootDevice +
 			"  held back: in use: nvme0n1p2 is part of dm-0\n  /dev/nvme0n1"},
 		{name: "partitions of no use", recording: "nvme-root", edits: []string{rootMount, "", "L: holders/dm-0=../../../../../../../../virtual/block/dm-0\n", ""}, want: rootDevice +
-			"  held back: in use: it holds data: partitions (nvme0n1p1, nvme0n1p2)\n  /dev/nvme0n1"},
+			"  held back: it holds data: partitions (nvme0n1p1, nvme0n1p2)\n  /dev/nvme0n1"},
 	})
 }
 

@@ -23,7 +23,7 @@ var (
 	// the inventory ignores both during that time.
 	ErrInUse = errors.New("in use")
 	// ErrData means that the disk contains data. If the data is from a pod, the disk can be erased.
-	ErrData = errors.New("in use: it holds data")
+	ErrData = errors.New("it holds data")
 	// ErrIncomplete means that nodes of the device are missing, or that its driver has not finished.
 	ErrIncomplete = errors.New("not complete")
 	// ErrForeign means that the content of a disk differs from what its last pod left there.

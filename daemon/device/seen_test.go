@@ -115,7 +115,7 @@ func TestTaker(t *testing.T) {
 		{"a drive", "nvme", "/dev/nvme2n1", "t/nvme"},
 		{"a controller", "nvme", "/dev/nvme2", "not for containers: /dev/nvme2 reaches namespaces past every check: offer those with class nvme"},
 		{"a serial adapter", "node-serial", "/dev/ttyUSB0", "t/tty"},
-		{"a disk that is in use", "node-disk", "/dev/sda", "in use: it holds data: partitions (sda1)"},
+		{"a disk that is in use", "node-disk", "/dev/sda", "it holds data: partitions (sda1)"},
 		{"another way to it", "node-disk", "/dev/sg0", "no rule matches it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func TestProbe(t *testing.T) {
 		want    seen
 	}{
 		{name: "blank", asked: "free", want: seen{"<nil>", "<nil>", ""}},
-		{name: "data", reading: device.Reading{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"in use: it holds data: ext4 is on it", "<nil>", ""}},
+		{name: "data", reading: device.Reading{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"it holds data: ext4 is on it", "<nil>", ""}},
 		{name: "data, allowed", reading: device.Reading{Content: "ext4"}, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
 			name: "SMART", reading: device.Reading{Smart: device.Smart{Known: true, Warning: 0x0a, Temperature: 80}}, asked: "free",
@@ -88,32 +88,32 @@ func TestProbe(t *testing.T) {
 		{name: "held, unread", held: true, err: unread, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 		{
 			name: "held, with a file system", held: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, asked: "held",
-			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "kept back anyway", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, reading: device.Reading{Content: "ext4"}, asked: "offered",
-			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, if it is not claimed", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
 			reading: device.Reading{Fingerprint: "7", Claimed: true}, err: inUse, asked: "offered",
-			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4; in use: it cannot be opened exclusively", "<nil>", ""},
+			want: seen{"it holds data: udev found ID_FS_TYPE=ext4; in use: it cannot be opened exclusively", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, and nobody answers", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "offered", want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "offered", want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, but read-only", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"},
-			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only", "<nil>", ""},
+			want: seen{"it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only", "<nil>", ""},
 		},
 		{
 			name: "proven, and udev found data", proven: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			reading: device.Reading{Fingerprint: "7"}, asked: "free", want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			reading: device.Reading{Fingerprint: "7"}, asked: "free", want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{name: "held, and erased for the next", held: true, erases: true, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 	} {

@@ -32,7 +32,7 @@ type Work struct {
 
 // Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. tenants are the
 // tenants that the checkpoint lists. It is older if it lists none. After an Allocate it is also older if it lists only
-// tenants whose containers were started before.
+// tenants whose containers started before that Allocate.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }

@@ -41,7 +41,7 @@ type tree struct {
 }
 
 // of returns the tree of an offer. It takes some milliseconds for 10,000 devices after each change of the list, and next to
-// nothing otherwise. A flat tree has all devices in one place.
+// nothing otherwise. In a flat tree all devices are equally near.
 func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -66,9 +66,9 @@ type Disk struct {
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
-// Part returns the first block device of a disk for which is returns true.
-func (d Disk) Part(is func(Node) bool) (Node, bool) {
-	i := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Block && is(n) })
+// Part returns the first block device of a disk that matches.
+func (d Disk) Part(matches func(Node) bool) (Node, bool) {
+	i := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
 	if i < 0 {
 		return Node{}, false
 	}

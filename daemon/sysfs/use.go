@@ -130,7 +130,7 @@ func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
 	return p, ok
 }
 
-// partNamed returns the part of a disk to whose node a name in /dev leads. The kernel claims mounted and swapped-to
+// partNamed resolves a name in /dev, and returns the part of the disk with that node. The kernel claims mounted and swapped-to
 // devices, and shows the number of the device below a loop device. So checking the name is sufficient for these.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {

@@ -38,12 +38,12 @@ func TestVerdict(t *testing.T) {
 		{"of another resource now", func(f *verdict.Facts) { f.Seen.Resource = "c/d" }, "it belongs to another resource now, c/d: it changes over once no pod holds it", ""},
 		{"in use by the host", func(f *verdict.Facts) { f.Seen.Offer = mounted }, "in use: it is mounted", ""},
 		{"in use by its pod", func(f *verdict.Facts) { f.Seen.Offer, f.Lease = mounted, held }, "healthy", "in use: it is mounted"},
-		{"with data that no tenant left", func(f *verdict.Facts) { f.Seen.Offer = ext4 }, "in use: it holds data: ext4 is on it", ""},
+		{"with data that no tenant left", func(f *verdict.Facts) { f.Seen.Offer = ext4 }, "it holds data: ext4 is on it", ""},
 		{"with data of a pod that is erased", func(f *verdict.Facts) { f.Seen.Offer, f.Lease = ext4, used }, "healthy", ""},
-		{"with data of a pod that nothing erases", func(f *verdict.Facts) { f.Seen.Offer, f.Lease, f.Rule = ext4, used, &device.Rule{} }, "in use: it holds data: ext4 is on it", ""},
+		{"with data of a pod that nothing erases", func(f *verdict.Facts) { f.Seen.Offer, f.Lease, f.Rule = ext4, used, &device.Rule{} }, "it holds data: ext4 is on it", ""},
 		{"with other data than its pod has left", func(f *verdict.Facts) {
 			f.Seen.Offer, f.Lease, f.Same = ext4, lease.Lease{State: lease.Free, Residue: true}, false
-		}, "in use: it holds data: ext4 is on it", ""},
+		}, "it holds data: ext4 is on it", ""},
 		{"not proven", func(f *verdict.Facts) { disk(f, unread) }, "unproven: being read, 3 %", ""},
 		{"not proven, and a pod has it", func(f *verdict.Facts) { disk(f, unread); f.Lease = held }, "healthy", ""},
 		{"left by a pod, and not erased", func(f *verdict.Facts) {

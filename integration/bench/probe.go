@@ -327,7 +327,7 @@ func (d *loopDisk) close() error {
 	return d.opened(func(f *os.File) error { return unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0) })
 }
 
-// forget drops what of the disk is in memory, as the kernel does when no process has it open any more. BLKFLSBUF is in
+// forget drops the disk's cached pages, as the kernel does when no process has it open any more. BLKFLSBUF is in
 // include/uapi/linux/fs.h.
 func (d *loopDisk) forget() error {
 	const blkFlsBuf = 0x1261

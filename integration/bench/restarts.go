@@ -95,7 +95,7 @@ func allocatable(k *kubelet.Kubelet, want int) error {
 	}
 }
 
-// registerVerb makes the program act as the floor for the kubelet's restarts.
+// registerVerb makes the program run the minimal plugin, whose time is the floor for the kubelet's restarts.
 const registerVerb = "register"
 
 // register is a minimal plugin that waits for kubelet.sock, serves and registers.

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Step runs a part of the story as a subtest, which fails if the machine cannot do a command of the step. It reports
+// Step runs a part of the story as a subtest, which fails if the machine cannot run a command of the step. It reports
 // whether the step succeeded.
 func (m *Machine) Step(t *testing.T, name string, step func(t *testing.T)) bool {
 	return t.Run(name, func(t *testing.T) {

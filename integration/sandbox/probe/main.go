@@ -33,10 +33,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// secret are the directories whose files must not be readable.
+// secret lists the directories whose files must not be readable.
 var secret = []string{"/etc", "/var", "/run", "/root", "/home", "/boot", "/opt", "/srv", "/mnt", "/media", "/tmp", "/victim"}
 
-// others are the directories whose files must not be writable.
+// others lists the directories whose files must not be writable.
 var others = []string{"/dev", "/sys", "/proc", "/usr"}
 
 func main() {
