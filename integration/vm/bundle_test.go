@@ -5,6 +5,7 @@
 package vm_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,10 +48,8 @@ near = "switch"
 
 // atSwitches are drives of two kinds below two switches. Those with one number are not together.
 var atSwitches = []vm.Drive{
-	{Serial: "FAST1", Slot: "switch1-1"},
-	{Serial: "LARGE2", Slot: "switch1-2"},
-	{Serial: "FAST2", Slot: "switch2-1"},
-	{Serial: "LARGE1", Slot: "switch2-2"},
+	{Serial: "FAST1", Slot: "switch1-1"}, {Serial: "LARGE2", Slot: "switch1-2"},
+	{Serial: "FAST2", Slot: "switch2-1"}, {Serial: "LARGE1", Slot: "switch2-2"},
 }
 
 // together are the drives below one switch.
@@ -58,9 +57,11 @@ var together = map[string]string{"FAST1": "LARGE2", "FAST2": "LARGE1"}
 
 // TestBundles is about devices that are made of two drives below one PCIe switch.
 func TestBundles(t *testing.T) {
-	s := begin(t, bundleConfig, vm.Options{Switches: 2, Slots: 1})
+	s := begin(t, bundleConfig, vm.Options{Switches: 2, Slots: 1, Unhurried: true})
 	for _, one := range []act{
 		{"drives below a switch are a bundle", madeOfNeighbours},
+		{"a container starts with both drives, and both are erased after it", pairErased},
+		{"a drive that goes takes its bundle along until it is back", pairBroken},
 	} {
 		if !s.m.Step(t, one.name, func(t *testing.T) { one.run(s, t) }) {
 			return
@@ -91,5 +92,61 @@ func madeOfNeighbours(s *story, t *testing.T) {
 		if n := s.allocatable(resource); n != 0 {
 			t.Errorf("%d devices of %s are offered on their own", n, resource)
 		}
+	}
+}
+
+// pairPod is a pod with one bundle.
+var pairPod = vm.Pod{UID: "trains", Limits: map[string]int64{pair: 1}}
+
+// offered waits for the number of bundles. Two erasures take minutes in an emulated machine.
+func (s *story) offered(bundles int64) {
+	s.m.Eventually("the bundles to be offered", slowNode, func() bool { return s.allocatable(pair) == bundles })
+}
+
+func pairErased(s *story, t *testing.T) {
+	_, cursor := s.journal("")
+	nodes := s.run(pairPod)
+	if len(nodes) != 2 {
+		t.Fatalf("the container gets %v", nodes)
+	}
+	first, second := s.serialOf(t, nodes[0]), s.serialOf(t, nodes[1])
+	if together[first] != second {
+		t.Errorf("the container gets %s and %s", first, second)
+	}
+	log, _ := s.journal(cursor)
+	if n := strings.Count(log, "device reset"); n != 2 {
+		t.Errorf("%d drives were reset before the start:\n%s", n, log)
+	}
+	for _, node := range nodes {
+		s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none")
+	}
+	_, cursor = s.journal("")
+	from := s.kubelet.Mark()
+	s.kubelet.RemovePod(pairPod)
+	if _, err := s.kubelet.AwaitAllocatable(from, pair, 1, patience); err != nil {
+		t.Errorf("the bundle was not withheld: %v", err)
+	}
+	s.offered(2)
+	log, _ = s.journal(cursor)
+	for _, how := range []string{"discarded 67108864 bytes", "wrote zeroes over 67108864 bytes"} {
+		if !strings.Contains(log, how) {
+			t.Errorf("the journal does not say %q:\n%s", how, log)
+		}
+	}
+	for _, node := range nodes {
+		if r := s.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
+			t.Errorf("%s is not zero: %s%s", node, r.Stdout, r.Stderr)
+		}
+	}
+}
+
+func pairBroken(s *story, t *testing.T) {
+	before := s.healthy(pair)
+	s.m.Unplug(atSwitches[0])
+	s.offered(1)
+	s.m.Plug(atSwitches[0])
+	s.offered(2)
+	if after := s.healthy(pair); !slices.Equal(before, after) {
+		t.Errorf("the bundles were %v and are %v", before, after)
 	}
 }
