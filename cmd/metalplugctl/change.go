@@ -211,10 +211,7 @@ const loginFile = "/proc/self/loginuid"
 // login returns the name of the user who logged in, even if that user has become another user since. It is empty if
 // unknown.
 func login(file string) string {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return ""
-	}
+	text, _ := os.ReadFile(file)
 	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 means no user
 	if err != nil {
 		return ""
@@ -224,7 +221,7 @@ func login(file string) string {
 
 // confirm asks the operator to type the ID.
 func confirm(in io.Reader, out io.Writer, id string) error {
-	fmt.Fprintf(out, "Everything on %s will be lost.\nType its ID once more to erase it: ", clean(id))
+	fmt.Fprintf(out, "Everything on %s will be lost.\nType its ID to erase it: ", clean(id))
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if strings.TrimSpace(line) == id {
 		return nil

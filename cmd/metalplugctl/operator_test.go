@@ -403,7 +403,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: name one of these devices: GPU-36f675cc-"},
 		{[]string{"cordon", "nvme-"}, exitProblem, "cordon nvme-: name one of these devices: nvme-eui."},
 		{[]string{"reset", lastDisk + "::1"}, exitProblem, "reset " + lastDisk + ": not possible: the hardware is a recording"},
-		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "Type its ID once more to erase it: \nmetalplugctl: erase " + lastDisk},
+		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "Type its ID to erase it: \nmetalplugctl: erase " + lastDisk},
 		{[]string{"reset", "none", "--scrub", "zero"}, exitProblem, "metalplugctl: reset none: no such device"},
 		{[]string{"reset", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" for "--scrub" flag: must be discard, zero, format, crypto-erase, sanitize or secure-discard`},
 		{[]string{"reset", lastDisk, "--scrub", "bogus", "--yes"}, exitUsage, `"bogus" for "--scrub" flag: must be discard`},
