@@ -48,8 +48,10 @@ near = "switch"
 
 // atSwitches are drives of two kinds below two switches. Those with one number are not together.
 var atSwitches = []vm.Drive{
-	{Serial: "FAST1", Slot: "switch1-1"}, {Serial: "LARGE2", Slot: "switch1-2"},
-	{Serial: "FAST2", Slot: "switch2-1"}, {Serial: "LARGE1", Slot: "switch2-2"},
+	{Serial: "FAST1", Slot: "switch1-1"},
+	{Serial: "LARGE2", Slot: "switch1-2"},
+	{Serial: "FAST2", Slot: "switch2-1"},
+	{Serial: "LARGE1", Slot: "switch2-2"},
 }
 
 // together are the drives below one switch.
