@@ -167,13 +167,10 @@ func changed(d api.Changed) string {
 }
 
 // mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes it accepts only the ID. Any
-// other name may belong to another disk after a reboot. metalplugd refuses a disk that the host uses, so that nothing is asked
-// about it.
+// other name may belong to another disk after a reboot.
 func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(describeDisk(d)))
 	switch {
-	case strings.HasPrefix(d.Reason, "in use: "):
-		return failed(cmd.Name(), name, errors.New(d.Reason+": nothing was done"))
 	case !yes:
 		return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
 	case name != d.ID:
