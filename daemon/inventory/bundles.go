@@ -23,6 +23,7 @@ type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of the bundle
 	aside  string // why it is offered neither on its own nor in a bundle, or empty
+	parted bool   // since then no pod holds it, and it is in its own list only so that a tenant's data counts as that
 }
 
 // bundler assembles the bundles of an inventory.
@@ -124,7 +125,7 @@ func (l bundler) assemble() {
 
 func (l bundler) setAside(e *entry, reason string) {
 	if e.aside != reason {
-		e.aside = reason
+		e.aside, e.parted = reason, e.parted && reason != ""
 		l.changed(e)
 	}
 }
@@ -185,7 +186,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	used := make(map[string]bool)
 	for _, set := range sets {
 		id := bundle.ID(set[0].ID)
-		ready := bundles[id] == nil && l.entries[id] == nil && !slices.ContainsFunc(set, func(i bundle.Item) bool { return l.entries[i.ID].offered })
+		ready := bundles[id] == nil && l.entries[id] == nil && !slices.ContainsFunc(set, func(i bundle.Item) bool { e := l.entries[i.ID]; return e.offered && !e.parted })
 		for _, item := range set {
 			e := l.entries[item.ID]
 			if used[item.ID] = true; ready {

@@ -66,7 +66,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 		if e == nil {
 			continue
 		}
-		if e.allocated, e.booked = now, e.booked && started; started {
+		if e.allocated, e.booked, e.parted = now, e.booked && started, false; started {
 			a.closeAllocate(e)
 		}
 		e.holdAs(names)
@@ -239,6 +239,11 @@ func (a *allocations) free(e *entry) {
 	}
 	e.as = nil
 	f := a.facts(e)
+	if f.Parting() { // outside of a list its data would count as anybody's, and an operator would have to adopt it
+		e.membership = membership{aside: e.aside, parted: true}
+		a.changed(e)
+		return
+	}
 	// A device that waits only for the check of open files would return at once. In between, the kubelet might allocate
 	// it by the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||

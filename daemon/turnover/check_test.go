@@ -64,6 +64,7 @@ func (n *node) checks() map[string]verb {
 		}),
 		"warns":    of(func(s *inventory.Status, text string) error { return same(s.Warning, text) }),
 		"state":    of(func(s *inventory.Status, text string) error { return same(string(s.State), text) }),
+		"bundle":   of(func(s *inventory.Status, text string) error { return same(s.Bundle, text) }),
 		"resource": of(func(s *inventory.Status, text string) error { return same(s.Resource, text) }),
 		"evidence": of(func(s *inventory.Status, text string) error {
 			proven := s.Healthy && s.Resource != "" && s.State != lease.Unproven

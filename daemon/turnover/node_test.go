@@ -46,7 +46,8 @@ type node struct {
 	state     string   // the directory
 	resources []string // the first takes the disks, the others match none
 	care      turnover.Care
-	shares    bool // each device has several, by which pods know it
+	shares    bool            // each device has several, by which pods know it
+	bundle    *device.Members // bundles of widgets and disks, or nil
 	init      string
 	audit     *audit.Log
 	inventory *inventory.Inventory
@@ -230,6 +231,9 @@ func (n *node) rules() []device.Rule {
 		add(resource, &device.NVMe, match)
 	}
 	add(widgetResource, &device.Generic, map[string]string{"DEVNAME": "/dev/widget0|/dev/vfio/120|/dev/vdb"})
+	if n.bundle != nil {
+		all = append(all, device.Rule{Resource: "example.org/pair", Class: &device.Bundle, Bundle: n.bundle})
+	}
 	return all
 }
 
@@ -334,14 +338,14 @@ func (n *node) allocate(pod string, names ...string) error {
 			n.inventory.Released([]string{s.Device.ID})
 			return errors.New("left by the last pod")
 		}
-		as[s.Device.ID], n.given[name] = []string{s.Device.ID}, s.Device.ID
+		as[s.Device.ID], n.given[name] = []string{s.Name()}, s.Device.ID
 		if n.shares {
 			as[s.Device.ID] = []string{s.Device.ID + "::0"}
 		}
 	}
 	n.mu.Lock()
-	for id := range as {
-		n.owners[id] = []string{pod} // the kubelet has taken it from the pod before
+	for _, names := range as {
+		n.owners[names[0]] = []string{pod} // the kubelet has taken it from the pod before
 	}
 	n.mu.Unlock()
 	n.inventory.Allocated(as, "")
@@ -373,7 +377,7 @@ func (n *node) books(name string, h kubelet.Holding) error {
 		n.mu.Lock()
 		n.inventory.Confirm(kubelet.Answer{Written: time.Now(), Booked: maps.Clone(n.owners)})
 		n.mu.Unlock()
-		n.inventory.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{s.Device.ID: h}})
+		n.inventory.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{s.Name(): h}})
 	}
 	return err
 }
@@ -385,7 +389,7 @@ func (n *node) free(name string) error {
 		return err
 	}
 	n.mu.Lock()
-	delete(n.owners, s.Device.ID)
+	delete(n.owners, s.Name())
 	n.mu.Unlock()
 	return n.books(name, kubelet.Free)
 }

@@ -177,6 +177,12 @@ func (n *node) happenings() map[string]verb {
 			n.mu.Unlock()
 			return n.reload()
 		},
+		"bundles": func(rest, _ string) error { // of a widget and a disk
+			n.mu.Lock()
+			n.bundle = &device.Members{Resources: []string{widgetResource, diskResource}, Counts: []int{1, 1}, Near: "any", Hold: rest != "offer"}
+			n.mu.Unlock()
+			return n.reload()
+		},
 		"pass": func(duration, _ string) error {
 			d, err := time.ParseDuration(duration)
 			clock.Pass(d)

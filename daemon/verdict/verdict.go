@@ -82,6 +82,12 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
+// Parting reports whether a disk with a tenant's data only has to leave its own list or its bundle. The data is erased
+// before the next start wherever it is offered next.
+func (f *Facts) Parting() bool {
+	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
+}
+
 // Unusable is like [Facts.Unfit], but ignores bundles.
 func (f *Facts) Unusable() error {
 	switch {
