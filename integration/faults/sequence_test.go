@@ -202,7 +202,8 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 		s.daemonStop()
 		s.kubeletStop()
 		if t.Failed() {
-			t.Logf("to play it again: go test -race -tags integration ./integration/faults -run 'TestSequences$' -sequences 1 -seed %d -steps %d", seed, *steps)
+			test, _, _ := strings.Cut(t.Name(), "/")
+			t.Logf("to play it again: go test -race -tags integration ./integration/faults -run '%s$' -sequences 1 -seed %d -steps %d", test, seed, *steps)
 			t.Logf("care: %+v, shares: %d\nsteps:\n%s\nlog:\n%s", s.setup.care, s.setup.shares, strings.Join(s.said, "\n"), s.journal.String())
 		}
 	})
@@ -534,6 +535,35 @@ func (s *sequence) unsettled() error {
 		if s.setup.care.AtRelease && d.content != "" && plugged(d) && !kept && !s.holds(d.id()) {
 			return fmt.Errorf("%s is not cleared: %s is on it", d.serial, d.content)
 		}
+	}
+	return s.uncombined()
+}
+
+// uncombined returns an error if devices that no pod holds make up a bundle and are in none. A disk with a pod's data
+// counts where the next start erases it. The caller holds mu.
+func (s *sequence) uncombined() error {
+	if s.setup.bundle == 0 || s.setup.apart {
+		return nil
+	}
+	snapshot, _ := s.parts.inventory.Snapshot()
+	alone := func(place, id string) bool {
+		status := snapshot.Find(id)
+		return !s.slow[id] && !s.holds(id) && !s.opened(place, id) && (status == nil || status.Bundle == "")
+	}
+	var disks, widgets []string
+	for _, d := range s.disks {
+		erasable := s.setup.care.AtStart && s.setup.care.Scrub != turnover.None && !d.moved && !d.unknown
+		if plugged(d) && !d.sick && !d.failed && (d.content == "" || erasable) && alone(d.node(), d.id()) {
+			disks = append(disks, d.serial[30:])
+		}
+	}
+	for name, serial := range s.widgets {
+		if alone(name, widgetID(serial)) {
+			widgets = append(widgets, name)
+		}
+	}
+	if len(disks) >= s.setup.bundle && len(widgets) > 0 {
+		return fmt.Errorf("the disks %v and %v make up a bundle of %d disks and are in none", disks, widgets, s.setup.bundle)
 	}
 	return nil
 }
