@@ -164,6 +164,20 @@ func TestBundlesOfAServer(t *testing.T) {
 	}
 }
 
+// TestBundlesOfTheManual runs the command of docs/bundles.md with its configuration. There are eight GPUs and HCAs, and seven
+// disks beside that of the system.
+func TestBundlesOfTheManual(t *testing.T) {
+	page, err := os.ReadFile("../../docs/bundles.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```toml\n")
+	text, _, _ = strings.Cut(text, "```")
+	_, file := written(t, "", text)
+	_, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--config", file, "--once", "--allocate", "example.org/train=2")
+	golden(t, "bundles-pod.txt", stdout+stderr)
+}
+
 // TestBundlesOfOddNumbers has 6 GPUs, 5 HCAs and 4 disks. A socket that lacks one kind has fewer bundles. Its last
 // bundle has members of two switches.
 func TestBundlesOfOddNumbers(t *testing.T) {

@@ -47,6 +47,7 @@ var rows = []row{
 	{"idle", (*bench).idle},
 	{"start", (*bench).start},
 	{"look", (*bench).look},
+	{"bundles", (*bench).bundles},
 	{"probe", (*bench).probe},
 	{"holders", (*bench).holders},
 	{"attack", (*bench).attack},
