@@ -64,6 +64,7 @@ func TestBundles(t *testing.T) {
 		{"drives below a switch are a bundle", madeOfNeighbours},
 		{"a container starts with both drives, and both are erased after it", pairErased},
 		{"a drive that goes takes its bundle along until it is back", pairBroken},
+		{"the machine reboots", pairReboots},
 	} {
 		if !s.m.Step(t, one.name, func(t *testing.T) { one.run(s, t) }) {
 			return
@@ -150,5 +151,22 @@ func pairBroken(s *story, t *testing.T) {
 	s.offered(2)
 	if after := s.healthy(pair); !slices.Equal(before, after) {
 		t.Errorf("the bundles were %v and are %v", before, after)
+	}
+}
+
+// pairReboots checks that the bundles have the same IDs after a boot that finds the drives of one in each other's slots.
+func pairReboots(s *story, t *testing.T) {
+	before := s.healthy(pair)
+	moved := []vm.Drive{atSwitches[0], atSwitches[1]}
+	s.m.Unplug(moved...)
+	s.offered(1)
+	moved[0].Slot, moved[1].Slot = moved[1].Slot, moved[0].Slot
+	s.m.Plug(moved...)
+	s.m.Reboot()
+	s.watch()
+	s.m.StartDaemon()
+	s.kubelet = s.m.StartKubelet()
+	if after := s.await(t, pair, 2); !slices.Equal(before, after) {
+		t.Errorf("after a reboot, the bundles were %v and are %v", before, after)
 	}
 }
