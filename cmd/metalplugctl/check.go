@@ -3,6 +3,8 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -31,6 +33,9 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		if err == nil {
 			err = c.Check()
 		}
+		if errors.As(err, &checked.Problems) && *output == "json" {
+			return cmp.Or(show(cmd.OutOrStdout(), *output, false, checked, nil), errFound)
+		}
 		if err != nil {
 			return err
 		}
@@ -43,6 +48,10 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		for i, r := range c.Resources {
 			checked.Warnings = append(checked.Warnings, expressions(c, r.Name, "match", r.Match)...)
 			checked.Warnings = append(checked.Warnings, expressions(c, r.Name, "exclude", r.Exclude)...)
+			if r.Serve == config.ServeDRA {
+				checked.Warnings = append(checked.Warnings, fmt.Sprintf(`%s: this version has no DRA driver, so that no pod gets a device of %s; write serve = "plugin"`,
+					c.Where(r.Name, "serve"), r.Name))
+			}
 			if err == nil && !r.Optional && all[i].idle() != "" {
 				key := "match"
 				if r.Members != nil {
@@ -60,10 +69,11 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// checkedFiles is a configuration without errors.
+// checkedFiles is a configuration.
 type checkedFiles struct {
 	File      string          `json:"file"` // main file, which may be absent
 	Files     []string        `json:"files"`
+	Problems  config.Problems `json:"problems,omitempty"`  // errors, without which the rest is absent
 	Warnings  []string        `json:"warnings,omitempty"`  // missing units and devices of this node
 	Resources []resourceMatch `json:"resources,omitempty"` // with --explain, the devices of each resource
 	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // with --explain, the devices of no resource

@@ -204,6 +204,6 @@ func (s *screen) findings(all []finding) {
 			}
 		}
 	}
-	fmt.Fprintf(s, "\n%d ok, %d not checked, %d warnings, %d failed\n",
+	fmt.Fprintf(s, "\n%d ok, %d not checked, %d with a warning, %d failed\n",
 		counts[levelOK], counts[levelSkip], counts[levelWarn], counts[levelFail])
 }

@@ -102,13 +102,17 @@ func (t resourceMatch) idle() string {
 }
 
 // expression matches parts of regular expressions that shell patterns do not need.
-var expression = regexp.MustCompile(`^\^|\$$|\.[*+]|\]\+|\\[dws]|\(.*\|.*\)`)
+var expression = regexp.MustCompile(`^\^|\$$|\.[*+]|\]\+|\\[dws]|\(.*\|.*\)|\(\?`)
 
-// expressions returns a warning for each pattern of a table that looks like a regular expression. A dot alone is not a
-// sign, because names of device nodes have dots.
+// expressions returns a warning for each pattern of a table that looks like a regular expression. Names of device nodes
+// have dots.
 func expressions(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
 	for _, key := range slices.Sorted(maps.Keys(patterns)) {
-		if key != "DEVNAME" && expression.MatchString(patterns[key]) {
+		pattern := patterns[key]
+		if key == "DEVNAME" {
+			pattern = strings.ReplaceAll(pattern, ".*", "*")
+		}
+		if expression.MatchString(pattern) {
 			warnings = append(warnings, fmt.Sprintf("%s: %q looks like a regular expression; write a shell pattern, with * for any text, "+
 				"? for one character and | between alternatives", c.Where(resource, table+"."+key), patterns[key]))
 		}

@@ -265,6 +265,11 @@ func TestChecksSayTheSame(t *testing.T) {
 			t.Errorf("%v: exit %d, %q, want %q", args, code, stderr, want)
 		}
 	}
+	code, stdout, stderr := ctl(t, "check", file, "-o", "json")
+	var checked checkedFiles
+	if err := json.Unmarshal([]byte(stdout), &checked); code != exitProblem || stderr != "" || err != nil || checked.Problems.Error()+"\n" != want {
+		t.Errorf("exit %d, %v: %q%q, want %q", code, err, stdout, stderr, want)
+	}
 }
 
 // TestCheckOfAMissingRecording has a configuration with which metalplugd would not start.

@@ -177,7 +177,7 @@ func (s *screen) preview(state previewState) {
 		s.line("", "", "In \"kubectl describe node\":")
 		s.WriteString("\n")
 		rows := [][]cell{cells("RESOURCE", "CAPACITY", "ALLOCATABLE")}
-		for _, r := range state.Resources {
+		for _, r := range slices.DeleteFunc(slices.Clone(state.Resources), api.Resource.ByClaim) {
 			rows = append(rows, cells(r.Name, fmt.Sprint(r.Capacity), fmt.Sprint(r.Healthy*max(1, r.Shares))))
 		}
 		s.table("  ", rows...)

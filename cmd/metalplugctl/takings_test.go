@@ -29,12 +29,13 @@ reset.scrub = "none"
 name = "example.org/late"
 class = "nvme"
 reset.scrub = "none"
+serve = "dra"
 match = { PCI_SLOT_NAME = "0000:1d:00.0" }
 [[resource]]
 name = "example.org/typo"
 class = "gpu"
 match = { PCI_ID = "^10DE:.*" }
-exclude = { ID_MODEL = "A(1|2)", DEVNAME = "/dev/x.*" }
+exclude = { ID_MODEL = "A(1|2)", DEVNAME = "/dev/x.*|/dev/y[0-9]+" }
 `
 	if err := place(file, text); err != nil {
 		t.Fatal(err)

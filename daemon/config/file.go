@@ -35,10 +35,13 @@ func unnumbered(path toml.Key) toml.Key {
 // all known keys have been requested.
 func (f *file) reportUnknown() {
 	for _, p := range f.unknown {
-		if meant := f.meant(unnumbered(p.path)); meant != "" {
-			p.reportf("unknown key; did you mean %s?", meant)
-		} else {
+		switch meant := f.meant(unnumbered(p.path)); {
+		case meant == "":
 			p.reportf("unknown key; man metalplug.toml lists the keys")
+		case meant == p.path[len(p.path)-1]: // of no table
+			p.reportf("unknown key; write %s above the first table", meant)
+		default:
+			p.reportf("unknown key; did you mean %s?", meant)
 		}
 	}
 }
@@ -47,7 +50,7 @@ func (f *file) reportUnknown() {
 var foreign = map[string]string{"log_level": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket", "replicas": "shares"}
 
 // meant returns the known key that is most similar to an unknown one, or "". It tries a key of the same table with a
-// similar name, then one of another table with the same name, then the replacement of a foreign key.
+// similar or longer name, then one of another table with the same name, then the replacement of a foreign key.
 func (f *file) meant(path toml.Key) string {
 	last := len(path) - 1
 	name := strings.ToLower(path[last])
@@ -58,12 +61,17 @@ func (f *file) meant(path toml.Key) string {
 			if known[len(known)-1] == name {
 				elsewhere = key
 			}
-			if len(known) == len(path) && slices.Equal(known[:last], path[:last]) && like(name, known[last], edits) {
+			if len(known) == len(path) && slices.Equal(known[:last], path[:last]) && (like(name, known[last], edits) || abbreviates(name, known[last])) {
 				return known[last]
 			}
 		}
 	}
 	return elsewhere
+}
+
+// abbreviates reports whether a is a beginning of b, or that of its singular, as "perms" is of "permissions".
+func abbreviates(a, b string) bool {
+	return len(a) > 2 && strings.HasPrefix(b, strings.TrimSuffix(a, "s"))
 }
 
 // like reports whether a can be changed to b by inserting, removing or replacing at most the given number of letters.

@@ -189,6 +189,10 @@ func syntax(name string, err error) Problem {
 		remedy = "; save the file as plain UTF-8 text"
 	case strings.Contains(what, "already been defined"):
 		remedy = "; write it once"
+	case strings.Contains(what, "name delimiter"):
+		remedy = "; write [[resource]], or [NAME] for a table that a file has once"
+	case strings.Contains(what, "inline table"):
+		remedy = `; write commas between the keys, and close the table: { KEY = "text", OTHER = "text" }`
 	}
 	return Problem{
 		File: name,

@@ -11,10 +11,10 @@ import (
 
 // Problem is an error in a configuration.
 type Problem struct {
-	File string
-	Line int    // in File, from 1, or 0 for the file as a whole
-	Key  string // the dotted TOML key, such as "resource.reset.method", or empty
-	What string // the description of the error
+	File string `json:"file"`
+	Line int    `json:"line,omitempty"` // in File, from 1, or 0 for the file as a whole
+	Key  string `json:"key,omitempty"`  // the dotted TOML key, such as "resource.reset.method", or empty
+	What string `json:"what"`           // the description of the error
 }
 
 // String returns the problem as FILE:LINE: KEY: TEXT.

@@ -60,9 +60,10 @@ func resource(t *table) Resource {
 		t.end()
 		return r
 	}
-	r.Match = takePairs(t.table("match"), checkProperty, checkPattern)
-	r.Exclude = takePairs(t.table("exclude"), checkProperty, checkPattern)
-	r.Env = takePairs(t.table("env"), checkVariable, checkTemplate)
+	const pattern = `one string with | between alternatives, as in "A*|B"`
+	r.Match = takePairs(t.table("match"), pattern, checkProperty, checkPattern)
+	r.Exclude = takePairs(t.table("exclude"), pattern, checkProperty, checkPattern)
+	r.Env = takePairs(t.table("env"), "a string in quotes", checkVariable, checkTemplate)
 	takeGroup(t, &r)
 	if r.Class == &device.Generic && r.Group == nil {
 		checkNarrow(t, r)
@@ -121,7 +122,13 @@ func takeClass(t *table, r *Resource) {
 	if t.choice("class", "class", &name, names...) {
 		r.Class = classes[slices.Index(names, name)]
 	}
-	t.require("class", alternatives(names))
+	wanted := alternatives(names)
+	for _, values := range builtin {
+		if name := values["name"].(string); r.Name != name && like(strings.ToLower(r.Name), name, 2) {
+			wanted += "; for a built-in resource write " + quoted(name)
+		}
+	}
+	t.require("class", wanted)
 }
 
 // onlyFor reports a key that the class of a resource does not support.
@@ -136,17 +143,18 @@ func (t *table) onlyFor(key string, class *device.Class, classes ...*device.Clas
 	t.reportf(key, "is only for class %s, not for %s", alternatives(names), class.Name)
 }
 
-// takePairs reads a table of strings. It returns nil if the table is empty.
-func takePairs(t *table, checkKey, checkValue func(string) error) map[string]string {
+// takePairs reads a table of strings, each of which is as wanted says. It returns nil if the table is empty.
+func takePairs(t *table, wanted string, checkKey, checkValue func(string) error) map[string]string {
 	if len(t.values) == 0 {
 		return nil
 	}
 	pairs := make(map[string]string)
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
 		t.check(key, checkKey(key))
-		var value string
-		t.checked(key, &value, checkValue)
-		pairs[key] = value
+		value, ok := take[string](t, key, wanted)
+		if pairs[key] = value; ok {
+			t.check(key, checkValue(value))
+		}
 	}
 	return pairs
 }
@@ -232,9 +240,8 @@ func (r *Resource) requireScrub(t *table) {
 		return
 	}
 	if r.Class == &device.NVMe || r.Match["SUBSYSTEM"] == "block" {
-		t.reportf("scrub", "is missing: choose what happens to a pod's data before the next pod gets the disk: "+
-			"add [resource.reset] with scrub = \"%s\" or \"none\"; with \"none\" the disk is offered again only if the pod left it blank",
-			strings.Join(classAbilities[r.Class.Name].scrubs, `", "`))
+		t.require("scrub", "choose what happens to a pod's data before the next pod gets the disk: add [resource.reset] with scrub = \""+
+			strings.Join(classAbilities[r.Class.Name].scrubs, `", "`)+"\" or \"none\"; with \"none\" the disk is offered again only if the pod left it blank")
 		return
 	}
 	r.Reset.ScrubUnset = true

@@ -45,6 +45,7 @@ type table struct {
 	last   place // position of the table in the last file that has it
 	values map[string]value
 	known  []string
+	wrong  bool // the file has another value in its place
 }
 
 // whole are the tables that a later file replaces as a whole. Other tables are overridden key by key.
@@ -100,7 +101,7 @@ func (t *table) check(key string, err error) {
 
 // require reports that a key is missing, and what it should be.
 func (t *table) require(key, wanted string) {
-	if !t.has(key) {
+	if !t.has(key) && !t.wrong {
 		t.reportf(key, "is missing: %s", wanted)
 	}
 }
@@ -177,10 +178,10 @@ func (t *table) choice(key, noun string, to *string, words ...string) bool {
 
 // duration reads a positive duration.
 func (t *table) duration(key string, to *time.Duration) bool {
-	text, ok := take[string](t, key, `a duration such as "20s"`)
+	text, ok := take[string](t, key, `a duration in quotes such as "20s", "5m" or "1h30m"`)
 	d, err := time.ParseDuration(text)
 	if ok && (err != nil || d <= 0) {
-		t.reportf(key, `%s is not a duration above 0s such as "20s" or "1h30m"`, quoted(text))
+		t.reportf(key, `%s is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`, quoted(text))
 		return false
 	}
 	if ok {
@@ -189,11 +190,16 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return ok
 }
 
+// inline are examples of the tables that fit in one line.
+var inline = map[string]string{
+	"match": `match = { ID_MODEL = "Samsung*" }`, "exclude": `exclude = { ID_MODEL = "Samsung*" }`, "env": `env = { NAME = "value" }`,
+}
+
 // table returns the table of a key. It is empty if the key does not exist.
 func (t *table) table(key string) *table {
-	sub, ok := take[*table](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.place(key).path)))
+	sub, ok := take[*table](t, key, "a table: write "+cmp.Or(inline[key], "["+spelt(t.place(key).path)+"]"))
 	if !ok {
-		sub = &table{last: t.place(key)}
+		sub = &table{last: t.place(key), wrong: t.has(key)}
 	}
 	return sub
 }
