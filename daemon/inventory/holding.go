@@ -279,6 +279,13 @@ func (l *loop) restoreRemembered() {
 			}
 		}
 	}
+	for resource, devices := range l.Remembered {
+		for id, known := range devices {
+			if l.rule(resource) == nil && known.Members != nil { // a bundle of a resource that was taken out meanwhile
+				bundler{l}.rememberBundle(resource, id, known)
+			}
+		}
+	}
 }
 
 func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
