@@ -135,9 +135,14 @@ func TestAdoptIsRefused(t *testing.T) {
 			if c.body != "" {
 				return
 			}
-			code, stdout, stderr := n.ctl("adopt", c.id, "--yes")
-			if code != exitProblem || stdout != "" || !strings.Contains(stderr, "metalplugctl: adopt "+c.id+": ") || !strings.Contains(stderr, c.text) {
-				t.Errorf("exit %d, %q, %q; want %q", code, stdout, stderr, c.text)
+			for _, args := range [][]string{{"adopt", c.id, "--yes"}, {"adopt", c.id}} { // it asks for no ID in vain
+				code, stdout, stderr := n.ctl(args...)
+				if code != exitProblem || stdout != "" || !strings.HasPrefix(stderr, "metalplugctl: adopt "+c.id+": ") || !strings.Contains(stderr, c.text) {
+					t.Errorf("%v: exit %d, %q, %q; want %q", args, code, stdout, stderr, c.text)
+				}
+			}
+			if code, text := n.post(pathOf(c.id)+"/reset", `{"scrub":"zero","dry_run":true}`); code != c.code && c.id != virtual {
+				t.Errorf("a dry run of an erasure is answered with %d, %s", code, text)
 			}
 		})
 	}
@@ -153,6 +158,9 @@ func TestDiskWithoutIdentity(t *testing.T) {
 	const id = "node-pci-0000:00:0f.0"
 	const why = "unproven: ext4 is on it; metalplugctl reset " + id + " --scrub zero erases and offers it, until it is plugged in again"
 	n.await(id, "Unhealthy", why)
+	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero"); code != exitProblem || !strings.Contains(stderr, "Type its ID to erase it: \nmetalplugctl: erase "+id+": the typed ID does not match: nothing was done") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
 	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero", "--yes"); code != exitOK {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}

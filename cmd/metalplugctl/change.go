@@ -104,7 +104,7 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 			return "", failed(cmd.Name(), name, err)
 		}
 		if always || c.Scrub != "" {
-			err = mayErase(cmd, name, d, yes)
+			err = o.mayErase(cmd, name, d, c, yes)
 		}
 		return d.ID, err
 	})
@@ -167,16 +167,22 @@ func changed(d api.Changed) string {
 }
 
 // mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes it accepts only the ID. Any
-// other name may belong to another disk after a reboot.
-func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
-	fmt.Fprintln(cmd.ErrOrStderr(), clean(describeDisk(d)))
-	switch {
-	case !yes:
-		return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
-	case name != d.ID:
+// other name may belong to another disk after a reboot. It asks for nothing that metalplugd would refuse or has no need of.
+func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
+	if yes && name != d.ID {
 		return failed(cmd.Name(), name, fmt.Errorf("with --yes, name the disk by its ID, %s: nothing was done", d.ID))
 	}
-	return nil
+	c.DryRun = true
+	var answer api.Changed
+	err := o.client().Post(cmd.Context(), pathOf(d.ID)+"/"+cmd.Name(), c, &answer)
+	if err != nil || answer.Note != "" {
+		return failed(cmd.Name(), name, err)
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), clean(describeDisk(d)))
+	if yes {
+		return nil
+	}
+	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
 }
 
 // wwid matches the kernel's WWID of a disk (nvme_wwid_show in drivers/nvme/host/sysfs.c, and VPD page 0x83 of SCSI).

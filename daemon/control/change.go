@@ -58,7 +58,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 		case errors.Is(err, inventory.ErrUnknownDevice):
 			refuse(w, http.StatusNotFound, unknown(id))
 			return
-		case errors.Is(err, errNoReason):
+		case errors.Is(err, errNoReason), errors.Is(err, errNoDryRun):
 			refuse(w, http.StatusBadRequest, err)
 			return
 		case err != nil:

@@ -85,8 +85,8 @@ type Options struct {
 	Foreign   func(counted map[string][]string) map[string]string // for each resource, one ID that the kubelet counts and that is not one of our devices
 	Unwritten func() []string                                     // the files that cannot be written, with the reasons
 	// Adopt allows metalplug to erase a disk and to offer it. The note is for the operator.
-	Adopt func(ctx context.Context, id, scrub string) (note string, err error)
-	Reset func(ctx context.Context, id, scrub string) error // resets a device, or erases it if scrub is set
+	Adopt func(ctx context.Context, id string, o api.Change) (note string, err error)
+	Reset func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o has a scrub
 }
 
 // Server serves the control socket. Its methods are safe for concurrent use.

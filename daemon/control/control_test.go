@@ -282,6 +282,9 @@ func TestCordon(t *testing.T) {
 		t.Errorf("%+v", s.Devices)
 	}
 	d = api.Device{}
+	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{DryRun: true}, &d); err == nil || !strings.Contains(err.Error(), "only a reset and an adoption have dry_run") {
+		t.Errorf("a dry run: %v", err)
+	}
 	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{}, &d); err != nil || d.Cordoned || d.Cordon != nil || d.Health != "Healthy" {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -291,12 +294,12 @@ func TestReset(t *testing.T) {
 	var calls []string
 	fail := errors.New("device busy")
 	b := start(t, machine(), func(o *control.Options) {
-		o.Reset = func(_ context.Context, id, scrub string) error {
+		o.Reset = func(_ context.Context, id string, c api.Change) error {
 			if id == "none" {
 				return inventory.ErrUnknownDevice
 			}
-			calls = append(calls, id+" "+scrub)
-			if scrub != "" {
+			calls = append(calls, id+" "+c.Scrub)
+			if c.Scrub != "" {
 				return fail
 			}
 			return nil

@@ -14,6 +14,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
+// errNoDryRun refuses a dry run of a cordon, which is as easy to undo.
+var errNoDryRun = errors.New("only a reset and an adoption have dry_run")
+
 // errNoReason refuses a cordon without a reason. The operator who finds the device is rarely the one who cordoned it.
 var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
@@ -65,7 +68,10 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 
 // cordon withholds a device from new pods.
 func (s *Server) cordon(ctx context.Context, id string, c request) (note string, err error) {
-	if c.Reason == "" {
+	switch {
+	case c.DryRun:
+		return "", errNoDryRun
+	case c.Reason == "":
 		return "", errNoReason
 	}
 	by := c.by()
@@ -82,6 +88,9 @@ func (s *Server) cordon(ctx context.Context, id string, c request) (note string,
 
 // uncordon makes a device available to new pods again.
 func (s *Server) uncordon(ctx context.Context, id string, c request) (note string, err error) {
+	if c.DryRun {
+		return "", errNoDryRun
+	}
 	was, err := s.Inventory.Uncordon(ctx, id)
 	if err == nil && !was {
 		return "it was not cordoned", nil

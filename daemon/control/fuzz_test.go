@@ -115,8 +115,8 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Source: machine, Config: &applied,
 		Standing: func() map[string]api.Standing { return nil }, Unwritten: func() []string { return nil },
 		Foreign: func(map[string][]string) map[string]string { return nil },
-		Adopt:   func(context.Context, string, string) (string, error) { touched(); return "", nil },
-		Reset: func(_ context.Context, id, scrub string) error {
+		Adopt:   func(context.Context, string, api.Change) (string, error) { touched(); return "", nil },
+		Reset: func(_ context.Context, id string, o api.Change) error {
 			touched()
 			if id == "" {
 				return os.ErrInvalid

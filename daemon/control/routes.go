@@ -40,10 +40,10 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(http.StatusInternalServerError, s.uncordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(http.StatusConflict,
 		func(ctx context.Context, id string, c request) (string, error) { // a reset that has started continues after the client disconnects
-			return "", s.Reset(context.WithoutCancel(ctx), id, c.Scrub)
+			return "", s.Reset(context.WithoutCancel(ctx), id, c.Change)
 		}))
 	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(http.StatusConflict,
-		func(ctx context.Context, id string, c request) (string, error) { return s.Adopt(ctx, id, c.Scrub) }))
+		func(ctx context.Context, id string, c request) (string, error) { return s.Adopt(ctx, id, c.Change) }))
 	return mux
 }
 

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -99,7 +100,7 @@ func (n *node) checks() map[string]verb {
 		"erase-by-hand-fails": func(name, text string) error { return matches(n.do("by-hand "+name+" zero"), text) },
 		"untouchable": func(name, text string) error { // where there are no helpers
 			of := &turnover.Turnover{Inventory: n.inventory, Host: &device.Host{}, Log: n.turnover.Log, Care: n.careOf}
-			return matches(of.ByHand(context.Background(), idOf(name), "zero"), text)
+			return matches(of.ByHand(context.Background(), idOf(name), api.Change{Scrub: "zero"}), text)
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/lease"
@@ -22,10 +23,10 @@ const (
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds, or erases it if scrub is set. The checks are the same as for automatic
-// work. It blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy],
+// ByHand resets a device that no pod holds, or erases it if o has a scrub. With a dry run it does nothing but the
+// checks, which are those of automatic work. It blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy],
 // [ErrUnfit] and those of the work.
-func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
+func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
 	}
@@ -39,11 +40,18 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 		return fmt.Errorf("%s: %w", id, device.ErrGone)
 	case j.Held():
 		return fmt.Errorf("%s: %w: a pod holds it", id, ErrBusy)
+	case o.Scrub != "" && j.Blocked != "":
+		return fmt.Errorf("%s: %w: %s", id, ErrBusy, j.Blocked)
+	case o.Scrub != "" && !j.Target.IsDisk():
+		return fmt.Errorf("%s: %w: it is not a disk", id, ErrUnfit)
 	}
 	if err := j.left(ctx); err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
-	reason, order := "being reset by hand", lease.Reset
+	if o.DryRun {
+		return nil
+	}
+	scrub, reason, order := o.Scrub, "being reset by hand", lease.Reset
 	if scrub != "" {
 		reason, order = "being erased by hand", lease.Erase
 	}
@@ -90,10 +98,10 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 }
 
 // Adopt carries out the operator's order to erase a disk with any content and then to offer it. The method is that of
-// the resource unless scrub names another. Adopt returns when the order is in the state file. [Turnover.Run] erases the
-// disk. note is a text for the operator if there was nothing to do. The errors are [inventory.ErrUnknownDevice],
+// the resource unless o names another. Adopt returns when the order is in the state file. [Turnover.Run] erases the
+// disk. With a dry run there is no order. note is a text for the operator if there was nothing to do. The errors are [inventory.ErrUnknownDevice],
 // [ErrBusy] and [ErrUnfit].
-func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, err error) {
+func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return "", err
@@ -108,6 +116,10 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 	if err := j.left(ctx); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
+	if o.DryRun {
+		return "", nil
+	}
+	scrub := o.Scrub
 	if scrub == "" && j.care.scrubs() {
 		scrub = j.care.Scrub
 	}

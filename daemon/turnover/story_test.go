@@ -213,8 +213,11 @@ func (n *node) happenings() map[string]verb {
 			_, err := n.since(), n.verbs()["write"](name, pod+"'s ext4")
 			return err
 		},
-		"adopt":   func(name, scrub string) error { _, err := n.turnover.Adopt(ctx, idOf(name), scrub); return err },
-		"by-hand": func(name, scrub string) error { return n.turnover.ByHand(ctx, idOf(name), scrub) },
+		"adopt": func(name, scrub string) error {
+			_, err := n.turnover.Adopt(ctx, idOf(name), api.Change{Scrub: scrub})
+			return err
+		},
+		"by-hand": func(name, scrub string) error { return n.turnover.ByHand(ctx, idOf(name), api.Change{Scrub: scrub}) },
 		"cordon": func(name, reason string) error {
 			return n.inventory.Cordon(ctx, idOf(name), api.Cordon{Reason: reason})
 		},
