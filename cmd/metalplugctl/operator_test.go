@@ -360,6 +360,27 @@ func TestCordonOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
+// TestCordonOfAnAbsentDevice cordons a device that is not offered, and that is gone later. The cordon stays visible, and a
+// beginning of the ID is enough to end it.
+func TestCordonOfAnAbsentDevice(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	if code, _, stderr := n.ctl("cordon", "gpu-0000:03:00.0", "--reason", "flickers"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	n.stop()
+	n.plug(strings.ReplaceAll(bundledText(t, "gpu-server"), "0000:03:00.0", "0000:04:00.0"))
+	n.start()
+	if _, stdout, stderr := n.ctl("list", "--all"); !strings.Contains(stdout, "cordoned: flickers; gone") {
+		t.Errorf("the list has no cordon: %s%s", stdout, stderr)
+	}
+	if code, stdout, stderr := n.ctl("uncordon", "gpu-0000:03"); code != exitOK || stdout != "gpu-0000:03:00.0: Unhealthy: gone\n" {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+	if _, stdout, _ := n.ctl("list", "--all"); strings.Contains(stdout, "flickers") {
+		t.Errorf("the cordon did not end: %s", stdout)
+	}
+}
+
 // TestCordonWaits cordons a device that a pod holds. The first answer comes at once, and the command ends when no pod
 // holds the device.
 func TestCordonWaits(t *testing.T) {

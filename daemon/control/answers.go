@@ -138,7 +138,11 @@ func (s *Server) Status() api.Status {
 	for _, offer := range snapshot.Offers { // includes resources that were removed from the configuration while pods hold their devices
 		count(&all.Devices, offer)
 	}
-	all.Devices.NotOffered = len(snapshot.Others)
+	for _, d := range snapshot.Others {
+		if d.Present {
+			all.Devices.NotOffered++
+		}
+	}
 	return all
 }
 

@@ -176,7 +176,9 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 		others[c.Name] = 0
 	}
 	for _, d := range snapshot.Others {
-		others[className(d)]++
+		if d.Present {
+			others[className(d)]++
+		}
 	}
 	for class, n := range others {
 		gauge(othersDesc, float64(n), class)

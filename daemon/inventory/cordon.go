@@ -77,8 +77,8 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 		delete(d.cordons, id)
 	}
 	d.saveLater()
-	if e := d.entries[id]; e != nil {
-		d.changed(e)
+	if d.stale = true; d.entries[id] != nil {
+		d.changed(d.entries[id])
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // LevelNotice is the level of the journal's "notice", for normal but significant events. Package systemd has the same.
@@ -163,15 +164,21 @@ func sameIdentity(a, b *Status) bool {
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 
-// collectOthers returns all devices that are not offered.
+// collectOthers returns all devices that are not offered. An absent device is one of them while it is cordoned.
 func (l *loop) collectOthers() []*Status {
 	var all []*Status
 	for _, f := range l.found {
 		all = append(all, f.others...)
 	}
 	for _, e := range l.entries {
-		if e.status != nil && e.status.Resource == "" && e.status.Present {
+		if e.status != nil && e.status.Resource == "" && (e.status.Present || e.status.Cordon != nil) {
 			all = append(all, e.status)
+		}
+	}
+	for id, c := range l.cordons {
+		if l.entries[id] == nil {
+			reason := verdict.Verdict{Reason: "cordoned: " + c.Reason + "; gone", Since: c.Since}
+			all = append(all, &Status{Device: &device.Device{ID: id, NUMANode: -1}, Cordon: c, Verdict: reason})
 		}
 	}
 	slices.SortFunc(all, compareOthers)
