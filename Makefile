@@ -13,6 +13,7 @@
 #   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
 #   make fuzz          each fuzz target for FUZZTIME=60s
+#   make dashboard     checks the dashboard against Grafana's types
 #   make words         figures of the sentences in comments and documents (ARGS=README.md: its hard ones)
 #   make vulncheck     asks the Go vulnerability database, which takes a network
 #   make bench-parts   the parts' Go benchmarks, ten times each, summed up by benchstat; OLD=FILE: beside those of before
@@ -61,7 +62,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
 all: build
 
 deps:
@@ -83,7 +84,7 @@ integration-night: integration-releases
 	$(MAKE) faults SEQUENCES=5000
 	$(MAKE) devicemanager RUN=TestSequences DM_SEQUENCES=1000
 	$(MAKE) vm VM='$(NIGHT)' LATER=
-	$(MAKE) fuzz vulncheck
+	$(MAKE) fuzz vulncheck dashboard
 	$(MAKE) packages-check source-check sysext-check
 
 # Each release of Kubernetes has a file of its own for its versions; the module has all of its dependencies for itself.
@@ -143,6 +144,10 @@ faults-shown: build
 
 fuzz:
 	integration/faults/fuzz.sh $(FUZZTIME)
+
+# The dashboard against Grafana's types, and the picture in docs. The types take a minute to compile.
+dashboard:
+	cd integration/grafana && $(GO) vet . && $(GO) test -count=1 .
 
 words:
 	@$(GO) run ./integration/words $(ARGS)
