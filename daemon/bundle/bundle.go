@@ -3,8 +3,8 @@
 // Package bundle makes sets of devices that are near to each other, and has the tree of NUMA nodes and PCI bridges that the
 // distances come from. It reads no hardware.
 //
-// Distances count from the first device of a set. The distance of two devices depends only on the lowest bridge, host
-// bridge or NUMA node above both.
+// A distance is one of PIX to SYS, which operators see. A cost is the number that [Match] minimises. It depends only on
+// the lowest bridge, host bridge or NUMA node above two devices. Both count from the first device of a set.
 package bundle
 
 import (
@@ -44,19 +44,7 @@ type Item struct {
 // ID returns the ID of the bundle with that first member.
 func ID(first string) string { return device.MakeID(device.BundlePrefix, first) }
 
-// Make returns the bundles that can be made of some devices, and the devices that are left over. See [Match].
-func Make(m *device.Members, items []Item) (sets [][]Item, left []Item) {
-	sets = Match(items, m.Counts, NearOf(m))
-	used := make(map[string]bool)
-	for _, set := range sets {
-		for _, i := range set {
-			used[i.ID] = true
-		}
-	}
-	return sets, slices.DeleteFunc(slices.Clone(items), func(i Item) bool { return used[i.ID] })
-}
-
-// Seen returns the IDs of the bundles that can be made of devices that were seen, and why there is not one more.
+// Seen returns the IDs of the bundles that can be made of devices that were seen. If there is none, short says why.
 func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string) {
 	var items []Item
 	for _, s := range seen {
@@ -64,19 +52,22 @@ func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string
 			items = append(items, Item{ID: s.Device.ID, Kind: kind, Place: PlaceOf(s.Device)})
 		}
 	}
-	sets, left := Make(m, items)
+	sets := Match(items, m.Counts, NearOf(m))
 	for _, set := range sets {
 		ids = append(ids, ID(set[0].ID))
 	}
-	return ids, Shortage(m, left)
+	if len(ids) == 0 {
+		short = Shortage(m, items, 0)
+	}
+	return ids, short
 }
 
-// Shortage returns why devices that are left over do not make up one more bundle.
-func Shortage(m *device.Members, left []Item) string {
-	there := count(left, len(m.Counts))
+// Shortage returns why the devices do not make up one bundle more than these.
+func Shortage(m *device.Members, items []Item, bundles int) string {
+	there := count(items, len(m.Counts))
 	var missing []string
 	for kind, wanted := range m.Counts {
-		if there[kind] < wanted {
+		if there[kind] < (bundles+1)*wanted {
 			missing = append(missing, m.Resources[kind])
 		}
 	}

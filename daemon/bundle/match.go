@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// levelCost is the distance that each of host bridge, NUMA node and machine adds. It exceeds the number of bridges
+// levelCost is the cost that each of host bridge, NUMA node and machine adds. It exceeds the number of bridges
 // below a host bridge.
 const levelCost = 64
 
-// Match returns the largest number of disjoint sets of near items, with the smallest possible sum of distances. Each
-// set has counts[kind] items of each kind, in the order of the kinds. Distances count from its first item. The result
-// depends on the items, but not on their order. The running time is proportional to the number of sets and items.
+// Match returns the largest number of disjoint sets of near items, with the smallest possible sum of costs. Each set has
+// counts[kind] items of each kind, in the order of the kinds. The costs are those between its first item and the others.
+// The result depends on the items, but not on their order. Each set takes one walk of the tree.
 //
-// The result is exact, for the following reasons. The distance of two items depends on the lowest node above both. So
+// The result is exact, for the following reasons. The cost of two items depends on the lowest node above both. So
 // within one node at the level of near all sets are possible, and nodes are independent of each other. For given first
 // items, matching from the leaves up is optimal for each kind. It forms the maximum number of pairs below each node,
-// which is the smaller of needed and present items. So the sum of distances depends only on the number of first items
+// which is the smaller of needed and present items. So the sum of costs depends only on the number of first items
 // below each node, and is a sum of concave functions of these numbers. Repeatedly adding the first item with the
 // largest gain therefore finds the best numbers.
 func Match(items []Item, counts []int, near Near) (sets [][]Item) {
@@ -65,7 +65,7 @@ func (n *Node) within(near Near) (tops []*Node) {
 	return tops
 }
 
-// take hands the nodes their items.
+// take gives the nodes their items.
 func (n *Node) take(items []Item, kinds int) {
 	for _, l := range n.Leaves {
 		n.items, n.height = append(n.items, items[l.Index]), max(n.height, l.Depth-n.Depth)
@@ -81,7 +81,7 @@ func (n *Node) take(items []Item, kinds int) {
 	}
 }
 
-// cost is the distance of two items whose lowest common node is n.
+// cost is the cost of two items whose lowest common node is n.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
 // pairs returns the maximum number of items in the node that can belong to sets that begin in it.

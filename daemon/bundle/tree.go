@@ -29,7 +29,8 @@ func PlaceOf(d *device.Device) Place {
 // Distances are all of them, the nearest first.
 var Distances = []api.Distance{api.PIX, api.PXB, api.PHB, api.NODE, api.SYS}
 
-// Distance returns how far two devices are from each other. Below a switch are a downstream port and the function.
+// Distance returns how far two devices are from each other. Two functions below one PCIe switch have at most two elements
+// each below its upstream port, which are a downstream port and the function.
 func (p Place) Distance(q Place) api.Distance {
 	switch common := commonDepth(p.Path, q.Path); {
 	case common == 0 && p.NUMA == q.NUMA:
@@ -52,15 +53,15 @@ func commonDepth(a, b []string) (n int) {
 	return n
 }
 
-// Node is the machine, or a place in a NUMA node at which the ways to some devices part.
+// Node is a branching point of the tree: the machine, a NUMA node, a host bridge or a bridge.
 type Node struct {
 	Depth  int // 0 for the machine, 1 for a NUMA node, 2 for a PCI host bridge, and more for what is below it
 	Leaves []Leaf
-	Below  []*Node // those of the machine are its NUMA nodes, or the only place in them
+	Below  []*Node // a level with only one child is left out
 	matching
 }
 
-// Leaf is a device that shares the way from the node above it with no other.
+// Leaf is a device directly below a node.
 type Leaf struct {
 	Index int // of the device
 	Depth int // of the device

@@ -17,23 +17,23 @@ const (
 	RestOffer = "offer" // their own resource offers them
 )
 
-// nearDefault is the default of near.
-const nearDefault = "any"
+// defaultNear is the default of near.
+const defaultNear = "any"
 
-// bundleKeys are the keys of a resource of bundles.
-var bundleKeys = []string{"name", "class", "members", "near", "rest", "takeover", "serve"}
+// bundleKeys are the keys of a resource of bundles, beside those of all resources.
+var bundleKeys = []string{"members", "near", "rest", "takeover"}
 
-// memberMost is the maximum number of devices in a bundle.
-const memberMost = 64
+// maxMembers is the maximum number of devices in a bundle.
+const maxMembers = 64
 
 // takeBundle reads members, near and rest.
 func takeBundle(t *table, r *Resource) {
-	m, near, rest := &device.Members{}, nearDefault, RestHold
+	m, near, rest := &device.Members{}, defaultNear, RestHold
 	t.members(m)
 	t.choice("near", "distance", &near, device.Nears...)
 	t.choice("rest", "use of devices that are left over", &rest, RestHold, RestOffer)
 	if r.Class != &device.Bundle {
-		for key, set := range map[string]bool{"members": len(m.Resources) > 0, "near": near != nearDefault, "rest": rest != RestHold} {
+		for key, set := range map[string]bool{"members": len(m.Resources) > 0, "near": near != defaultNear, "rest": rest != RestHold} {
 			if set {
 				t.onlyFor(key, r.Class, &device.Bundle)
 			}
@@ -42,9 +42,10 @@ func takeBundle(t *table, r *Resource) {
 	}
 	t.require("members", `the resources that make up a bundle: ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch*2"]`)
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
-		if t.known = append(t.known, key); !slices.Contains(bundleKeys, key) {
+		t.known = append(t.known, key) // a key of other classes is not unknown
+		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
 			t.reportf(key, "is not for the class %s, which has %s: the devices of a bundle follow the keys of their own resources",
-				device.Bundle.Name, alternatives(bundleKeys[2:6]))
+				device.Bundle.Name, alternatives(bundleKeys))
 		}
 	}
 	m.Near, m.Hold = near, rest == RestHold
@@ -65,8 +66,8 @@ func (t *table) members(m *device.Members) {
 		switch {
 		case !ok:
 			t.reportf("members", "has %s in it, not only strings", typeName(element))
-		case err != nil || n < 1 || n > memberMost:
-			t.reportf("members", `%s is not a resource with a number from 1 to %d, as in "example.org/scratch*2"`, quoted(text), memberMost)
+		case err != nil || n < 1 || n > maxMembers:
+			t.reportf("members", `%s is not a resource with a number from 1 to %d, as in "example.org/scratch*2"`, quoted(text), maxMembers)
 		case checkName(name) != nil:
 			t.check("members", checkName(name))
 		case slices.Contains(m.Resources, name):
@@ -75,14 +76,17 @@ func (t *table) members(m *device.Members) {
 			m.Resources, m.Counts, total = append(m.Resources, name), append(m.Counts, n), total+n
 		}
 	}
-	if len(array) > 0 && len(array) == len(m.Resources) && (total < 2 || total > memberMost) {
-		t.reportf("members", "are %d devices, not 2 to %d", total, memberMost)
+	if len(array) > 0 && len(array) == len(m.Resources) && (total < 2 || total > maxMembers) {
+		t.reportf("members", "are %d devices, not 2 to %d", total, maxMembers)
 	}
 }
 
 // checkMembers reports members that cannot be in a bundle.
 func (c *Config) checkMembers(t *table, r Resource) {
-	for _, name := range r.memberNames() {
+	if r.Members == nil {
+		return
+	}
+	for _, name := range r.Members.Resources {
 		at := slices.IndexFunc(c.Resources, func(o Resource) bool { return o.Name == name })
 		switch {
 		case name == r.Name:
@@ -104,16 +108,9 @@ func (c *Config) checkMembers(t *table, r Resource) {
 			t.reportf("members", "%s has shares = %d: a device in a bundle is one container's alone", quoted(name), member.Shares)
 		}
 		for _, other := range c.Resources {
-			if other.Name != r.Name && slices.Contains(other.memberNames(), name) {
+			if other.Name != r.Name && other.Members.Kind(name) >= 0 {
 				t.reportf("members", "%s is in the bundle %s too: a device is in one bundle", quoted(name), quoted(other.Name))
 			}
 		}
 	}
-}
-
-func (r Resource) memberNames() []string {
-	if r.Members == nil {
-		return nil
-	}
-	return r.Members.Resources
 }

@@ -30,17 +30,13 @@ func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 		case first.Device.Udev != nil:
 			why += ", the others are near to it"
 		}
-		add(&x, "member", m.Resource, m.Healthy, strings.TrimSuffix(cmp.Or(withReason(why, m), why), "; "))
+		if !m.Healthy {
+			why += "; Unhealthy: " + m.Reason
+		}
+		add(&x, "member", m.Resource, m.Healthy, why)
 	}
 	q.conclude(&x, b)
 	return x
-}
-
-func withReason(why string, m *inventory.Status) string {
-	if m.Healthy {
-		return ""
-	}
-	return fmt.Sprintf("%s; Unhealthy: %s", strings.TrimSuffix(why, "; "), m.Reason)
 }
 
 // distance returns the distance between two devices. For a device that is not on PCI, only the NUMA node counts.
@@ -52,7 +48,7 @@ func distance(a, b *inventory.Status) api.Distance {
 func (q *question) others(first, member *inventory.Status) string {
 	var all []*inventory.Status
 	for d := range q.snapshot.All() {
-		if cmp.Or(d.Resource, d.Taker) == member.Resource && d != member && d.Bundle != member.Bundle {
+		if d.Taker == member.Resource && d.Bundle != member.Bundle {
 			all = append(all, d)
 		}
 	}
@@ -73,6 +69,8 @@ func (q *question) others(first, member *inventory.Status) string {
 			name += " in " + d.Bundle
 		case d.Resource == "":
 			name += " not offered"
+		case !d.Healthy:
+			name += " Unhealthy"
 		default:
 			name += " offered on its own"
 		}

@@ -23,7 +23,9 @@ type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of the bundle
 	aside  string // why it is offered neither on its own nor in a bundle, or empty
-	parted bool   // since then no pod holds it, and it is in its own list only so that a tenant's data counts as that
+	// vacant is set once the kubelet has confirmed that no pod holds a device that is aside. A disk with a tenant's data
+	// stays in its own list, Unhealthy, because its data counts as the tenant's only there.
+	vacant bool
 }
 
 // bundler assembles the bundles of an inventory.
@@ -57,11 +59,6 @@ func (s *Status) NUMANodes() (nodes []int) {
 	return slices.Compact(nodes)
 }
 
-// item returns a device in the form that the matching needs.
-func (e *entry) item(kind int) bundle.Item {
-	return bundle.Item{ID: e.device.ID, Kind: kind, Place: bundle.PlaceOf(e.device)}
-}
-
 // members returns which devices a bundle of a resource consists of. It returns nil if the resource has no bundles.
 func (l bundler) members(resource string) *device.Members {
 	if r := l.rule(resource); r != nil {
@@ -70,7 +67,8 @@ func (l bundler) members(resource string) *device.Members {
 	return nil
 }
 
-// byBundle returns the members of each bundle, by the bundle's ID. They are sorted by kind and ID.
+// byBundle returns the members of each bundle, by the bundle's ID. The first names the bundle. The others are sorted by
+// kind and ID.
 func (l bundler) byBundle() map[string][]*entry {
 	all := make(map[string][]*entry)
 	for _, e := range l.entries {
@@ -79,22 +77,22 @@ func (l bundler) byBundle() map[string][]*entry {
 		}
 	}
 	for id, members := range all {
-		slices.SortFunc(members, func(a, b *entry) int {
-			switch id {
-			case bundle.ID(a.device.ID):
-				return -1
-			case bundle.ID(b.device.ID):
-				return 1
+		rank := func(e *entry) int {
+			if bundle.ID(e.device.ID) == id {
+				return -2 // before a resource that is a member no longer
 			}
-			return cmp.Or(cmp.Compare(l.members(a.of).Kind(a.resource), l.members(b.of).Kind(b.resource)), strings.Compare(a.device.ID, b.device.ID))
+			return l.members(e.of).Kind(e.resource)
+		}
+		slices.SortFunc(members, func(a, b *entry) int {
+			return cmp.Or(rank(a)-rank(b), strings.Compare(a.device.ID, b.device.ID))
 		})
 	}
 	return all
 }
 
-// assemble combines devices into bundles. It uses devices that can be offered and are in no device list. Existing
-// bundles keep their members. Some devices must move from their own list, or from an incomplete bundle, to another
-// bundle. Such a device is Unhealthy until it is certainly free.
+// assemble combines devices into bundles. It uses devices that no pod can get, which are in no device list or vacant.
+// Existing bundles keep their members. A device that must move from its own list, or from an incomplete bundle, to
+// another bundle is Unhealthy until it is certainly free.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {
@@ -125,15 +123,15 @@ func (l bundler) assemble() {
 
 func (l bundler) setAside(e *entry, reason string) {
 	if e.aside != reason {
-		e.aside, e.parted = reason, e.parted && reason != ""
+		e.aside, e.vacant = reason, e.vacant && reason != ""
 		l.changed(e)
 	}
 }
 
 const (
-	whileHeld = ": it goes once no pod holds it"
+	whileHeld = ": it leaves the bundle once no pod holds it"
 	// lostMember is the reason why a device has to leave its bundle.
-	lostMember = "its bundle has lost a member, or is configured otherwise now" + whileHeld
+	lostMember = "the bundle lost a member, or its configuration changed" + whileHeld
 )
 
 // broken returns why a bundle must be removed once no pod holds it, or empty.
@@ -149,7 +147,7 @@ func (l bundler) broken(id string, members []*entry) string {
 		switch {
 		case kind < 0 || e.of != first.of:
 			return lostMember
-		case e.sighting != nil && first.sighting != nil && !bundle.NearOf(m).Within(first.item(0).Place, e.item(kind).Place):
+		case e.sighting != nil && first.sighting != nil && !bundle.NearOf(m).Within(bundle.PlaceOf(first.device), bundle.PlaceOf(e.device)):
 			return fmt.Sprintf("%s is too far from %s (near = %q)%s", e.device.ID, first.device.ID, m.Near, whileHeld)
 		}
 		counts[kind]++
@@ -164,32 +162,35 @@ func (l bundler) broken(id string, members []*entry) string {
 // because they can move to a bundle. It assembles no bundle while inspections are pending, because one of them may find
 // a nearer device.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
-	var pool []*entry
+	left := make(map[*entry]bool) // the devices in no bundle
 	var items []bundle.Item
 	for _, e := range l.entries {
 		kind := r.Bundle.Kind(e.resource)
 		if kind < 0 || e.bundle != "" {
 			continue
 		}
-		pool = append(pool, e)
+		left[e] = true
 		if l.spare(e) {
-			items = append(items, e.item(kind))
+			items = append(items, bundle.Item{ID: e.device.ID, Kind: kind, Place: bundle.PlaceOf(e.device)})
 		}
 	}
 	var sets [][]bundle.Item
 	lack := "devices are being inspected"
 	if !l.unmatched {
-		var left []bundle.Item
-		sets, left = bundle.Make(r.Bundle, items)
-		lack = bundle.Shortage(r.Bundle, left)
+		sets = bundle.Match(items, r.Bundle.Counts, bundle.NearOf(r.Bundle))
+		lack = bundle.Shortage(r.Bundle, items, len(sets))
 	}
-	used := make(map[string]bool)
 	for _, set := range sets {
 		id := bundle.ID(set[0].ID)
-		ready := bundles[id] == nil && l.entries[id] == nil && !slices.ContainsFunc(set, func(i bundle.Item) bool { e := l.entries[i.ID]; return e.offered && !e.parted })
+		ready := bundles[id] == nil && l.entries[id] == nil
 		for _, item := range set {
 			e := l.entries[item.ID]
-			if used[item.ID] = true; ready {
+			ready = ready && (!e.offered || e.vacant)
+			delete(left, e)
+		}
+		for _, item := range set {
+			e := l.entries[item.ID]
+			if ready {
 				e.membership = membership{bundle: id, of: r.Resource}
 				l.changed(e)
 			} else {
@@ -197,9 +198,9 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 			}
 		}
 	}
-	for _, e := range pool {
+	for e := range left {
 		switch {
-		case used[e.device.ID], l.unmatched && e.offered: // it does not change until the devices are matched
+		case l.unmatched && e.offered: // it does not change until the devices are matched
 		case r.Bundle.Hold, l.unmatched:
 			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, lack))
 		default:
@@ -266,7 +267,7 @@ func joined(id string, members []*entry, now time.Time) *Status {
 		models = append(models, cmp.Or(m.Device.Model, className(m.Device)))
 		if !m.Healthy {
 			s.Healthy, s.Parked = false, s.Parked && m.Parked
-			reasons = append(reasons, m.Device.ID+": "+m.Reason)
+			reasons = append(reasons, m.Device.ID+": "+m.Gist())
 		}
 		if m.Warning != "" {
 			warnings = append(warnings, m.Device.ID+": "+m.Warning)
@@ -302,19 +303,13 @@ func urgency(of lease.Lease) int {
 // rememberBundle restores a bundle that pods hold according to the kubelet's checkpoint. If the state file is lost,
 // only the checkpoint lists the members.
 func (l bundler) rememberBundle(of, id string, known kubelet.Known) {
-	members := known.Members
-	for _, e := range l.byBundle()[id] {
-		if e.of == of {
-			members = append(members, kubelet.Member{Resource: e.resource, ID: e.device.ID})
-		}
-	}
-	for _, m := range members {
+	for _, m := range known.Members {
 		if r := l.rule(m.Resource); r != nil {
-			l.remember(*r, m.ID, kubelet.Known{NUMANode: known.NUMANode, As: known.As, Pods: known.Pods}).membership = membership{bundle: id, of: of}
+			l.remember(*r, m.ID, known).membership = membership{bundle: id, of: of}
 		}
 	}
-	if len(members) == 0 {
+	if len(known.Members) == 0 {
 		l.Log.Error("state lost", "device", id, "resource", of,
-			"err", errors.New("neither the state nor the kubelet's checkpoint lists the members of a bundle that a pod holds: cordon them"))
+			"err", errors.New("the kubelet's checkpoint does not list the members of a bundle that a pod holds: cordon them"))
 	}
 }

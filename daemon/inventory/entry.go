@@ -101,7 +101,9 @@ func (l *leases) change(e *entry, event lease.Event) error {
 		}
 	}
 	l.noteNumber(e)
-	if !e.lease.Held() {
+	if e.lease.Held() {
+		e.vacant = false
+	} else {
 		e.booked = false
 	}
 	l.untold[e] = true

@@ -4,6 +4,7 @@ package inventory
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -66,7 +67,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 		if e == nil {
 			continue
 		}
-		if e.allocated, e.booked, e.parted = now, e.booked && started, false; started {
+		if e.allocated, e.booked = now, e.booked && started; started {
 			a.closeAllocate(e)
 		}
 		e.holdAs(names)
@@ -150,7 +151,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // the other members are as free as the one that has left
 			for _, e := range members {
 				if e.bundle != "" {
-					e.aside = lostMember
+					bundler{l}.setAside(e, lostMember)
 					l.confirmOne(e, holding, a.Asked)
 				}
 			}
@@ -239,23 +240,22 @@ func (a *allocations) free(e *entry) {
 	}
 	e.as = nil
 	f := a.facts(e)
-	if f.Parting() { // outside of a list its data would count as anybody's, and an operator would have to adopt it
-		e.membership = membership{aside: e.aside, parted: true}
-		a.changed(e)
-		return
-	}
 	// A device that waits only for the check of open files would return at once. In between, the kubelet might allocate
 	// it by the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
-	if e.offered = e.offered && (f.Unfit() == nil || waits); !e.offered {
+	switch {
+	case f.Parting():
+		e.bundle, e.of, e.vacant = "", "", true
+	case e.offered && (f.Unfit() == nil || waits):
+	default:
+		e.offered = false
 		e.leave()
 		if e.sighting != nil {
 			e.resource = e.sighting.Resource // otherwise the old resource would offer it once more
 			a.look(e)
 		}
 	}
-	a.changed(e)
 }
 
 // leave ends the lease of a device that is no longer in the device list. The lease of a disk continues, because the
@@ -270,19 +270,16 @@ func (e *entry) leave() {
 
 // restoreRemembered adds the devices that the kubelet's checkpoint lists and the state file lacks.
 func (l *loop) restoreRemembered() {
-	for _, r := range l.rules {
-		for id, known := range l.Remembered[r.Resource] {
-			if r.Bundle != nil {
-				bundler{l}.rememberBundle(r.Resource, id, known)
-			} else if e := l.remember(r, id, known); e.bundle != "" { // the checkpoint is newer than an older state file
-				e.membership = membership{}
-			}
-		}
-	}
-	for resource, devices := range l.Remembered {
-		for id, known := range devices {
-			if l.rule(resource) == nil && known.Members != nil { // a bundle of a resource that was taken out meanwhile
+	for _, resource := range slices.Sorted(maps.Keys(l.Remembered)) {
+		r := l.rule(resource)
+		for id, known := range l.Remembered[resource] {
+			switch {
+			case known.Members != nil, r != nil && r.Bundle != nil: // also if a reload removed the resource or changed its class
 				bundler{l}.rememberBundle(resource, id, known)
+			case r != nil:
+				if e := l.remember(*r, id, known); e.bundle != "" { // the checkpoint is newer than the state file
+					e.membership = membership{}
+				}
 			}
 		}
 	}

@@ -58,6 +58,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 		e.settled = &settled{s.Verdict, s.Observation}
 	}
 	s.Verdict, s.Cordon = f.Restrained(s.Verdict), l.cordons[e.device.ID]
+	s.Stale = s.Stale && !(e.vacant && f.Parting())
 	if e.offered {
 		s.Resource = e.resource
 	}

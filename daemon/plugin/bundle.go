@@ -24,26 +24,26 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// share is the service of a member's resource with the members of some bundles that belong to it.
-type share struct {
+// memberGroup is the service of a member's resource with the members of some bundles that belong to it.
+type memberGroup struct {
 	service
 	devices []*inventory.Status
 }
 
-// shares groups the members of bundles by resource, in the order of the members. For a resource without bundles it
+// byResource groups the members of bundles by resource, in the order of the members. For a resource without bundles it
 // returns the resource's own service with the devices. It returns an error if a reload has removed a member's resource.
-func (s service) shares(devices []*inventory.Status) (all []share, err error) {
+func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err error) {
 	if s.Resource.Member == nil {
-		return []share{{s, devices}}, nil
+		return []memberGroup{{s, devices}}, nil
 	}
 	for _, d := range parts(devices) {
-		at := slices.IndexFunc(all, func(s share) bool { return s.Resource.Name == d.Resource })
+		at := slices.IndexFunc(all, func(s memberGroup) bool { return s.Resource.Name == d.Resource })
 		if at < 0 {
 			resource, err := s.Resource.Member(d.Resource)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", d.Device.ID, err)
 			}
-			at, all = len(all), append(all, share{service: service{Endpoint: &Endpoint{Resource: resource, Host: s.Host}}})
+			at, all = len(all), append(all, memberGroup{service: service{Endpoint: &Endpoint{Resource: resource, Host: s.Host}}})
 		}
 		all[at].devices = append(all[at].devices, d)
 	}
@@ -53,7 +53,7 @@ func (s service) shares(devices []*inventory.Status) (all []share, err error) {
 // answerBundles returns the response for a container that uses all these bundles. It merges the responses of the
 // members' resources, and adds an annotation with the members of each bundle.
 func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
-	all, err := s.shares(bundles)
+	all, err := s.byResource(bundles)
 	if err != nil {
 		return nil, err
 	}
@@ -80,10 +80,12 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 			}
 		}
 		for key, value := range answer.GetEnvs() {
-			if before := whole.Envs[key]; before != "" && before != value { // a value that two resources set is not two values
-				value = before + "," + value
+			switch before := whole.Envs[key]; {
+			case before == "":
+				whole.Envs[key] = value
+			case !slices.Contains(strings.Split(before, ","), value): // resources that set the same value set it once
+				whole.Envs[key] = before + "," + value
 			}
-			whole.Envs[key] = value
 		}
 	}
 	return whole, nil
@@ -92,7 +94,7 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 // ready returns an error if the starting container cannot use the devices. The names or nodes that the container got
 // may be from before a reboot.
 func (s service) ready(devices []*inventory.Status) error {
-	all, err := s.shares(devices)
+	all, err := s.byResource(devices)
 	if err != nil {
 		return err
 	}
@@ -112,7 +114,7 @@ func (s service) ready(devices []*inventory.Status) error {
 // start prepares all devices for a container at the same time. Members of bundles are prepared by the rules of their
 // own resources.
 func (s service) start(ctx context.Context, devices []*inventory.Status) error {
-	all, err := s.shares(devices)
+	all, err := s.byResource(devices)
 	if err != nil {
 		return err
 	}
