@@ -15,24 +15,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Near is the maximum distance between an item of a set and the first one.
-type Near int
-
-// Values of [Near], in the order of the configuration's words.
-const (
-	Switch Near = iota // below the same PCI bridge, such as that of a PCIe switch
-	Root               // below the same PCI host bridge
-	NUMA               // on the same NUMA node
-	Any                // on the same machine
-)
-
-// Within reports whether b is near enough to a. An unknown NUMA node matches every node.
-func (near Near) Within(a, b Place) bool {
-	return near == NUMA && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= int(near)+1
+// Within reports whether b is near enough to a, which is the first member of a bundle. near is one of [device.Nears]. An
+// unknown NUMA node matches every node.
+func Within(near string, a, b Place) bool {
+	return near == "numa" && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= slices.Index(device.Nears, near)+1
 }
-
-// NearOf returns how far the members of a bundle may be from the first one.
-func NearOf(m *device.Members) Near { return Near(slices.Index(device.Nears, m.Near)) }
 
 // Item is a device that can become part of a set.
 type Item struct {
@@ -52,7 +39,7 @@ func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string
 			items = append(items, Item{ID: s.Device.ID, Kind: kind, Place: PlaceOf(s.Device)})
 		}
 	}
-	sets := Match(items, m.Counts, NearOf(m))
+	sets := Match(items, m)
 	for _, set := range sets {
 		ids = append(ids, ID(set[0].ID))
 	}

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // levelCost is the cost that each of host bridge, NUMA node and machine adds. It exceeds the number of bridges
@@ -13,7 +15,7 @@ import (
 const levelCost = 64
 
 // Match returns the largest number of disjoint sets of near items, with the smallest possible sum of costs. Each set has
-// counts[kind] items of each kind, in the order of the kinds. The costs are those between its first item and the others.
+// m.Counts[kind] items of each kind, in the order of the kinds, and all are within m.Near of the first. The costs are those between its first item and the others.
 // The result depends on the items, but not on their order. Each set takes one walk of the tree.
 //
 // The result is exact, for the following reasons. The cost of two items depends on the lowest node above both. So
@@ -22,7 +24,8 @@ const levelCost = 64
 // which is the smaller of needed and present items. So the sum of costs depends only on the number of first items
 // below each node, and is a sum of concave functions of these numbers. Repeatedly adding the first item with the
 // largest gain therefore finds the best numbers.
-func Match(items []Item, counts []int, near Near) (sets [][]Item) {
+func Match(items []Item, m *device.Members) (sets [][]Item) {
+	counts := m.Counts
 	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.ID, b.ID))
 	})
@@ -30,7 +33,7 @@ func Match(items []Item, counts []int, near Near) (sets [][]Item) {
 	for i, item := range items {
 		places[i] = item.Place
 	}
-	for _, top := range NewTree(places).within(near) {
+	for _, top := range NewTree(places).within(3 - slices.Index(device.Nears, m.Near)) {
 		top.take(items, len(counts))
 		size := len(items)
 		for kind, wanted := range counts {
@@ -54,13 +57,13 @@ type matching struct {
 	height int    // height of the tree below it
 }
 
-// within returns the highest nodes whose items are near enough to each other.
-func (n *Node) within(near Near) (tops []*Node) {
-	if n.Depth >= 3-int(near) {
+// within returns the highest nodes that are at least that deep.
+func (n *Node) within(depth int) (tops []*Node) {
+	if n.Depth >= depth {
 		return []*Node{n}
 	}
 	for _, b := range n.Below {
-		tops = append(tops, b.within(near)...)
+		tops = append(tops, b.within(depth)...)
 	}
 	return tops
 }

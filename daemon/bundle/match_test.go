@@ -34,13 +34,13 @@ func server(sockets, switches int, each ...int) (items []bundle.Item) {
 }
 
 func TestEachSetIsBelowOneSwitch(t *testing.T) {
-	sets := bundle.Match(server(2, 2, 2, 2, 2), []int{1, 1, 1}, bundle.Any)
+	sets := bundle.Match(server(2, 2, 2, 2, 2), &device.Members{Counts: []int{1, 1, 1}, Near: "any"})
 	if len(sets) != 8 {
 		t.Fatalf("%d sets, want 8", len(sets))
 	}
 	for _, set := range sets {
 		for _, item := range set[1:] {
-			if !bundle.Switch.Within(set[0].Place, item.Place) {
+			if !bundle.Within("switch", set[0].Place, item.Place) {
 				t.Errorf("%s is far from %s", item.ID, set[0].ID)
 			}
 		}
@@ -96,7 +96,7 @@ func distance(all []bundle.Item, a, b bundle.Item) int {
 		}
 		return n
 	}
-	level := slices.IndexFunc([]bundle.Near{bundle.Switch, bundle.Root, bundle.NUMA, bundle.Any}, func(n bundle.Near) bool { return n.Within(a.Place, b.Place) })
+	level := slices.IndexFunc(device.Nears, func(near string) bool { return bundle.Within(near, a.Place, b.Place) })
 	if (a.NUMA < 0) != (b.NUMA < 0) {
 		level = 3 // in Match, a group of its own
 	}
@@ -115,7 +115,7 @@ func distance(all []bundle.Item, a, b bundle.Item) int {
 }
 
 // best tries all choices of sets. It returns the largest number and the smallest sum of distances.
-func best(all, left []bundle.Item, counts []int, near bundle.Near) (sets, sum int) {
+func best(all, left []bundle.Item, counts []int, near string) (sets, sum int) {
 	for i, first := range left {
 		if first.Kind != 0 {
 			continue
@@ -130,7 +130,7 @@ func best(all, left []bundle.Item, counts []int, near bundle.Near) (sets, sum in
 	return sets, sum
 }
 
-func extend(all, set, left []bundle.Item, counts []int, near bundle.Near, found func(cost int, rest []bundle.Item)) {
+func extend(all, set, left []bundle.Item, counts []int, near string, found func(cost int, rest []bundle.Item)) {
 	for kind, wanted := range counts {
 		has := 0
 		for _, item := range set {
@@ -144,7 +144,7 @@ func extend(all, set, left []bundle.Item, counts []int, near bundle.Near, found 
 		for i, item := range left {
 			last := set[len(set)-1]
 			ordered := last.Kind != kind || len(set) == 1 || last.ID < item.ID
-			if item.Kind == kind && ordered && (near == bundle.Any || distance(all, set[0], item) < 64*(int(near)+1)) {
+			if item.Kind == kind && ordered && (near == "any" || distance(all, set[0], item) < 64*(slices.Index(device.Nears, near)+1)) {
 				extend(all, append(slices.Clone(set), item), slices.Delete(slices.Clone(left), i, i+1), counts, near, found)
 			}
 		}
@@ -162,8 +162,8 @@ func TestNoChoiceIsBetter(t *testing.T) {
 	wanted := [][]int{{1, 1}, {1, 2}, {2, 1}, {1, 1, 1}, {1, 1, 2}, {3}, {2, 2}}
 	for range 500 {
 		counts := wanted[r.IntN(len(wanted))]
-		items, near := machine(r, len(counts)), bundle.Near(r.IntN(4))
-		sets, sum := bundle.Match(items, counts, near), 0
+		items, near := machine(r, len(counts)), device.Nears[r.IntN(len(device.Nears))]
+		sets, sum := bundle.Match(items, &device.Members{Counts: counts, Near: near}), 0
 		seen := make(map[string]bool)
 		for _, set := range sets {
 			has := make([]int, len(counts))
@@ -181,17 +181,17 @@ func TestNoChoiceIsBetter(t *testing.T) {
 				if i > 0 {
 					sum += distance(items, set[0], item)
 				}
-				if !near.Within(set[0].Place, item.Place) {
+				if !bundle.Within(near, set[0].Place, item.Place) {
 					t.Fatalf("%v is not near %v to %v", item, near, set[0])
 				}
 			}
 		}
 		if n, least := best(items, items, counts, near); n != len(sets) || least != sum {
-			t.Fatalf("%d sets with distance %d of %v with %v near %d, want %d with %d:\n%v", len(sets), sum, items, counts, near, n, least, sets)
+			t.Fatalf("%d sets with distance %d of %v with %v near %s, want %d with %d:\n%v", len(sets), sum, items, counts, near, n, least, sets)
 		}
 		again := slices.Clone(items)
 		r.Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
-		if other := bundle.Match(again, counts, near); !reflect.DeepEqual(sets, other) {
+		if other := bundle.Match(again, &device.Members{Counts: counts, Near: near}); !reflect.DeepEqual(sets, other) {
 			t.Fatalf("the order of %v matters: %v, not %v", items, sets, other)
 		}
 	}
@@ -201,6 +201,6 @@ func TestNoChoiceIsBetter(t *testing.T) {
 func BenchmarkMatch(b *testing.B) {
 	items := server(2, 4, 2, 2, 4)
 	for b.Loop() {
-		bundle.Match(items, []int{1, 1, 2}, bundle.Any)
+		bundle.Match(items, &device.Members{Counts: []int{1, 1, 2}, Near: "any"})
 	}
 }

@@ -11,10 +11,13 @@ var Bundle = Class{Name: "bundle", Doc: "devices of other resources that are nea
 // BundlePrefix is the beginning of a bundle's ID. The ID of the first member follows.
 const BundlePrefix = "bundle"
 
-// Nears are the values of near, which limit the distance between the first member of a bundle and the others, nearest
-// first. Both must be below the same PCI bridge, such as that of a PCIe switch, below the same PCI host bridge, on the
-// same NUMA node, or on the same machine.
-var Nears = []string{"switch", "root", "numa", "any"}
+// Nears are the values of near, which limit the distance between the first member of a bundle and the others.
+var Nears = []string{
+	"switch", // below the same PCI bridge, such as that of a PCIe switch
+	"root",   // below the same PCI host bridge
+	"numa",   // on the same NUMA node
+	"any",    // on the same machine
+}
 
 // Members describes the devices that form a bundle.
 type Members struct {

@@ -147,7 +147,7 @@ func (l bundler) broken(id string, members []*entry) string {
 		switch {
 		case kind < 0 || e.of != first.of:
 			return lostMember
-		case e.sighting != nil && first.sighting != nil && !bundle.NearOf(m).Within(bundle.PlaceOf(first.device), bundle.PlaceOf(e.device)):
+		case e.sighting != nil && first.sighting != nil && !bundle.Within(m.Near, bundle.PlaceOf(first.device), bundle.PlaceOf(e.device)):
 			return fmt.Sprintf("%s is too far from %s (near = %q)%s", e.device.ID, first.device.ID, m.Near, whileHeld)
 		}
 		counts[kind]++
@@ -177,7 +177,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	var sets [][]bundle.Item
 	lack := "devices are being inspected"
 	if !l.unmatched {
-		sets = bundle.Match(items, r.Bundle.Counts, bundle.NearOf(r.Bundle))
+		sets = bundle.Match(items, r.Bundle)
 		lack = bundle.Shortage(r.Bundle, items, len(sets))
 	}
 	for _, set := range sets {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/bundle"
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // bundles measures the matching of a server with two sockets, eight switches, 16 GPUs, 16 HCAs and 32 disks. Half of the
@@ -26,7 +27,7 @@ func (b *bench) bundles() ([]result, error) {
 	var sets [][]bundle.Item
 	for range b.times(1000) {
 		begun := time.Now()
-		sets = bundle.Match(items, []int{1, 1, 2}, bundle.Any)
+		sets = bundle.Match(items, &device.Members{Counts: []int{1, 1, 2}, Near: "any"})
 		ours = append(ours, time.Since(begun))
 		begun = time.Now()
 		for _, gpu := range items {
