@@ -14,6 +14,7 @@ var unwatched = map[string]string{
 	"integration/leak":          "its tests ask what runs, and would find the goroutine in which leak.Main has them run",
 	"integration/cluster":       "a module of its own, whose TestMain fails if a process, mount, cgroup or file stays",
 	"integration/devicemanager": "a module of its own, whose tests run device managers as processes and kill them at their end",
+	"integration/grafana":       "a module of its own, whose tests start nothing",
 }
 
 // TestLeaksAreLookedFor checks that each test package verifies that nothing is left running or open.
