@@ -41,6 +41,9 @@ func takeBundle(t *table, r *Resource) {
 		return
 	}
 	t.require("members", `the resources that make up a bundle: ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch*2"]`)
+	if array, ok := t.value("members").([]any); ok && len(array) == 0 {
+		t.reportf("members", "is empty: name the resources that make up a bundle")
+	}
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
 		t.known = append(t.known, key) // a key of other classes is not unknown
 		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
@@ -77,7 +80,7 @@ func (t *table) members(m *device.Members) {
 		}
 	}
 	if len(array) > 0 && len(array) == len(m.Resources) && (total < 2 || total > maxMembers) {
-		t.reportf("members", "are %d devices, not 2 to %d", total, maxMembers)
+		t.reportf("members", "the number of devices is %d, not 2 to %d", total, maxMembers)
 	}
 }
 

@@ -292,7 +292,8 @@ func TestProblems(t *testing.T) {
 			"no members", "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\n",
 			`m.toml:1: resource.members: is missing: the resources that make up a bundle: ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch*2"]`,
 		},
-		{"one member", bundled + "members = [\"nvidia.com/gpu\"]\n", `m.toml:4: resource.members: are 1 devices, not 2 to 64`},
+		{"one member", bundled + "members = [\"nvidia.com/gpu\"]\n", `m.toml:4: resource.members: the number of devices is 1, not 2 to 64`},
+		{"no member", bundled + "members = []\n", `m.toml:4: resource.members: is empty: name the resources that make up a bundle`},
 		{
 			"a member that is off", bundled + "members = [\"metalplug.io/nvme*2\"]\n",
 			`m.toml:4: resource.members: "metalplug.io/nvme" is off: add a [[resource]] of that name with a scrub`,

@@ -258,13 +258,17 @@ func (n *node) begin() {
 	remembered := make(map[string]map[string]kubelet.Known)
 	for id, pods := range n.owners {
 		resource := widgetResource
-		if strings.HasPrefix(id, "nvme-") {
+		var members []kubelet.Member
+		switch {
+		case strings.HasPrefix(id, "nvme-"):
 			resource = n.resources[0]
+		case strings.HasPrefix(id, "bundle-"):
+			resource, members = "example.org/pair", []kubelet.Member{{Resource: widgetResource, ID: "node-A-widget"}, {Resource: n.resources[0], ID: "nvme-eui.11"}}
 		}
 		if remembered[resource] == nil {
 			remembered[resource] = make(map[string]kubelet.Known)
 		}
-		remembered[resource][id] = kubelet.Known{NUMANode: -1, As: []string{id}, Pods: pods}
+		remembered[resource][id] = kubelet.Known{NUMANode: -1, As: []string{id}, Pods: pods, Members: members}
 	}
 	n.inventory = inventory.New(inventory.Options{
 		Source: n.machine, Host: host, Rules: n.rules(), Log: log, Settle: time.Second, Grace: time.Nanosecond,

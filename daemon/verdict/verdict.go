@@ -73,10 +73,11 @@ const justLeft = "its last pod has just left it"
 const beingCleared = "being cleared after its last pod"
 
 // Unfit returns why the device must not be offered, or nil. The tenant that holds a device may use it. Data that is
-// erased later is not a reason.
+// erased later is not a reason. A device that returns uncleared is offered first, because only offered devices are
+// cleared.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
-	if err == nil && f.Aside != "" && !f.Lease.Held() {
+	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.Uncleared()) {
 		return errors.New(f.Aside)
 	}
 	return err
@@ -195,9 +196,12 @@ func (f *Facts) Verdict() Verdict {
 	case !f.erasable():
 		v.Barred = v.Reserved
 	}
-	if unfit != nil {
+	switch {
+	case unfit != nil && f.Unusable() == nil: // a fault of its own is why there is no bundle
+		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
+	case unfit != nil:
 		v.Reason = unfit.Error()
-	} else {
+	default:
 		v.Warning = f.warning()
 		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, f.waiting())
 		v.Healthy = v.Reason == ""
