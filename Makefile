@@ -159,7 +159,7 @@ vulncheck:
 MACHINES ?= 2
 # The steps in LATER and the machines in NIGHT alone wait for the night: the package's story has hotplug, erasure and a reboot too,
 # and the real device manager runs on the host.
-LATER ?= TestHardware/^(drives_come_and_go_.*|a_storm_of_events_changes_nothing|metalplugd_restarts|the_machine_reboots)$$|TestTurnover/^(what_a_pod_leaves_is_erased_(by_discard|by_format|for_the_next)|the_helper_is_killed_while_the_drive_formats)$$
+LATER ?= TestHardware/^(drives_come_and_go_.*|a_storm_of_events_changes_nothing|metalplugd_restarts|the_machine_reboots)$$|TestTurnover/^(what_a_pod_leaves_is_erased_(by_discard|by_format|for_the_next)|the_helper_is_killed_while_the_drive_formats)$$|TestInstall/^(format|discard|at_rest|stopped|events_wait|state_cannot_be_written)$$
 VM ?= TestHardware|TestTurnover|TestInstall|TestUnits
 NIGHT = TestMachine|$(VM)|TestDisks|TestKubelet|TestNodes|TestReset|TestClasses|TestPaths|TestBundles
 vm: build
