@@ -145,9 +145,9 @@ func (d *doctor) checkCounts() (fine string) {
 	return "the same as the device list"
 }
 
-// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start. At
-// its start metalplugd offers all devices in the checkpoint. So the checkpoint is from another node, or the resource
-// was configured later.
+// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start. When
+// metalplugd starts, it offers all devices in the checkpoint. So an unknown device means that the checkpoint is from
+// another node, or that the resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))

@@ -91,8 +91,10 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 // idle returns why the resource gets no device, or empty if it gets one.
 func (t resourceMatch) idle() string {
 	switch {
-	case len(t.Devices) > 0:
+	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):
 		return ""
+	case len(t.Devices) > 0:
+		return t.Devices[0].ID + ": " + t.Devices[0].Reason
 	case t.Unfilled != "":
 		return t.Unfilled
 	case len(t.Lost) > 0:
@@ -101,8 +103,8 @@ func (t resourceMatch) idle() string {
 	return "no present device matches"
 }
 
-// expression matches parts of regular expressions that shell patterns do not need.
-var expression = regexp.MustCompile(`^\^|\$$|\.[*+]|\]\+|\\[dws]|\(.*\|.*\)|\(\?`)
+// expression matches parts of regular expressions, and of other ways to write a list, that shell patterns do not need.
+var expression = regexp.MustCompile(`^\^|\$$|\.[*+]|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `)
 
 // expressions returns a warning for each pattern of a table that looks like a regular expression. Names of device nodes
 // have dots.
@@ -113,8 +115,8 @@ func expressions(c config.Config, resource, table string, patterns map[string]st
 			pattern = strings.ReplaceAll(pattern, ".*", "*")
 		}
 		if expression.MatchString(pattern) {
-			warnings = append(warnings, fmt.Sprintf("%s: %q looks like a regular expression; write a shell pattern, with * for any text, "+
-				"? for one character and | between alternatives", c.Where(resource, table+"."+key), patterns[key]))
+			warnings = append(warnings, fmt.Sprintf("%s: %q looks like a regular expression or a list; write a shell pattern, with * for any text, "+
+				"? for one character and | without spaces between alternatives", c.Where(resource, table+"."+key), patterns[key]))
 		}
 	}
 	return warnings
@@ -137,7 +139,10 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 
 // resourceMatch writes the devices of a resource.
 func (s *screen) resourceMatch(t resourceMatch) {
-	text := fmt.Sprintf("devices: %d; %s", len(t.Devices), t.idle())
+	text := fmt.Sprintf("devices: %d; ", len(t.Devices))
+	if len(t.Devices) == 0 {
+		text += t.idle()
+	}
 	s.line(t.Resource+"  ", bold, strings.TrimSuffix(text, "; "))
 	for _, d := range t.Devices {
 		if d.Reason != "" {

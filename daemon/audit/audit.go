@@ -114,12 +114,12 @@ func (l *Log) Note(entries ...Entry) {
 		default:
 			l.dropped.Add(1)
 		}
-		l.say(e)
+		l.report(e)
 	}
 }
 
-// say logs an entry.
-func (l *Log) say(e Entry) {
+// report writes an entry to the daemon's log, in addition to the file.
+func (l *Log) report(e Entry) {
 	message := e.Event.message()
 	if message == "" {
 		return

@@ -99,7 +99,13 @@ func (c *Config) checkMembers(t *table, r Resource) {
 			t.reportf("members", "%s is off: add a [[resource]] of that name with a scrub", quoted(name))
 			continue
 		case at < 0:
-			t.reportf("members", "%s is not a resource: add a [[resource]] of that name", quoted(name))
+			wanted := "add a [[resource]] of that name"
+			for _, other := range c.Resources {
+				if like(strings.ToLower(name), other.Name, 2) {
+					wanted = "did you mean " + quoted(other.Name) + "?"
+				}
+			}
+			t.reportf("members", "%s is not a resource: %s", quoted(name), wanted)
 			continue
 		}
 		switch member := c.Resources[at]; {

@@ -115,6 +115,9 @@ func checkPattern(pattern string) error {
 // placeholders are the placeholders that daemon/plugin replaces in a template.
 var placeholders = []string{"{id}", "{pci}", "{node}"}
 
+// visibleGPUs is the variable by which NVIDIA's runtime chooses the GPUs of a container.
+const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
+
 // checkVariable accepts the names of variables that metalplug does not set itself.
 func checkVariable(name string) error {
 	if !matches(variable, name) {

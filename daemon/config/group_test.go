@@ -40,7 +40,7 @@ func TestGroup(t *testing.T) {
 func TestGroupProblems(t *testing.T) {
 	const hardware = "comes from udev's rules: a group is matched by what the kernel reports of its hardware, such as ATTR{serial} or PCI_ID"
 	for _, test := range []struct{ text, want string }{
-		{node + "group = \"/dev/kvm\"", `m.toml:4: resource.group: is a string, not an array of device nodes: ["/dev/…"]`},
+		{node + "group = \"/dev/kvm\"", `m.toml:4: resource.group: is a string in quotes, not an array of device nodes: ["/dev/…"]`},
 		{node + "group = [1]", `m.toml:4: resource.group: has an integer in it, not only strings`},
 		{node + "group = [[\"/dev/a\"], [\"/dev/a\"]]", "m.toml:4: resource.group: has an array in it, not only strings\nm.toml:4: resource.group: has an array in it, not only strings"},
 		{node + "group = []", `m.toml:1: resource.match: is empty: class node would take every device node of this machine`},

@@ -187,6 +187,8 @@ func syntax(name string, err error) Problem {
 	switch what := parseError.Message; {
 	case strings.Contains(what, "UTF-8"), strings.Contains(what, "control characters"):
 		remedy = "; save the file as plain UTF-8 text"
+	case strings.Contains(what, "got ':'"), strings.Contains(what, "got '{'"), strings.Contains(what, "got '-'"):
+		remedy = `; this is no TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`
 	case strings.Contains(what, "already been defined"):
 		remedy = "; write it once"
 	case strings.Contains(what, "name delimiter"):

@@ -77,6 +77,9 @@ func takePaths(t *table, p *Paths) {
 	if !t.has("pod_resources") {
 		p.PodResources = filepath.Join(filepath.Dir(p.DevicePlugins), "pod-resources/kubelet.sock")
 	}
+	if p.State == p.DevicePlugins {
+		t.reportf("state", "is the directory of device plugins, which the kubelet empties: write another one")
+	}
 	for _, socket := range []struct{ key, name string }{
 		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},
 	} {

@@ -71,6 +71,7 @@ func TestProblems(t *testing.T) {
 		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key; man metalplug.toml lists the keys`},
 
 		// Types.
+		{"state in the kubelet's directory", "[paths]\nstate = \"/var/lib/kubelet/device-plugins\"\n", `m.toml:2: paths.state: is the directory of device plugins, which the kubelet empties: write another one`},
 		{"table as value", "paths = 1\n", `m.toml:1: paths: is an integer, not a table: write [paths]`},
 		{"value as table", "[paths.run]\n", `m.toml:1: paths.run: is a table, not a string in quotes`},
 		{"resource as table", "[resource]\nname = \"example.com/x\"\n", `m.toml:1: resource: is a table, not an array of tables: write [[resource]]`},
@@ -78,15 +79,18 @@ func TestProblems(t *testing.T) {
 		{"array of tables as table", "[[hardware]]\n", `m.toml:1: hardware: is an array of tables, not a table: write [hardware]`},
 		{"name", "[[resource]]\nname = 1.5\nclass = \"gpu\"\n", `m.toml:2: resource.name: is a float, not a string in quotes`},
 		{"class", "[[resource]]\nname = \"example.com/x\"\nclass = [\"nvme\"]\n", `m.toml:3: resource.class: is an array, not a string in quotes`},
-		{"shares", valid + "shares = \"2\"\n", `m.toml:4: resource.shares: is a string, not an integer`},
+		{"shares", valid + "shares = \"2\"\n", `m.toml:4: resource.shares: is a string in quotes, not an integer`},
 		{"umad", valid + "umad = 1\n", `m.toml:4: resource.umad: is an integer, not true or false`},
-		{"issm", valid + "issm = \"all\"\n", `m.toml:4: resource.issm: is a string, not true or false`},
-		{"allow_in_use", valid + "allow_in_use = \"yes\"\n", `m.toml:4: resource.allow_in_use: is a string, not true or false`},
-		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not one string with | between alternatives, as in "A*|B"`},
-		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string, not a table: write match = { ID_MODEL = "Samsung*" }`},
-		{"match list", valid + "match = { ID_MODEL = [\"A\", \"B\"] }\n", `m.toml:4: resource.match.ID_MODEL: is an array, not one string with | between alternatives, as in "A*|B"`},
-		{"reset of a disk", "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\nreset = \"zero\"\n", `m.toml:4: resource.reset: is a string, not a table: write [resource.reset]`},
-		{"reset", valid + "reset = \"none\"\n", `m.toml:4: resource.reset: is a string, not a table: write [resource.reset]`},
+		{"issm", valid + "issm = \"all\"\n", `m.toml:4: resource.issm: is a string in quotes, not true or false`},
+		{"allow_in_use", valid + "allow_in_use = \"yes\"\n", `m.toml:4: resource.allow_in_use: is a string in quotes, not true or false`},
+		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not a string in quotes`},
+		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string in quotes, not a table: write match = { ID_MODEL = "Samsung*" }`},
+		{"YAML", "resources:\n- name: a\n", `m.toml:1: expected '.' or '=', but got ':' instead; this is no TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`},
+		{"NVIDIA's variable", valid + "env = { NVIDIA_VISIBLE_DEVICES = \"all\" }\n", `m.toml:4: resource.env.NVIDIA_VISIBLE_DEVICES: is set by metalplug: another value would show a container the GPUs of others`},
+		{"built-in without its keys", "builtin = false\n[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n", `m.toml:2: resource.class: is missing: with builtin = false, write all keys of metalplug.io/nvme: class = "nvme"`},
+		{"match list", valid + "match = { ID_MODEL = [\"A\", \"B\"] }\n", `m.toml:4: resource.match.ID_MODEL: is an array, not a string in quotes; a pattern has | between alternatives, as in "A*|B"`},
+		{"reset of a disk", "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\nreset = \"zero\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table: write [resource.reset]`},
+		{"reset", valid + "reset = \"none\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table: write [resource.reset]`},
 		{"timeout", valid + "reset.timeout = 20\n", `m.toml:4: resource.reset.timeout: is an integer, not a duration in quotes such as "20s", "5m" or "1h30m"`},
 		{"prefer", valid + "prefer = true\n", `m.toml:4: resource.prefer: is a boolean, not a string in quotes`},
 		{"cdi_kind", valid + "cdi_kind = 2020-01-01\n", `m.toml:4: resource.cdi_kind: is a date or time, not a string in quotes`},
@@ -174,7 +178,7 @@ func TestProblems(t *testing.T) {
 			`m.toml:4: resource.allow_in_use: is only for class nvme or node, not for gpu`,
 		},
 
-		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string, not true or false`},
+		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string in quotes, not true or false`},
 		{"serve by the device plugin API", valid + "serve = \"plugin\"\n", ""},
 		{"serve by DRA", valid + "serve = \"dra\"\n", ""},
 		{"shares by DRA", valid + "serve = \"dra\"\nshares = 2\n", `m.toml:5: resource.shares: a claim has a device alone, shares = 2; write shares = 1 or serve = "plugin"`},
@@ -192,7 +196,7 @@ func TestProblems(t *testing.T) {
 		{"builtin", "builtin = 1\n", `m.toml:1: builtin: is an integer, not true or false`},
 		{
 			"a built-in name without the built-in resources", "builtin = false\n[[resource]]\nname = \"amd.com/gpu\"\n",
-			`m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle`,
+			`m.toml:2: resource.class: is missing: with builtin = false, write all keys of amd.com/gpu: class = "gpu"`,
 		},
 		{
 			"the variable of a built-in resource", "[[resource]]\nname = \"amd-com/gpu\"\nclass = \"gpu\"\n",
@@ -247,7 +251,7 @@ func TestProblems(t *testing.T) {
 		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: "-1s" is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`},
 		{
 			"long timeout", valid + "reset.timeout = \"25.1s\"\n",
-			`m.toml:4: resource.reset.timeout: 25.1s is more than 25s: the kubelet waits 30s for everything that precedes a start`,
+			`m.toml:4: resource.reset.timeout: 25.1s is more than 25s: the kubelet waits 30s for everything that precedes a start; only when = "release" allows more`,
 		},
 		{
 			"scrub of shares", disk + "shares = 2\n[resource.reset]\nscrub = \"zero\"\n",

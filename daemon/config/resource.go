@@ -3,6 +3,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -60,10 +61,12 @@ func resource(t *table) Resource {
 		t.end()
 		return r
 	}
-	const pattern = `one string with | between alternatives, as in "A*|B"`
-	r.Match = takePairs(t.table("match"), pattern, checkProperty, checkPattern)
-	r.Exclude = takePairs(t.table("exclude"), pattern, checkProperty, checkPattern)
-	r.Env = takePairs(t.table("env"), "a string in quotes", checkVariable, checkTemplate)
+	r.Match = takePairs(t.table("match"), checkProperty, checkPattern)
+	r.Exclude = takePairs(t.table("exclude"), checkProperty, checkPattern)
+	r.Env = takePairs(t.table("env"), checkVariable, checkTemplate)
+	if r.Class == &device.GPU && r.Env[visibleGPUs] != "" {
+		t.reportBelowf("env", visibleGPUs, "is set by metalplug: another value would show a container the GPUs of others")
+	}
 	takeGroup(t, &r)
 	if r.Class == &device.Generic && r.Group == nil {
 		checkNarrow(t, r)
@@ -124,9 +127,15 @@ func takeClass(t *table, r *Resource) {
 	}
 	wanted := alternatives(names)
 	for _, values := range builtin {
-		if name := values["name"].(string); r.Name != name && like(strings.ToLower(r.Name), name, 2) {
+		switch name := values["name"].(string); {
+		case r.Name == name:
+			wanted = fmt.Sprintf("with builtin = false, write all keys of %s: class = \"%s\"", name, values["class"])
+		case like(strings.ToLower(r.Name), name, 2):
 			wanted += "; for a built-in resource write " + quoted(name)
 		}
+	}
+	if t.has("members") {
+		wanted = `write class = "bundle"`
 	}
 	t.require("class", wanted)
 }
@@ -143,18 +152,22 @@ func (t *table) onlyFor(key string, class *device.Class, classes ...*device.Clas
 	t.reportf(key, "is only for class %s, not for %s", alternatives(names), class.Name)
 }
 
-// takePairs reads a table of strings, each of which is as wanted says. It returns nil if the table is empty.
-func takePairs(t *table, wanted string, checkKey, checkValue func(string) error) map[string]string {
+// takePairs reads a table of strings. It returns nil if the table is empty.
+func takePairs(t *table, checkKey, checkValue func(string) error) map[string]string {
 	if len(t.values) == 0 {
 		return nil
 	}
 	pairs := make(map[string]string)
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
 		t.check(key, checkKey(key))
-		value, ok := take[string](t, key, wanted)
-		if pairs[key] = value; ok {
-			t.check(key, checkValue(value))
+		var value string
+		if _, list := t.value(key).([]any); list {
+			t.known = append(t.known, key)
+			t.reportf(key, `is an array, not a string in quotes; a pattern has | between alternatives, as in "A*|B"`)
+		} else {
+			t.checked(key, &value, checkValue)
 		}
+		pairs[key] = value
 	}
 	return pairs
 }
@@ -226,7 +239,7 @@ func takeReset(t *table, r *Resource) {
 		r.Reset.Timeout = eraseTimeout
 	}
 	if t.duration("timeout", &r.Reset.Timeout) && r.Reset.When == WhenStart && r.Reset.Timeout > startMost && r.Serve != ServeDRA {
-		t.reportf("timeout", "%s is more than %s: the kubelet waits 30s for everything that precedes a start",
+		t.reportf("timeout", "%s is more than %s: the kubelet waits 30s for everything that precedes a start; only when = \"release\" allows more",
 			r.Reset.Timeout, startMost)
 	}
 	t.end()

@@ -207,7 +207,7 @@ func (t *table) table(key string) *table {
 // typeName returns the name of a value's type for people.
 func typeName(v any) string {
 	return cmp.Or(map[string]string{
-		"string": "a string", "int64": "an integer", "float64": "a float", "bool": "a boolean", "time.Time": "a date or time",
+		"string": "a string in quotes", "int64": "an integer", "float64": "a float", "bool": "a boolean", "time.Time": "a date or time",
 		"*config.table": "a table", "map[string]interface {}": "a table", "[]map[string]interface {}": "an array of tables",
 	}[fmt.Sprintf("%T", v)], "an array")
 }

@@ -33,7 +33,7 @@ type places struct {
 	last *tree
 }
 
-// tree is where the devices of an offer are.
+// tree has the places of the devices of an offer.
 type tree struct {
 	listed uint64         // of the offer
 	index  map[string]int // of a device in the offer, by ID

@@ -205,7 +205,7 @@ func (c *claim) lock(ctx context.Context, how int) error {
 	return nil
 }
 
-// holdAll holds several disks.
+// holdAll holds several disks, or none if one cannot be held. The caller releases them.
 func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	slices.Sort(sysPaths)
 	for _, p := range slices.Compact(sysPaths) {

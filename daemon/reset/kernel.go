@@ -38,7 +38,7 @@ type kernel struct {
 	idle func()
 }
 
-// node describes an open node.
+// node describes an open device node.
 type node struct {
 	block  bool // a block device; otherwise a character device
 	number string

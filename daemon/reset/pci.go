@@ -125,8 +125,8 @@ func (f function) scope(methods string) (hit []function) {
 	return hit
 }
 
-// hasNetwork reports whether the function has a network interface. The directory net exists in each sysfs. Its entries
-// exist only in the sysfs of their network namespace (net_ns_type_operations, class_dir_create_and_add in
+// hasNetwork reports whether the function has a network interface. Each mount of sysfs shows the directory net, but
+// shows entries only of its own network namespace (net_ns_type_operations, class_dir_create_and_add in
 // drivers/base/core.c). The directory may belong to a child device, such as one of virtio or of the auxiliary bus.
 func (f function) hasNetwork() (found bool) {
 	root := f.Path(f.path)
