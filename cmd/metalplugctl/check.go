@@ -6,6 +6,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -41,13 +44,14 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		}
 		checked.Files = append([]string{}, c.Files...)
 		checked.Warnings = systemd.Units{}.Complaints(cmd.Context(), c.Templates()...)
+		checked.Warnings = append(checked.Warnings, ignored(checked.File)...)
 		all, unclaimed, err := matchResources(c)
 		if explain && err != nil {
 			return err
 		}
 		for i, r := range c.Resources {
-			checked.Warnings = append(checked.Warnings, expressions(c, r.Name, "match", r.Match)...)
-			checked.Warnings = append(checked.Warnings, expressions(c, r.Name, "exclude", r.Exclude)...)
+			checked.Warnings = append(checked.Warnings, mistaken(c, r.Name, "match", r.Match)...)
+			checked.Warnings = append(checked.Warnings, mistaken(c, r.Name, "exclude", r.Exclude)...)
 			if r.Serve == config.ServeDRA {
 				checked.Warnings = append(checked.Warnings, fmt.Sprintf(`%s: this version has no DRA driver, so that no pod gets a device of %s; write serve = "plugin"`,
 					c.Where(r.Name, "serve"), r.Name))
@@ -67,6 +71,18 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		return show(cmd.OutOrStdout(), *output, false, checked, func(s *screen) { s.checked(checked) })
 	}
 	return cmd
+}
+
+// ignored returns a warning for each file beside the drop-ins whose name metalplugd does not read.
+func ignored(file string) (warnings []string) {
+	dir := filepath.Join(filepath.Dir(file), "conf.d")
+	entries, _ := os.ReadDir(dir) // it need not exist
+	for _, e := range entries {
+		if name := e.Name(); !strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".") {
+			warnings = append(warnings, filepath.Join(dir, name)+" is ignored: the name of a drop-in ends in .toml")
+		}
+	}
+	return warnings
 }
 
 // checkedFiles is a configuration.

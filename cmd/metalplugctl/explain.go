@@ -103,20 +103,33 @@ func (t resourceMatch) idle() string {
 	return "no present device matches"
 }
 
-// expression matches parts of regular expressions, and of other ways to write a list, that shell patterns do not need.
-var expression = regexp.MustCompile(`^\^|\$$|\.[*+]|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `)
+// mistakes are patterns that are valid and hardly meant, with a remedy. The first that fits counts. Each pattern stands for
+// the alternatives of one property, or of all properties if key is empty.
+var mistakes = []struct {
+	key     string
+	pattern *regexp.Regexp
+	remedy  string
+}{
+	{"", regexp.MustCompile(`^$`), "an empty pattern matches nothing"},
+	{"", regexp.MustCompile(`^\^|\$$|\.\+|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `), "looks like a regular expression or a list; write a " +
+		"shell pattern, with * for any text, ? for one character and | without spaces between alternatives"},
+	{"DEVNAME", regexp.MustCompile(`(^|\|)[^/*?[|]`), `write the path, as in "/dev/kvm"`},
+	{"DEVNAME", regexp.MustCompile(`.`), ""}, // names of device nodes have dots
+	{"", regexp.MustCompile(`\.\*`), "looks like a regular expression; write * for any text"},
+	{"PCI_SLOT_NAME", regexp.MustCompile(`(^|\|)[0-9a-f]{2}:[0-9a-f]{2}\.`), `write the domain too, as in "0000:18:00.0"`},
+	{"PCI_ID", regexp.MustCompile(`(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`), `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},
+}
 
-// expressions returns a warning for each pattern of a table that looks like a regular expression. Names of device nodes
-// have dots.
-func expressions(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
+// mistaken returns a warning for each pattern of a table that is hardly meant.
+func mistaken(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
 	for _, key := range slices.Sorted(maps.Keys(patterns)) {
-		pattern := patterns[key]
-		if key == "DEVNAME" {
-			pattern = strings.ReplaceAll(pattern, ".*", "*")
-		}
-		if expression.MatchString(pattern) {
-			warnings = append(warnings, fmt.Sprintf("%s: %q looks like a regular expression or a list; write a shell pattern, with * for any text, "+
-				"? for one character and | without spaces between alternatives", c.Where(resource, table+"."+key), patterns[key]))
+		for _, m := range mistakes {
+			if (m.key == "" || m.key == key) && m.pattern.MatchString(patterns[key]) {
+				if m.remedy != "" {
+					warnings = append(warnings, fmt.Sprintf("%s: %q: %s", c.Where(resource, table+"."+key), patterns[key], m.remedy))
+				}
+				break
+			}
 		}
 	}
 	return warnings

@@ -37,6 +37,16 @@ class = "gpu"
 match = { PCI_ID = "^10DE:.*" }
 exclude = { ID_MODEL = "A(1|2)", DEVNAME = "/dev/x.*|/dev/y[0-9]+" }
 `
+	text += `[[resource]]
+name = "example.org/odd"
+class = "gpu"
+match = { PCI_SLOT_NAME = "18:00.0", PCI_ID = "10DE", DEVNAME = "kvm|/dev/kvm", ID_PATH = "a | b", ID_NAME = "", ID_MODEL = "X.*" }
+`
+	for _, name := range []string{"10.conf", "20.toml"} {
+		if err := place(filepath.Join(dir, "conf.d", name), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := place(file, text); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +72,7 @@ exclude = { ID_MODEL = "A(1|2)", DEVNAME = "/dev/x.*|/dev/y[0-9]+" }
 	for _, r := range checked.Resources {
 		counts = append(counts, [2]int{len(r.Devices), len(r.Lost)})
 	}
-	want := [][2]int{{2, 0}, {6, 2}, {0, 1}, {0, 0}}
+	want := [][2]int{{2, 0}, {6, 2}, {0, 1}, {0, 0}, {0, 0}}
 	if len(counts) != len(want) {
 		t.Fatalf("%v, want %v", counts, want)
 	}

@@ -136,7 +136,10 @@ func checkTemplate(text string) error {
 			return fmt.Errorf("%s is not a placeholder: %s", quoted(word), alternatives(placeholders))
 		}
 	}
-	if strings.ContainsRune(text, 0) {
+	switch {
+	case strings.Contains(text, "${"), strings.Contains(text, "{{"):
+		return fmt.Errorf(`%s: write {id}, without "$" and with single braces`, quoted(text))
+	case strings.ContainsRune(text, 0):
 		return fmt.Errorf("%s has a zero byte", quoted(text))
 	}
 	return nil
