@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -73,12 +73,12 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// ignored returns a warning for each file beside the drop-ins whose name metalplugd does not read.
+// ignored returns a warning for each file beside the drop-ins that is probably meant as one.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Join(filepath.Dir(file), "conf.d")
 	entries, _ := os.ReadDir(dir) // it need not exist
 	for _, e := range entries {
-		if name := e.Name(); !strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".") {
+		if name := e.Name(); slices.Contains([]string{".conf", ".TOML"}, filepath.Ext(name)) {
 			warnings = append(warnings, filepath.Join(dir, name)+" is ignored: the name of a drop-in ends in .toml")
 		}
 	}

@@ -270,10 +270,12 @@ func isPCIReset(method string) bool {
 // checkExclusive reports settings that are impossible for a device that several users may share.
 func checkExclusive(t, reset *table, r Resource) {
 	if r.Reset.Scrub != None && r.Shares > 1 {
-		reset.reportf("scrub", `%s would erase what other containers have on the device, shares = %d; write shares = 1 or scrub = "none"`, r.Reset.Scrub, r.Shares)
+		reset.reportf("scrub", `%s would erase what other containers have on the device, shares = %d%s; write shares = 1 or scrub = "none"`,
+			r.Reset.Scrub, r.Shares, t.elsewhere("shares", reset.place("scrub")))
 	}
 	if r.Reset.Method != None && r.Reset.Method != Auto && r.Shares > 1 {
-		reset.reportf("method", `%s would interrupt the other containers of the device, shares = %d; write shares = 1 or method = "none"`, r.Reset.Method, r.Shares)
+		reset.reportf("method", `%s would interrupt the other containers of the device, shares = %d%s; write shares = 1 or method = "none"`,
+			r.Reset.Method, r.Shares, t.elsewhere("shares", reset.place("method")))
 	}
 	if r.Reset.Scrub != None && r.AllowInUse {
 		t.reportf("allow_in_use", `would let %s erase disks that this host uses; write false, or scrub = "none"`, r.Reset.Scrub)

@@ -84,6 +84,15 @@ func (t *table) place(key string) place {
 	return t.last.at(key)
 }
 
+// elsewhere returns where another file has a key, for a problem at p, or empty.
+func (t *table) elsewhere(key string, p place) string {
+	at := t.place(key)
+	if at.file == nil || at.file == p.file {
+		return ""
+	}
+	return fmt.Sprintf(" (%s:%d)", at.file.name, at.file.lines.line(at.path))
+}
+
 // reportf reports a problem with a key.
 func (t *table) reportf(key, format string, args ...any) { t.place(key).reportf(format, args...) }
 
