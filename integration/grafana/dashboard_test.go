@@ -24,7 +24,7 @@ const (
 	picture = "../../docs/dashboard.svg"
 )
 
-var update = flag.Bool("update", false, "draw "+picture+" anew")
+var update = flag.Bool("update", false, "draw "+picture+" again")
 
 // read returns the dashboard. It accepts no field that the kit does not know, and needs each field that Grafana stores.
 func read(t *testing.T) (d dashboard.Dashboard) {
