@@ -152,11 +152,11 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 
 // resourceMatch writes the devices of a resource.
 func (s *screen) resourceMatch(t resourceMatch) {
-	text := fmt.Sprintf("devices: %d; ", len(t.Devices))
+	text := fmt.Sprintf("devices: %d", len(t.Devices))
 	if len(t.Devices) == 0 {
-		text += t.idle()
+		text += "; " + t.idle()
 	}
-	s.line(t.Resource+"  ", bold, strings.TrimSuffix(text, "; "))
+	s.line(t.Resource+"  ", bold, text)
 	for _, d := range t.Devices {
 		if d.Reason != "" {
 			d.ID += ": not for pods now: " + d.Reason

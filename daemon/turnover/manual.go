@@ -24,8 +24,8 @@ const (
 )
 
 // ByHand resets a device that no pod holds, or erases it if o has a scrub. With a dry run it does nothing but the
-// checks, which are those of automatic work. It blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy],
-// [ErrUnfit] and those of the work.
+// checks, which are those of automatic work. It blocks until the work is done or ctx ends. The errors are
+// [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and those of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
@@ -99,8 +99,8 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 
 // Adopt carries out the operator's order to erase a disk with any content and then to offer it. The method is that of
 // the resource unless o names another. Adopt returns when the order is in the state file. [Turnover.Run] erases the
-// disk. With a dry run there is no order. note is a text for the operator if there was nothing to do. The errors are [inventory.ErrUnknownDevice],
-// [ErrBusy] and [ErrUnfit].
+// disk. With a dry run there is no order. note is a text for the operator if there was nothing to do. The errors are
+// [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {
