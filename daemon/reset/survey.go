@@ -17,29 +17,23 @@ import (
 
 // This file reads a whole disk.
 
-const (
-	stretch       = 4 << 20 // size of one read in bytes
-	parallelReads = 2       // number of reads at the same time
-)
+// stretch is the size of one read in bytes. The kernel splits it into commands that the drive serves in parallel. The
+// comparison that follows finds it in the cache of the processor.
+const stretch = 2 << 20
 
 // sweep reads a disk from an offset to its end, and yields each stretch in order. It ends with the error of a read or
 // of ctx. The bytes of a stretch are valid until the next one.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
 	return func(yield func(chunk, error) bool) {
-		buffer := aligned(parallelReads * stretch)
-		for at := from; at < size; {
-			var all []chunk
-			for ; len(all) < parallelReads && at < size; at += stretch {
-				all = append(all, chunk{at: at, b: buffer[len(all)*stretch:][:min(stretch, size-at)]})
+		buffer := aligned(stretch)
+		for at := from; at < size; at += stretch {
+			one := chunk{at: at, b: buffer[:min(stretch, size-at)]}
+			err := ctx.Err()
+			if err == nil {
+				err = one.fill(read)
 			}
-			if err := together(ctx, all, read); err != nil {
-				yield(chunk{}, err)
+			if !yield(one, err) || err != nil {
 				return
-			}
-			for _, one := range all {
-				if !yield(one, nil) {
-					return
-				}
 			}
 		}
 	}
@@ -150,20 +144,16 @@ const watchEvery = time.Second
 // readSurvey reads the disk of a survey, and records how many bytes from the start are blank.
 func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.is("reading all of %s", c.Name())
-	quietly := func(b []byte, at int64) error {
-		runtime.LockOSThread() // the kernel sets the idle class for a thread
-		defer runtime.UnlockOSThread()
-		t.idle()
-		return c.read(b, at)
-	}
-	start := []chunk{{b: aligned(int(min(blockSize, c.size)))}}
-	if err := together(ctx, start, quietly); err != nil {
+	runtime.LockOSThread() // for the idle class, which belongs to a thread; the program ends after this request
+	t.idle()
+	start := chunk{b: aligned(int(min(blockSize, c.size)))}
+	if err := start.fill(c.read); err != nil {
 		return err
 	}
-	filler := (&surface{chunks: start}).filler()
+	filler := (&surface{chunks: []chunk{start}}).filler()
 	a, looked := &t.answer, time.Now()
 	// The read begins at a whole block, because an earlier survey may have ended at the end of a smaller disk.
-	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, quietly) {
+	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, c.read) {
 		if err != nil && ctx.Err() != nil {
 			break
 		} else if err != nil {

@@ -57,7 +57,7 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
-// TestSurveyIsInterrupted reports how far it has come and goes on from there. A disk that takes a second for each read is read
+// TestSurveyIsInterrupted reports how far it has come and goes on from there. A disk that takes half a second for each read is read
 // to its end as well.
 func TestSurveyIsInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestSurveyIsInterrupted(t *testing.T) {
 		n.bigger()
 		var from atomic.Int64
 		n.onRead = func(offset int64, length int) {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second / 2)
 			from.Store(offset)
 		}
 		r := surveyOf0(0)
@@ -82,7 +82,7 @@ func TestSurveyIsInterrupted(t *testing.T) {
 			}
 		}
 		if total != 2 {
-			t.Errorf("it took %d surveys of 15 s, for 20 stretches of 1 s", total)
+			t.Errorf("it took %d surveys of 15 s, for 40 stretches of 0.5 s", total)
 		}
 	})
 }
@@ -160,7 +160,7 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 				n.claimed = claimed.Load
 				n.onRead = func(offset int64, length int) {
 					if length == stretch {
-						time.Sleep(time.Second)
+						time.Sleep(time.Second / 2)
 					}
 					if offset == 40<<20 && length == stretch && !done {
 						done = true
