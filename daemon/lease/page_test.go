@@ -103,7 +103,7 @@ checks these promises in each state:
 - No tenant gets a disk with the data of another tenant.
 - The ID of a device stays in the device list while the kubelet holds it.
 - If a container start is repeated, it does not erase the data of its own pod.
-- After a boot, the content of a disk counts as a tenant's in two cases only. Either the content has not changed since that
+- After a boot, metalplug treats the content of a disk as a tenant's in two cases only. Either the content has not changed since that
   tenant ended, or the same tenant starts a container with the disk again. A disk that a tenant held when the node went down
   may have been used in another machine. If the tenant does not start again, the disk becomes unproven, and the operator
   decides what happens to it.
