@@ -26,7 +26,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().BoolVar(&explain, "explain", false, "list the devices of each resource")
-	output := outputFlag(cmd)
+	recorded, output := recordingFlag(cmd), outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		checked := checkedFiles{File: config.DefaultFile}
 		if len(args) == 1 {
@@ -45,8 +45,15 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		checked.Files = append([]string{}, c.Files...)
 		checked.Warnings = systemd.Units{}.Complaints(cmd.Context(), c.Templates()...)
 		checked.Warnings = append(checked.Warnings, ignored(checked.File)...)
+		if *recorded != "" {
+			remove, err := simulate(&c, checked.File, *recorded)
+			if err != nil {
+				return err
+			}
+			defer remove()
+		}
 		all, unclaimed, err := matchResources(c)
-		if explain && err != nil {
+		if (explain || *recorded != "") && err != nil {
 			return err
 		}
 		for i, r := range c.Resources {

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
 // directoryFor creates a directory for a preview. It uses an empty directory of this name, or a temporary one if name
@@ -47,6 +49,36 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 	}, nil
 }
 
+// unpack writes a bundled recording to a directory.
+func (p *preview) unpack(dir string) error {
+	if p.bundled == nil {
+		return nil
+	}
+	p.Recording = filepath.Join(dir, "recording")
+	if err := os.WriteFile(p.Recording, p.bundled, 0o600); err != nil {
+		return fmt.Errorf("unpack the recording: %w", err)
+	}
+	return nil
+}
+
+// simulate makes a configuration use a recording, by file or bundled name, until remove is called.
+func simulate(c *config.Config, file, recorded string) (remove func(), err error) {
+	p := preview{file: file}
+	if err := p.machine(recorded); err != nil {
+		return nil, err
+	}
+	dir, remove, err := directoryFor("")
+	if err != nil {
+		return nil, err
+	}
+	if err := p.unpack(dir); err != nil {
+		remove()
+		return nil, err
+	}
+	c.Hardware.Recording = p.Recording
+	return remove, nil
+}
+
 // daemonFile returns the path of metalplugd, next to this program or in the directory of the package.
 func daemonFile() (string, error) {
 	self, err := os.Executable()
@@ -75,11 +107,8 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	}
 	defer remove()
 	p.Dir = dir
-	if p.bundled != nil {
-		p.Recording = filepath.Join(dir, "recording")
-		if err := os.WriteFile(p.Recording, p.bundled, 0o600); err != nil {
-			return fmt.Errorf("unpack the recording: %w", err)
-		}
+	if err := p.unpack(dir); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()

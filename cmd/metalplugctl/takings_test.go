@@ -15,7 +15,6 @@ func TestCheckExplains(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "t.toml")
 	text := `builtin = false
-hardware.source = "recording:recording"
 [[resource]]
 name = "example.org/fast"
 class = "nvme"
@@ -50,17 +49,14 @@ match = { PCI_SLOT_NAME = "18:00.0", PCI_ID = "10DE", DEVNAME = "kvm|/dev/kvm", 
 	if err := place(file, text); err != nil {
 		t.Fatal(err)
 	}
-	if err := place(filepath.Join(dir, "recording"), bundledText(t, "gpu-server")); err != nil {
-		t.Fatal(err)
-	}
-	code, stdout, stderr := ctl(t, "check", file, "--explain")
+	code, stdout, stderr := ctl(t, "check", file, "--explain", "--recording", "gpu-server")
 	if code != exitOK || stderr != "" {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
 	golden(t, "check-explain.txt", strings.ReplaceAll(stdout, dir, "DIR"))
-	_, stdout, _ = ctl(t, "check", file)
+	_, stdout, _ = ctl(t, "check", file, "--recording", "gpu-server")
 	golden(t, "check.txt", strings.ReplaceAll(stdout, dir, "DIR"))
-	code, stdout, stderr = ctl(t, "check", file, "--explain", "-o", "json")
+	code, stdout, stderr = ctl(t, "check", file, "--recording", "gpu-server", "--explain", "-o", "json")
 	var checked checkedFiles
 	if err := json.Unmarshal([]byte(stdout), &checked); code != exitOK || err != nil {
 		t.Fatalf("exit %d, %v: %s", code, err, stderr)
