@@ -189,6 +189,10 @@ func syntax(name string, err error) Problem {
 		remedy = "; save the file as plain UTF-8 text"
 	case strings.Contains(what, "got ':'"), strings.Contains(what, "got '{'"), strings.Contains(what, "got '-'"):
 		remedy = `; this is no TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`
+	case strings.ContainsAny(what, "“”„‘’"):
+		remedy = `; write plain quotes, as in key = "text"`
+	case strings.Contains(what, "got '/'"):
+		remedy = "; begin a comment with #"
 	case strings.Contains(what, "already been defined"):
 		remedy = "; write it once"
 	case strings.Contains(what, "name delimiter"):

@@ -39,6 +39,8 @@ func TestProblems(t *testing.T) {
 		{"no value", "a =\n", `m.toml:1: a: expected value but found '\n' instead; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
 		{"string not closed", "[paths]\nrun = \"/run", `m.toml:2: paths.run: unexpected EOF; expected '"'; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
 		{"one line only", `a = "\`, `m.toml:1: a: invalid escape in string '\�'; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
+		{"typographic quotes", "[paths]\nrun = “/run”\n", `m.toml:2: paths.run: expected value but found '“' instead; write plain quotes, as in key = "text"`},
+		{"comment of another language", "builtin = true // all\n", `m.toml:1: expected a top-level item to end with a newline, comment, or EOF, but got '/' instead; begin a comment with #`},
 		{"twice", "[paths]\nrun = \"/a\"\nrun = \"/b\"\n", `m.toml:3: paths.run: Key 'paths.run' has already been defined; write it once`},
 		{"half of a bracket", "[[resource]\nname = \"a\"\n", `m.toml:2: expected end of table array name delimiter ']', but got '\n' instead; write [[resource]], or [NAME] for a table that a file has once`},
 		{"open table", "paths = { run = \"/run\"", `m.toml:1: paths.run: expected a comma or an inline table terminator '}', but got end of file instead; write commas between the keys, and close the table: { KEY = "text", OTHER = "text" }`},
