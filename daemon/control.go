@@ -26,7 +26,7 @@ func (d *daemon) newControl() *control.Server {
 		Host: d.host, Log: d.Log,
 		Standing:  func() map[string]api.Standing { return d.endpoints.standing() },
 		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },
-		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand,
+		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand, Claims: d.claims,
 	})
 }
 

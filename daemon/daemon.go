@@ -43,7 +43,7 @@ type Options struct {
 	Load    func() (config.Config, error) // loads the configuration for a reload, or nil
 	Reload  <-chan os.Signal              // each signal requests a reload; may be nil
 	Log     *slog.Logger
-	Sockets map[string]*os.File // passed by the service manager, as "uevent", "kmsg", "control", "metrics", and those stored with it
+	Sockets map[string]*os.File // passed by the service manager, as "uevent", "kmsg", "control", "claims", "metrics", and those stored with it
 	Version string              // of the program, for people
 	Preview bool                // it runs for [Preview]
 	// Touch replaces the configured helpers if it is not nil.
@@ -70,6 +70,7 @@ type daemon struct {
 	endpoints *endpoints
 	pods      chan struct{} // buffer of one, filled when a pod has ended or got devices since the last query
 	control   *control.Server
+	claims    *claims
 	config    atomic.Pointer[config.Config] // the current configuration, including reloads
 	files     mount                         // the mount of the configuration directory
 }
@@ -170,6 +171,7 @@ func (d *daemon) build(last time.Time) {
 	d.parked.Take(d.Sockets)
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
 	d.specs.Set(d.Config.Resources)
+	d.claims = &claims{daemon: d, working: make(map[string]*preparing)}
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
 	d.endpoints = &endpoints{told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), last: last}
@@ -258,6 +260,7 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 func (d *daemon) tasks() []task {
 	return []task{
 		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},
+		{"claims socket", d.serveSocket("claims", "claims not served", nil, d.control.ServeClaims)},
 		{"metrics", d.serveSocket("metrics", "metrics not served", nil, d.control.ServeMetrics)},
 		{"release times", d.control.TimeReleases},
 		{"kubelet directory watch", d.watch.Run},
@@ -277,6 +280,7 @@ func (d *daemon) tasks() []task {
 		{"holders", d.askHolders},
 		{"pods", d.watchPods},
 		{"turnover", d.turnover.Run},
+		{"claims", d.claims.Run},
 		{"status", d.reportStatus},
 		{"watchdog", d.pingWatchdog},
 		{"memory", d.keepSmall},

@@ -86,7 +86,7 @@ func doubtful(s *inventory.Snapshot) []string {
 	var ids []string
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
-			if device.Held() || device.Stale {
+			if (device.Held() || device.Stale) && device.Claim.UID == "" {
 				ids = append(ids, device.Device.ID) // also for a bundle, whose members the kubelet does not know
 			}
 		}

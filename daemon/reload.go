@@ -35,7 +35,8 @@ func (d *daemon) reload(ctx context.Context) {
 	if len(pending) > 0 {
 		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
 	}
-	d.config.Store(&next) // before the rules, because under new rules a device may need clearing that the old ones did not require
+	d.endpoints.apply(ctx, byPlugin(*current, next), func() {}) // before the rules, by which claims may have the devices
+	d.config.Store(&next)                                       // before the rules, because under new rules a device may need clearing that the old ones did not require
 	// The first list of an endpoint must be complete.
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):

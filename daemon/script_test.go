@@ -137,6 +137,10 @@ func (s *story) do(words []string) error {
 		"touched":              s.touched,       // touched reset|erase NAME METHOD checks that it was the next request
 		"untouched":            s.untouched,     // checks that there was no further request
 		"allocate-at-last":     s.allocateAtLast,
+		"prepare":              s.prepare,      // prepare CLAIM NAME... prepares devices for a claim
+		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME TEXT...
+		"unprepare":            s.unprepare,    // unprepare CLAIM, twice
+		"claimed":              s.claimed,      // claimed NAME CLAIM waits until the claim holds the device
 	}
 	verb := verbs[words[0]]
 	if verb == nil {

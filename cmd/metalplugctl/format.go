@@ -78,6 +78,9 @@ func holder(d api.Device) string {
 	for _, p := range podsOf(d) {
 		names = append(names, p.Namespace+"/"+p.Name)
 	}
+	if d.Claim != nil {
+		return "claim " + d.Claim.String()
+	}
 	if names == nil && d.Held {
 		return "a pod"
 	}

@@ -36,16 +36,18 @@ type Device struct {
 	Membership
 }
 
-// Membership is the relation of a device to bundles.
+// Membership is the relation of a device to bundles and claims.
 type Membership struct {
-	Bundle  string   `json:"bundle,omitempty"`  // the ID of its bundle; then it is not offered on its own
-	Members []string `json:"members,omitempty"` // of a bundle; the distances count from the first one
+	Bundle  string    `json:"bundle,omitempty"`  // the ID of its bundle; then it is not offered on its own
+	Members []string  `json:"members,omitempty"` // of a bundle; the distances count from the first one
+	Claim   *ClaimRef `json:"claim,omitempty"`   // that holds it, if one does
 }
 
 // Hardware has the properties by which people recognise a device.
 type Hardware struct {
 	Model   string `json:"model,omitempty"`
 	Serial  string `json:"serial,omitempty"`
+	WWID    string `json:"wwid,omitempty"` // the worldwide name of a disk
 	Size    int64  `json:"size,omitempty"` // of a disk in bytes, if known
 	PCI     string `json:"pci,omitempty"`  // address of its PCI function, or of the first PCI function that it is reached through
 	Present bool   `json:"present"`        // the hardware is present

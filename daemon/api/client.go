@@ -57,8 +57,9 @@ func (c Client) Get(ctx context.Context, path string, answer any) error {
 	return c.decode(stream, err, answer)
 }
 
-// Post requests a change and decodes the answer. It blocks until the change is done or ctx ends.
-func (c Client) Post(ctx context.Context, path string, change Change, answer any) error {
+// Post requests a change, such as a [Change] or a [Claim], and decodes the answer. It blocks until the change is done or
+// ctx ends.
+func (c Client) Post(ctx context.Context, path string, change, answer any) error {
 	body, err := json.Marshal(change)
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ func (s *spec) put(d description) error {
 	return nil
 }
 
-// encode writes the spec as JSON, in the oldest version of the format that supports all of it.
+// encode writes the spec of a resource as JSON.
 func encode(w io.Writer, kind string, d description) error {
 	spec := specs.Spec{Kind: kind}
 	for _, id := range slices.Sorted(maps.Keys(d)) {
@@ -66,7 +66,11 @@ func encode(w io.Writer, kind string, d description) error {
 		}
 		spec.Devices = append(spec.Devices, specs.Device{Name: id, ContainerEdits: edits})
 	}
-	var err error
+	return write(w, spec)
+}
+
+// write writes a spec, in the oldest version of the format that supports all of it.
+func write(w io.Writer, spec specs.Spec) (err error) {
 	if spec.Version, err = specs.MinimumRequiredVersion(&spec); err != nil {
 		return err
 	}

@@ -209,7 +209,7 @@ func (r Resource) Rule() device.Rule {
 		Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
 		Group: r.Group, Bundle: r.Members, Nodes: r.Nodes, Extras: r.Extras, Scrub: scrub,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
-		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init,
+		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init, Serve: r.Serve,
 	}
 }
 

@@ -23,7 +23,7 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
 		Cordoned: s.Cordon != nil, Cordon: s.Cordon, Held: s.Held(), Warning: s.Warning, State: string(s.State),
-		Hardware: api.Hardware{Model: s.Device.Model, Serial: serialOf(s.Target), Size: s.Evidence.Size, Present: s.Present},
+		Hardware: api.Hardware{Model: s.Device.Model, Serial: serialOf(s.Target), WWID: wwidOf(s.Target), Size: s.Evidence.Size, Present: s.Present},
 	}
 	if d.Resource == "" {
 		d.Taker = s.Taker
@@ -35,6 +35,9 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 		d.PCI = path.Base(function)
 	}
 	d.Bundle = s.Bundle
+	if s.Claim.UID != "" {
+		d.Claim = &s.Claim
+	}
 	for _, m := range s.Members {
 		d.Members = append(d.Members, m.Device.ID)
 	}
@@ -52,8 +55,13 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 
 // serialOf returns the serial number or the WWID of a disk, or empty.
 func serialOf(t *device.Target) string {
+	return cmp.Or(strings.TrimSpace(t.Attributes()["device/serial"]), wwidOf(t))
+}
+
+// wwidOf returns the name that a disk gives itself, or empty.
+func wwidOf(t *device.Target) string {
 	names := t.Attributes()
-	return strings.TrimSpace(cmp.Or(names["device/serial"], names["wwid"], names["device/wwid"]))
+	return strings.TrimSpace(cmp.Or(names["wwid"], names["device/wwid"]))
 }
 
 // reading returns how much of the disks has been read, or nil if no disk is being read.

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -33,15 +32,22 @@ type request struct {
 	uid uint32 // of the client, from the kernel
 }
 
-// changing returns a handler that only uid 0 and metalplugd's own uid may use. It changes a device, and then sends the
-// new state of the device. failed is the status code for an error that is not the client's.
-func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
+// permitted returns a handler that only uid 0 and metalplugd's own uid may use.
+func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		uid, err := strconv.ParseUint(r.RemoteAddr, 10, 32)
 		if err != nil || uid != 0 && int(uid) != os.Geteuid() {
 			refuse(w, http.StatusForbidden, errors.New("only uid 0 may change a device: use sudo"))
 			return
 		}
+		next(w, r, uint32(uid))
+	}
+}
+
+// changing returns a handler for the users of [permitted]. It changes a device, and then sends the new state of the device.
+// failed is the status code for an error that is not the client's.
+func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
+	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		c, err := readChange(r.Body)
 		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
 			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a request has at most %d bytes", maxBodyLen))
@@ -50,10 +56,9 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 			refuse(w, http.StatusBadRequest, err)
 			return
 		}
-		id, limits := r.PathValue("id"), http.NewResponseController(w)
-		_ = limits.SetReadDeadline(time.Time{}) // an erasure can take hours
-		note, err := change(r.Context(), id, request{c, uint32(uid)})
-		_ = limits.SetWriteDeadline(time.Now().Add(answerTimeout))
+		id, unlimited := r.PathValue("id"), untilAnswer(w) // an erasure can take hours
+		note, err := change(r.Context(), id, request{c, uid})
+		unlimited()
 		switch {
 		case errors.Is(err, inventory.ErrUnknownDevice):
 			refuse(w, http.StatusNotFound, unknown(id))
@@ -70,7 +75,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 			d = api.Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
 		}
 		send(w, api.Changed{Device: d, Note: note})
-	}
+	})
 }
 
 // readChange reads the body of a request. An empty body is the zero Change.

@@ -24,10 +24,13 @@
 //	POST /v1/devices/{id}/uncordon   an empty body
 //	POST /v1/devices/{id}/reset      a [Change]; the answer follows when the work is done, which may take hours
 //	POST /v1/devices/{id}/adopt      a [Change]; the answer follows when the permission to erase the disk is on disk
+//	POST /v1/claims/{uid}/prepare    an [api.Claim]; the answer is an [api.Prepared]
+//	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
 //
 // The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, 403 if the client
 // is not uid 0, 404 for an unknown device, and 409 if the state of the device does not allow the change. It is 413 or
-// 431 if the request is too large, 502 if the kubelet does not answer, and 503 if hardware does not answer.
+// 431 if the request is too large, 502 if the kubelet does not answer, and 503 if hardware does not
+// answer, or if work on the devices of a claim goes on.
 package control
 
 import (
@@ -60,9 +63,9 @@ const (
 	// answerTimeout limits reading a request, writing its answer, and writing each line of the events.
 	answerTimeout = 30 * time.Second
 	// maxHeaderLen and maxBodyLen are the maximum sizes of a request in bytes. net/http adds 4 KiB to the first. The
-	// longest valid request is a cordon with a reason of 200 bytes.
+	// longest valid request is a claim with 32 devices.
 	maxHeaderLen = 4 << 10
-	maxBodyLen   = 4 << 10
+	maxBodyLen   = 16 << 10
 )
 
 // maxClients is the maximum number of clients of a user at the same time, and of all clients over the network.
@@ -85,8 +88,9 @@ type Options struct {
 	Foreign   func(counted map[string][]string) map[string]string // for each resource, one ID that the kubelet counts and that is not one of our devices
 	Unwritten func() []string                                     // the files that cannot be written, with the reasons
 	// Adopt allows metalplug to erase a disk and to offer it. The note is for the operator.
-	Adopt func(ctx context.Context, id string, o api.Change) (note string, err error)
-	Reset func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o has a scrub
+	Adopt  func(ctx context.Context, id string, o api.Change) (note string, err error)
+	Reset  func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o has a scrub
+	Claims Claims
 }
 
 // Server serves the control socket. Its methods are safe for concurrent use.

@@ -229,7 +229,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"unknown device cordoned", func() error { return b.cordon("none", "x") }, 404, "no such device"},
 		{"no reason", func() error { return b.cordon(alpha, " \n") }, 400, "reason"},
 		{"long reason", func() error { return b.cordon(alpha, long[:201]) }, 400, "200"},
-		{"huge body", func() error { return b.cordon(alpha, long) }, 413, "4096"},
+		{"huge body", func() error { return b.cordon(alpha, long) }, 413, "16384"},
 		{"long login", func() error {
 			return b.Post(t.Context(), "/v1/devices/"+alpha+"/cordon", api.Change{Reason: "x", Login: long[:65]}, nil)
 		}, 400, "64"},

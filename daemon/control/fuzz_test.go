@@ -48,6 +48,7 @@ func FuzzRequest(f *testing.F) {
 		"POST /v1/devices/node-A-widget/uncordon HTTP/1.1\r\nHost: x\r\n\r\n",
 		"POST /v1/devices/node-A-widget/reset HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"scrub\":\"zero\"}",
 		"POST /v1/devices/..%2f..%2fx/reset HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+		"POST /v1/claims/u1/unprepare HTTP/1.1\r\nHost: x\r\n\r\n",
 		"DELETE / HTTP/1.0\r\n\r\n",
 	} {
 		f.Add([]byte(request))
@@ -115,6 +116,7 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Source: machine, Config: &applied,
 		Standing: func() map[string]api.Standing { return nil }, Unwritten: func() []string { return nil },
 		Foreign: func(map[string][]string) map[string]string { return nil },
+		Claims:  noClaims{},
 		Adopt:   func(context.Context, string, api.Change) (string, error) { touched(); return "", nil },
 		Reset: func(_ context.Context, id string, o api.Change) error {
 			touched()
@@ -125,3 +127,11 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 		},
 	})
 }
+
+// noClaims prepares nothing.
+type noClaims struct{}
+
+func (noClaims) Prepare(context.Context, api.ClaimRef, api.Claim) (p api.Prepared, err error) {
+	return p, nil
+}
+func (noClaims) Unprepare(context.Context, string) error { return nil }

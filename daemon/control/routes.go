@@ -17,10 +17,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// routes returns the handlers of all requests. Any client that can open the socket may read. The four requests that
-// change a device use changing.
-func (s *Server) routes() http.Handler {
-	mux := http.NewServeMux()
+// readingRoutes adds the requests that change nothing. Any client that can open the socket may read.
+func readingRoutes(s *Server, mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Status()) })
 	mux.HandleFunc("GET /v1/resources", func(w http.ResponseWriter, _ *http.Request) {
 		snapshot, _ := s.Inventory.Snapshot()
@@ -36,6 +34,15 @@ func (s *Server) routes() http.Handler {
 	})
 	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
 	mux.Handle("GET /metrics", s.sendMetrics())
+}
+
+// routes are all requests that the control socket knows.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	readingRoutes(s, mux)
+	c := claimer{s}
+	mux.HandleFunc("POST /v1/claims/{uid}/prepare", permitted(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.prepare(w, r) }))
+	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", permitted(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.unprepare(w, r) }))
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(http.StatusInternalServerError, s.cordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(http.StatusInternalServerError, s.uncordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(http.StatusConflict,

@@ -193,6 +193,8 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	}
 	if by := shown.Allocated; by != nil {
 		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", by.Namespace, by.Name, by.Container)
+	} else if shown.Claim != nil {
+		x.Verdict += fmt.Sprintf(", held by claim %s", shown.Claim)
 	} else if d.Held() {
 		x.Verdict += ", held by a pod"
 	}

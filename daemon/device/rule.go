@@ -39,6 +39,8 @@ type Rule struct {
 	ErasedAtStart bool
 	// ClearedAtRelease reports whether a device is reset or erased after its last pod, and offered only after that.
 	ClearedAtRelease bool
+	// Serve is "dra" if claims get the devices, and empty if the pods of a device plugin do.
+	Serve string
 	// Init is the unit that must run once each time the hardware appears before it is offered, or empty.
 	Init string
 }

@@ -56,7 +56,7 @@ func (i *Inventory) Kept(ctx context.Context) error {
 
 // changeDurably makes a change and returns nil once the change is on disk. On an error nothing has changed. Either change
 // refused, or undo reverted the change because it could not be saved.
-func (i *Inventory) changeDurably(ctx context.Context, change func(*loop) error, undo func(*loop)) error {
+func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
 	var refused error
 	if err := i.ask(ctx, func(l *loop) { refused = change(l) }); err != nil || refused != nil {
 		return cmp.Or(err, refused)

@@ -16,7 +16,7 @@ import (
 // the operator saw. A fingerprint limits the permission to that content. The record is on disk when Adopt returns nil.
 // On an error nothing has changed. The error may also be [ErrUnknownDevice].
 func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub, fingerprint string) error {
-	return i.changeDurably(ctx, func(l *loop) error {
+	return changeDurably(ctx, i, func(l *loop) error {
 		e := l.entries[id]
 		switch {
 		case e == nil:

@@ -34,6 +34,8 @@ type record struct {
 	known
 	// Owed is the kubelet whose Allocate may still be in progress, or nil.
 	Owed *string `json:"owed,omitempty"`
+	// Claim holds it until the kubelet says that the claim is not used any more. No record of the kubelet is about it.
+	Claim api.ClaimRef `json:"claim,omitzero"`
 }
 
 type contents struct {

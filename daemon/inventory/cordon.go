@@ -56,7 +56,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 	i.cordoning.Lock() // one change at a time
 	defer i.cordoning.Unlock()
 	var before, after *api.Cordon
-	saveErr := i.changeDurably(ctx, func(l *loop) error {
+	saveErr := changeDurably(ctx, i, func(l *loop) error {
 		if before = l.cordons[id]; before == nil && l.entries[id] == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
 		}

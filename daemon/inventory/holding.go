@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
@@ -22,12 +23,13 @@ type allocations struct {
 
 // books has what is known about the kubelet's records of a device.
 type books struct {
-	as        []string  // the IDs by which pods may hold it, sorted and never modified
-	allocated time.Time // when a container last got it
-	booked    bool      // since then the kubelet has listed a pod that holds it, or has finished that Allocate
-	owed      bool      // it was allocated, and nothing has shown yet that the kubelet has finished that Allocate
-	pods      []string  // UIDs of the pods that the kubelet's checkpoint listed last
-	asker     string    // the kubelet that called Allocate, or empty if unknown
+	as        []string     // the IDs by which pods may hold it, sorted and never modified
+	allocated time.Time    // when a container last got it
+	booked    bool         // since then the kubelet has listed a pod that holds it, or has finished that Allocate
+	owed      bool         // it was allocated, and nothing has shown yet that the kubelet has finished that Allocate
+	pods      []string     // UIDs of the pods that the kubelet's checkpoint listed last
+	asker     string       // the kubelet that called Allocate, or empty if unknown
+	claim     api.ClaimRef // that holds it, or zero. The kubelet has no other record of that
 }
 
 // holdAs adds IDs by which pods may hold the device.
@@ -64,7 +66,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 	var held []*entry
 	for id, names := range as {
 		e := a.entries[id]
-		if e == nil {
+		if e == nil || e.claim.UID != "" { // the endpoint has ended, and the kubelet does not get the answer
 			continue
 		}
 		if e.allocated, e.booked = now, e.booked && started; started {
@@ -161,6 +163,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 
 func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.Time) {
 	switch {
+	case e.claim.UID != "": // the kubelet's records of device plugins do not have it
 	case holding == kubelet.Held, holding == kubelet.Named:
 		if holding == kubelet.Held && asked.After(e.allocated) {
 			e.booked = true
@@ -296,6 +299,8 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 		l.entries[id] = e
 		// A container may have been started with the device. The content of a disk is unknown.
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
+	case e.claim.UID != "":
+		return e
 	case !e.lease.Held() || e.lease.First(known.Pods):
 		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it could record the Allocate
 	}

@@ -23,12 +23,13 @@ type Status struct {
 	verdict.Verdict
 	Observation
 	lease.Lease
-	Resource string      // whose list contains it, or empty; a bundle hides the list entry of its members
-	Bundle   string      // the ID of its bundle, or empty
-	Members  []*Status   // of a bundle; the first is the member that gives the bundle its name
-	Taker    string      // the resource that matches it, whether the device is offered or not, or empty
-	As       []string    // the IDs by which pods may hold it, sorted
-	Cordon   *api.Cordon // the operator's cordon, or nil
+	Resource string       // whose list contains it, or empty; a bundle hides the list entry of its members
+	Bundle   string       // the ID of its bundle, or empty
+	Members  []*Status    // of a bundle; the first is the member that gives the bundle its name
+	Taker    string       // the resource that matches it, whether the device is offered or not, or empty
+	As       []string     // the IDs by which pods may hold it, sorted
+	Claim    api.ClaimRef // that holds it, or zero
+	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence is why a disk counts as unused, or how much of the disk was read so far.
 	Evidence  evidence.Evidence
 	Moved     bool    // whether its pod got node paths that no longer belong to the device

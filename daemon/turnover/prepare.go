@@ -3,6 +3,7 @@
 package turnover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,26 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	if err != nil {
 		return err
 	}
+	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
+	return t.start(ctx, care, devices, owners, care.AtRelease || care.scrubs() || disks)
+}
+
+// StartFor prepares these devices of a resource for containers with a claim, which holds them. It takes as long as the
+// resource allows, and is on disk when it returns. The end of ctx stops it, as the end of the daemon does.
+func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
+	care := t.careFor(resource)
+	ctx, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
+	defer cancel()
+	owners := make(map[string][]string)
+	for _, s := range devices {
+		owners[s.Name()] = []string{claim}
+	}
+	return t.start(ctx, care, devices, owners, true)
+}
+
+// start prepares devices for their tenants. If keep is set, it returns once that is on disk. Before the start, the
+// state file must list each disk that must be erased, and the end of its evidence. Other devices need no record.
+func (t *Turnover) start(ctx context.Context, care Care, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
 	var all sync.WaitGroup
@@ -43,13 +64,10 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 		all.Go(func() { errs[i] = t.startOne(ctx, care, s.Device.ID, owners[s.Name()]) })
 	}
 	all.Wait()
-	if err = errors.Join(errs...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	// Before the start, the state file must list each disk that must be erased, and the end of its evidence. Other
-	// devices need no record.
-	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
-	if care.AtRelease || care.scrubs() || disks {
+	if keep {
 		if err := t.Inventory.Kept(ctx); err != nil {
 			return fmt.Errorf("%w: the state of the container's data cannot be saved: %w", ErrUnfit, err)
 		}
@@ -99,6 +117,9 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	p, err := j.prepare(ctx, owners)
 	// Not earlier. If metalplugd ends before the vendor's unit does, the data of the unit must be erased as well.
 	j.Inventory.Prepared(id, p)
+	if errors.Is(ctx.Err(), context.Canceled) { // the daemon stops, and the next one does it again
+		return cmp.Or(err, ctx.Err())
+	}
 	if err != nil {
 		j.fail(err, lease.NoOrder)
 		j.note(j.Status, audit.Refused, err, audit.Entry{Pods: owners})

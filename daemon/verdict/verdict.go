@@ -25,6 +25,7 @@ type Facts struct {
 	Rule     *device.Rule // of the resource, or nil
 	Aside    string       // why it is offered neither on its own nor in a bundle, or empty
 	Cordon   string       // why the operator cordoned it, or empty
+	Claim    string       // UID of the claim that holds it, or empty
 	Disk     DiskFacts
 	Same     bool     // whether the disk still has the content that its last tenant left
 	Opened   error    // an error if the pod of another device can open it
@@ -219,6 +220,9 @@ func (f *Facts) Restrained(v Verdict) Verdict {
 	}
 	if f.Aside != "" && f.Lease.Held() {
 		v.park(f.Aside)
+	}
+	if f.Claim != "" && (f.Rule == nil || f.Rule.Serve == "") {
+		v.park("a claim holds it, and its resource has changed over to the device plugin")
 	}
 	if f.Cordon != "" {
 		v.park("cordoned: " + f.Cordon)

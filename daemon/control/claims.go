@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// ErrWorking is the error while work on the devices of a claim goes on. The client asks again.
+var ErrWorking = errors.New("the claim is not prepared yet")
+
+// Claims prepares the devices of claims. Both methods may be repeated.
+type Claims interface {
+	Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error)
+	Unprepare(ctx context.Context, uid string) error
+}
+
+// ServeClaims answers as [Server.Serve] does until ctx ends, with the difference that each client may prepare claims and
+// no client may change a device. The permissions of the socket decide who its clients are. The kernel shows all users but
+// root as one user to a daemon with PrivateUsers=yes, so that the daemon cannot tell them apart. It closes l.
+func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	readingRoutes(s, mux)
+	c := claimer{s}
+	mux.HandleFunc("POST /v1/claims/{uid}/prepare", c.prepare)
+	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", c.unprepare)
+	return s.serve(ctx, &clients{Listener: l}, mux)
+}
+
+// Words of a claim. A UID is part of the name of a file.
+var (
+	claimUID     = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z]{0,62}$`)
+	claimRequest = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`)
+)
+
+// devicesMost is the largest number of devices in a claim (AllocationResultsMaxSize in k8s.io/api/resource/v1).
+const devicesMost = 32
+
+// checkClaim returns why a request about a claim is invalid, or nil.
+func checkClaim(uid string, c api.Claim) error {
+	if !claimUID.MatchString(uid) {
+		return fmt.Errorf("%.80q is not the UID of a claim", uid)
+	}
+	devices := make(map[string]bool)
+	for _, r := range c.Requests {
+		if !claimRequest.MatchString(r.Name) || len(r.Devices) == 0 {
+			return fmt.Errorf("request %.80q has no name or no device", r.Name)
+		}
+		for _, id := range r.Devices {
+			if devices[id] {
+				return fmt.Errorf("%.80q is there twice", id)
+			}
+			devices[id] = true
+		}
+	}
+	if len(devices) > devicesMost {
+		return fmt.Errorf("a claim has at most %d devices, this one has %d", devicesMost, len(devices))
+	}
+	return nil
+}
+
+// claimer answers requests about claims.
+type claimer struct{ *Server }
+
+func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {
+	var ask api.Claim
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	err, uid := decoder.Decode(&ask), r.PathValue("uid")
+	if err == nil && len(ask.Requests) == 0 {
+		err = errors.New("a claim without a request")
+	}
+	if err == nil {
+		err = checkClaim(uid, ask)
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("read the request: %w", err))
+		return
+	}
+	unlimited := untilAnswer(w)
+	prepared, err := s.Claims.Prepare(r.Context(), api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}, ask)
+	unlimited()
+	if err != nil {
+		s.refuse(w, "prepare", uid, err)
+		return
+	}
+	send(w, prepared)
+}
+
+func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
+	uid := r.PathValue("uid")
+	if err := checkClaim(uid, api.Claim{}); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	unlimited := untilAnswer(w)
+	err := s.Claims.Unprepare(r.Context(), uid)
+	unlimited()
+	if err != nil {
+		s.refuse(w, "unprepare", uid, err)
+		return
+	}
+	send(w, struct{}{})
+}
+
+// untilAnswer lifts the limits of a request while work goes on. The function that it returns sets that of the answer.
+func untilAnswer(w http.ResponseWriter) func() {
+	limits := http.NewResponseController(w)
+	_ = limits.SetReadDeadline(time.Time{})
+	return func() { _ = limits.SetWriteDeadline(time.Now().Add(answerTimeout)) }
+}
+
+// refuse answers with the error of work on a claim, and logs it.
+func (s claimer) refuse(w http.ResponseWriter, action, uid string, err error) {
+	code := http.StatusConflict
+	switch {
+	case errors.Is(err, inventory.ErrUnknownDevice):
+		code = http.StatusNotFound
+	case errors.Is(err, ErrWorking):
+		code = http.StatusServiceUnavailable
+	}
+	s.Log.Warn("claim refused", "action", action, "err", fmt.Errorf("claim %s: %w", uid, err))
+	refuse(w, code, err)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// claims answers requests about claims by the UID.
+type claims struct{}
+
+func (claims) Prepare(_ context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
+	p.Requests = []api.PreparedRequest{{Name: ask.Requests[0].Name, CDI: []string{claim.String()}}}
+	return p, claims{}.Unprepare(context.Background(), claim.UID)
+}
+
+func (claims) Unprepare(_ context.Context, uid string) error {
+	return map[string]error{
+		"working": control.ErrWorking, "unknown": inventory.ErrUnknownDevice, "held": errors.New("it is held"),
+	}[uid]
+}
+
+func TestClaims(t *testing.T) {
+	b := start(t, machine(), func(o *control.Options) { o.Claims = claims{} })
+	one := `{"namespace":"ns","name":"c","requests":[{"name":"a/b","devices":["x"]}]}`
+	many := strings.Repeat(`"x",`, 33)
+	for _, c := range []struct {
+		path, body, want string
+	}{
+		{"u1/prepare", one, `200 {"requests":[{"name":"a/b","cdi":["ns/c"],`},
+		{"u1/unprepare", "", "200 {}"},
+		{"working/prepare", one, "503 the claim is not prepared yet"},
+		{"working/unprepare", "", "503"},
+		{"unknown/prepare", one, "404"},
+		{"held/prepare", one, "409 it is held"},
+		{"..%2fx/prepare", one, "400"},
+		{"u_1/prepare", one, "400"},
+		{"%2e%2e%2f/unprepare", "", "400"},
+		{"u1/prepare", "", "400"},
+		{"u1/prepare", "{}", "400"},
+		{"u1/prepare", `{"requests":[{"name":"A","devices":["x"]}]}`, "400"},
+		{"u1/prepare", `{"requests":[{"name":"a","devices":[]}]}`, "400"},
+		{"u1/prepare", `{"requests":[{"name":"a","devices":["x","x"]}]}`, "400"},
+		{"u1/prepare", `{"requests":[{"name":"a","devices":[` + many + `"y"]}]}`, "400"},
+		{"u1/prepare", `{"requests":[],"secret":1}`, "400"},
+	} {
+		answer := ask(t, b.Socket, "POST /v1/claims/"+c.path, c.body)
+		code, text, _ := strings.Cut(c.want, " ")
+		if !strings.HasPrefix(answer, "HTTP/1.1 "+code) || !strings.Contains(answer, text) {
+			t.Errorf("%s %.60s: %s", c.path, c.body, answer)
+		}
+	}
+}
+
+// ask sends a request and returns the answer.
+func ask(t *testing.T, socket, request, body string) string {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return exchange(t, c, request, body)
+}
+
+func exchange(t *testing.T, c io.ReadWriter, request, body string) string {
+	t.Helper()
+	fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", request, len(body), body)
+	answer, err := io.ReadAll(c)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(answer)
+}
+
+// TestClaimsSocket checks that the permissions of its socket let a user prepare claims, and change nothing else.
+func TestClaimsSocket(t *testing.T) {
+	b := start(t, machine(), func(o *control.Options) { o.Claims = claims{} })
+	socket := filepath.Join(b.dir, "claims.sock")
+	l, err := control.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.server.ServeClaims(ctx, l) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666), os.Chmod(socket, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ socket, request, want string }{
+		{socket, "POST /v1/claims/u1/unprepare", "200"},
+		{socket, "GET /v1/devices", "200"},
+		{socket, "POST /v1/devices/" + alpha + "/cordon", "404"},
+		{b.Socket, "POST /v1/claims/u1/unprepare", "403"},
+		{b.Socket, "POST /v1/claims/u1/prepare", "403"},
+	} {
+		if answer := exchange(t, asNobody(t, c.socket), c.request, ""); !strings.HasPrefix(answer, "HTTP/1.1 "+c.want) {
+			t.Errorf("%s at %s: %s", c.request, filepath.Base(c.socket), answer)
+		}
+	}
+}

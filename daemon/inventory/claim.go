@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// ErrHeld is the error if another tenant holds a device.
+var ErrHeld = errors.New("it is held")
+
+// Claim gives devices to a claim, and returns once that is on disk. Devices that the claim has stay as they are. Each of the
+// others must be free, healthy, and of a resource that DRA serves. The error is [ErrUnknownDevice], [ErrHeld], or another
+// reason, and after it the claim has none of them but those of before.
+func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
+	var given []*entry
+	return changeDurably(ctx, i, func(l *loop) error {
+		for _, id := range ids {
+			if e := l.entries[id]; e == nil || e.claim.UID != claim.UID {
+				if err := l.claimable(id); err != nil {
+					return fmt.Errorf("%s: %w", id, err)
+				}
+				given = append(given, e)
+			}
+		}
+		for _, e := range given {
+			e.claim = claim
+			e.noteGiven()
+			_ = l.apply(e, lease.Event{Name: lease.Allocate}) // each state has it
+		}
+		return nil
+	}, func(l *loop) {
+		for _, e := range given {
+			l.unclaim(e)
+		}
+	})
+}
+
+// claimable returns why no claim may have a device now, or nil.
+func (l *loop) claimable(id string) error {
+	s := l.current(id)
+	if s == nil {
+		return ErrUnknownDevice
+	}
+	rule := l.rule(s.Resource)
+	switch {
+	case s.Claim != api.ClaimRef{}:
+		return fmt.Errorf("%w by claim %s", ErrHeld, s.Claim)
+	case s.Held():
+		return fmt.Errorf("%w by a pod", ErrHeld)
+	case rule == nil || rule.Serve == "":
+		return errors.New(`DRA does not serve its resource; write serve = "dra"`)
+	case !s.Healthy:
+		return fmt.Errorf("unhealthy: %s", s.Reason)
+	case s.Barred != "":
+		return fmt.Errorf("unhealthy: %s", s.Barred)
+	}
+	return nil
+}
+
+// Ready reports whether the device is prepared for containers with a claim.
+func (s *Status) Ready(claim string) bool {
+	return s.Claim.UID == claim && s.State == lease.InUse && s.Hold == lease.Started
+}
+
+// Unclaim takes the devices of a claim from it, by its UID, and returns once that is on disk. A claim without devices is no error.
+func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
+	if err := i.ask(ctx, func(l *loop) {
+		for _, e := range l.entries {
+			if e.claim.UID == uid {
+				l.unclaim(e)
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	return i.Kept(ctx)
+}
+
+func (l *loop) unclaim(e *entry) {
+	e.claim = api.ClaimRef{}
+	l.free(e)
+	l.saveSoon(e)
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// Given is what a container gets for devices.
+type Given struct {
+	Nodes []device.Node
+	Env   map[string]string
+	CDI   []string // names of devices in CDI specs
+}
+
+// Give returns what Allocate would answer for a container with these devices of a resource. The error says why the container
+// cannot have them.
+func Give(r Resource, host *device.Host, devices []*inventory.Status) (g Given, err error) {
+	answer, err := service{Endpoint: &Endpoint{Resource: r, Host: host}}.answer(devices)
+	if err != nil {
+		return g, err
+	}
+	g.Env = answer.GetEnvs()
+	for _, n := range answer.GetDevices() {
+		g.Nodes = append(g.Nodes, device.Node{Host: n.GetHostPath(), Container: n.GetContainerPath(), Permissions: n.GetPermissions()})
+	}
+	for _, d := range answer.GetCdiDevices() {
+		g.CDI = append(g.CDI, d.GetName())
+	}
+	return g, nil
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/metalplug/metalplug/daemon/api"
+)
+
+// prepare prepares the devices of a claim as one request each, and repeats that as the kubelet does.
+func (s *story) prepare(words []string) error {
+	return eventually(func() error {
+		answer, err := s.prepareOnce(words)
+		if err == nil {
+			err = s.describedClaim(words[0], answer)
+		}
+		return err
+	})
+}
+
+func (s *story) prepareOnce(words []string) (answer api.Prepared, err error) {
+	ask := api.Claim{Namespace: "ns", Name: words[0]}
+	for i, name := range words[1:] {
+		d, err := s.find(name)
+		if err != nil {
+			return answer, err
+		}
+		ask.Requests = append(ask.Requests, api.ClaimRequest{Name: fmt.Sprint("r", i), Devices: []string{d.ID}})
+	}
+	err = s.client().Post(context.Background(), "/v1/claims/"+words[0]+"/prepare", ask, &answer)
+	return answer, err
+}
+
+// describedClaim checks that the CDI spec of a claim has the nodes and variables of the answer.
+func (s *story) describedClaim(uid string, answer api.Prepared) error {
+	text, err := os.ReadFile(s.path("cdi/metalplug-claim_" + uid + ".json"))
+	if err != nil {
+		return err
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return err
+	}
+	for i, r := range answer.Requests {
+		d := spec.Devices[i]
+		var nodes []string
+		for _, n := range d.ContainerEdits.DeviceNodes {
+			nodes = append(nodes, n.Path)
+		}
+		if r.CDI[0] != spec.Kind+"="+d.Name || len(nodes) == 0 || !slices.Equal(nodes, r.Nodes) || len(d.ContainerEdits.Env) != len(r.Env) {
+			return fmt.Errorf("the answer is %+v, the spec says %+v", r, d)
+		}
+	}
+	return nil
+}
+
+// prepareFails prepares one device of a claim, and expects the text in the error.
+func (s *story) prepareFails(words []string) error {
+	_, err := s.prepareOnce(words[:2])
+	return fails(err, words[2:])
+}
+
+// unprepare does it twice, as a kubelet may.
+func (s *story) unprepare(words []string) error {
+	for range 2 {
+		if err := s.client().Post(context.Background(), "/v1/claims/"+words[0]+"/unprepare", nil, new(struct{})); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(s.path("cdi/metalplug-claim_" + words[0] + ".json")); !os.IsNotExist(err) {
+		return fmt.Errorf("its CDI spec: %v", err)
+	}
+	return nil
+}
+
+// claimed waits until the daemon shows that a claim holds a device.
+func (s *story) claimed(words []string) error {
+	return s.until(words[0], func(d api.Device) error {
+		if d.Claim == nil || d.Claim.UID != words[1] || strings.Join([]string{d.Claim.Namespace, d.Claim.Name}, "/") != "ns/"+words[1] {
+			return fmt.Errorf("its claim is %v", d.Claim)
+		}
+		return nil
+	})
+}
