@@ -7,7 +7,7 @@
 #   make integration-night  all there is of that: each release of Kubernetes, thousands of sequences, all machines; hours
 #   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
 #   make cluster       stories of pods in a cluster: control plane, kubelets, metalplug on recorded hardware; needs root
-#   make cluster-slice some of these stories with each release, on one node and on eight
+#   make cluster-slice three of these stories with each release in CLUSTER_RELEASES, on one node and on eight
 #   make cluster-night the same stories, longer: 100 pods through one disk, five minutes of changes on eight nodes, and their cost
 #   make cluster-up    such a cluster with two nodes for kubectl, until Ctrl-C; needs root
 #   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
@@ -62,7 +62,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
 all: build
 
 deps:
@@ -85,53 +85,73 @@ integration-night: integration-releases
 	$(MAKE) devicemanager RUN=TestSequences DM_SEQUENCES=1000
 	$(MAKE) vm VM='$(NIGHT)' LATER=
 	$(MAKE) fuzz vulncheck dashboard
+	$(MAKE) cluster-night
 	$(MAKE) packages-check source-check sysext-check
+
+# Packages of Kubernetes are compiled without what the linker leaves out: a fifth less time. All commands need the same flag, or they
+# compile all of it again.
+KUBERNETES = -gcflags=all=-dwarf=false
 
 # Each release of Kubernetes has a file of its own for its versions; the module has all of its dependencies for itself.
 # RUN='^$$' only builds.
 RUN ?= .
 devicemanager: build
-	cd integration/devicemanager && $(GO) test -count=1 -v -timeout 20m -run '$(RUN)' ./... -sequences $(DM_SEQUENCES)
+	cd integration/devicemanager && $(GO) test $(KUBERNETES) -count=1 -v -timeout 20m -run '$(RUN)' ./... -sequences $(DM_SEQUENCES)
 
 # The daemon has the race detector here; beside the newest release its times are told.
 release-%: build
 	CGO_ENABLED=1 $(GO) build -race -tags '$(TAGS)' -o bin/race/ ./cmd/metalplugd
 	cd integration/devicemanager && METALPLUGD=../../bin/race/metalplugd \
-		$(GO) test -count=1 -timeout 20m -run '$(RUN)' -modfile=go.$*.mod -tags $(subst v,k8s,$(subst .,,$*)) ./...
+		$(GO) test $(KUBERNETES) -count=1 -timeout 20m -run '$(RUN)' -modfile=go.$*.mod -tags $(subst v,k8s,$(subst .,,$*)) ./...
 
 integration-releases: devicemanager $(RELEASES:%=release-%)
 	METALPLUGD=../../bin/race/metalplugd $(MAKE) devicemanager
 
 # The programs of a release of Kubernetes are one file in bin/cluster. The first build of a release takes minutes. They are built
-# as the tests and integration/kubelet, whose compiled packages they share.
+# as the device manager, whose compiled packages they share. GOGC=400: the compiler has the memory for a tenth less time.
 RELEASE ?= v1.36
 HARDWARE ?= udev/recording/bundled/gpu-server.umockdev udev/recording/bundled/nvme-blank.umockdev
+define kubernetes-program
+cd integration/cluster && mod=$(if $(filter v1.36,$*),go.mod,go.$*.mod) && \
+	version=$$($(GO) list -modfile=$$mod -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	GOGC=400 $(GO) build $(KUBERNETES) -modfile=$$mod -tags $(subst v,k8s,$(subst .,,$*)) \
+		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o ../../bin/cluster/$(1)-$* ./$(1)
+endef
+cluster-kube-%: build
+	$(call kubernetes-program,kube)
+
+cluster-kubectl-%: build
+	$(call kubernetes-program,kubectl)
+
+# Debian 12 has containerd 1.6, which knows no CDI.
+CONTAINERD = $(addprefix github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr)
+cluster-containerd:
+	@packaging/build-deps.sh cluster
+	cd integration/cluster/containerd && $(GO) build $(KUBERNETES) -tags no_btrfs,no_devmapper,no_zfs,no_tracing \
+		-ldflags '-s -w' -o ../../../bin/cluster/ $(CONTAINERD)
+
 cluster-programs: build cluster-kube-$(RELEASE)
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=next' -o bin/cluster/metalplugd-next ./cmd/metalplugd
-	cd integration/cluster && $(GO) build -o ../../bin/cluster/ ./cmd/...
-
-cluster-kube-%:
-	cd integration/cluster && mod=$(if $(filter v1.36,$*),go.mod,go.$*.mod) && \
-		version=$$($(GO) list -modfile=$$mod -m -f '{{.Version}}' k8s.io/kubernetes) && \
-		$(GO) build -modfile=$$mod -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
-		-o ../../bin/cluster/kube-$* ./kube
+	cd integration/cluster && $(GO) build $(KUBERNETES) -o ../../bin/cluster/ ./cmd/...
 
 # One story goes from the first release to the second.
-cluster: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37
-	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
+cluster: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37 cluster-kubectl-$(RELEASE) cluster-containerd
+	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test $(KUBERNETES) -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
 
 # Hotplug, a kubelet restart and eight nodes.
-cluster-slice: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37
-	for release in v1.36 v1.37; do \
-		(cd integration/cluster && RELEASE=$$release $(GO) test -count=1 -v -timeout 20m \
+CLUSTER_RELEASES ?= v1.36 v1.37
+cluster-slice: cluster-programs $(CLUSTER_RELEASES:%=cluster-kube-%)
+	for release in $(CLUSTER_RELEASES); do \
+		(cd integration/cluster && RELEASE=$$release $(GO) test $(KUBERNETES) -count=1 -v -timeout 10m \
 			-run '^(TestUnplug|TestKubeletRestart|TestStorm)$$' . -storm 5s) || exit 1; \
 	done
 
-# The same stories with more pods, more nodes and for longer.
+# The same stories with more pods, more nodes and for longer, and with the other release.
 cluster-night:
 	$(MAKE) cluster LONG='-row 100 -storm 5m -cost 1m -cost-nodes 8'
+	$(MAKE) cluster RELEASE=v1.37
 
-cluster-up: cluster-programs
+cluster-up: cluster-programs cluster-kubectl-$(RELEASE)
 	bin/cluster/up --release $(RELEASE) $(HARDWARE)
 
 # What "make test" does in short: a thousand sequences (SEQUENCES), ten thousand devices.
@@ -184,9 +204,9 @@ lint:
 	$(GO) vet ./... && $(GO) vet -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./... && GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
 	$(GO) run $(STATICCHECK) ./... && $(GO) run $(STATICCHECK) -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
-	cd integration/devicemanager && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
+	cd integration/devicemanager && $(GO) vet $(KUBERNETES) ./... && $(GO) run -exec 'env GOFLAGS=$(KUBERNETES)' $(STATICCHECK) ./...
 	@# Not integration/cluster/kube, for which vet would compile and read all of Kubernetes.
-	cd integration/cluster && $(GO) vet . ./cmd/... && $(GO) run $(STATICCHECK) . ./cmd/...
+	cd integration/cluster && $(GO) vet $(KUBERNETES) . ./cmd/... && $(GO) run -exec 'env GOFLAGS=$(KUBERNETES)' $(STATICCHECK) . ./cmd/...
 	shellcheck $$(git ls-files '*.sh' .ci/run 'packaging/debian/*.post*' packaging/debian/*.prerm)
 
 install: build

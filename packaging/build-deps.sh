@@ -5,6 +5,7 @@
 #
 #   build-deps.sh build   a C compiler and libudev's header
 #   build-deps.sh lint    and shellcheck
+#   build-deps.sh cluster  and what the nodes of integration/cluster run
 #   build-deps.sh packages  what builds deb and rpm, their linters, and the compilers of SELinux and AppArmor; for the
 #                           architectures in ARCHES, or both
 #   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; of Debian alone
@@ -52,8 +53,10 @@ case "$family ${1:-build}" in
 	;;
 'debian build') wanted='gcc libc6-dev libudev-dev' ;;
 'debian lint') wanted='gcc libc6-dev libudev-dev shellcheck' ;;
+'debian cluster') wanted='gcc libc6-dev libudev-dev util-linux mount runc' ;;
 'fedora build') wanted='gcc systemd-devel' ;;
 'fedora lint') wanted='gcc systemd-devel ShellCheck' ;;
+'fedora cluster') wanted='gcc systemd-devel util-linux runc' ;;
 'debian packages')
 	# The other architecture's libudev and libc are linked to, and its compiler has a name of its own.
 	case $native in

@@ -9,13 +9,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -43,13 +46,16 @@ type Cluster struct {
 	Client kubernetes.Interface // as an administrator
 
 	options   Options
+	lock      *os.File // the directory, locked until the cluster ends
+	cleaner   *cleaner
 	ports     []int // of the API server, etcd and its peers, the scheduler and the controllers
 	authority *authority
 	parts     []*process
 	nodes     []*Node
 }
 
-// Start starts the control plane and returns when all parts are ready. On an error no process keeps running.
+// Start starts the control plane and returns when all parts are ready. On an error no process keeps running. If this process
+// is killed, all processes and files go too.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	for _, file := range []*string{&o.Dir, &o.Programs} {
 		var err error
@@ -57,14 +63,73 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 			return nil, err
 		}
 	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if err := removeStale(o.Dir); err != nil {
+		return nil, err
+	}
 	if err := os.Mkdir(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
 	c := &Cluster{options: o}
+	var err error
+	if c.cleaner, err = startCleaner(c.cgroup(), o.Dir); err != nil {
+		return nil, errors.Join(err, os.Remove(o.Dir))
+	}
+	if c.lock, err = lock(o.Dir); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil
+}
+
+// check returns an error if something is missing for a cluster.
+func (o Options) check() error {
+	if os.Geteuid() != 0 {
+		return errors.New("a cluster needs root")
+	}
+	for _, tool := range []string{"unshare", "nsenter"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("a cluster needs %s, which is in util-linux: %w", tool, err)
+		}
+	}
+	for _, program := range []string{"metalplugd", "metalplugctl", "cluster/cri", "cluster/kube-" + o.Release} {
+		if _, err := os.Stat(filepath.Join(o.Programs, program)); err != nil {
+			return fmt.Errorf("%w -> make cluster-programs RELEASE=%s", err, o.Release)
+		}
+	}
+	return nil
+}
+
+// lock locks a directory of a cluster. It fails at once if another process has it locked.
+func lock(dir string) (*os.File, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another cluster runs in %s: %w", dir, err), d.Close())
+	}
+	return d, nil
+}
+
+// removeStale removes the directory of a cluster that was killed together with its cleaner. It removes no other directory.
+func removeStale(dir string) error {
+	l, err := lock(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	defer l.Close()
+	if _, err := os.Stat(filepath.Join(dir, "ca.key")); err != nil {
+		return fmt.Errorf("%s exists and is not the directory of a cluster: %w", dir, err)
+	}
+	return os.RemoveAll(dir)
 }
 
 // Stop ends all processes and removes all files.
@@ -76,7 +141,10 @@ func (c *Cluster) Stop() error {
 	for _, p := range slices.Backward(c.parts) {
 		p.kill()
 	}
-	return errors.Join(append(errs, os.RemoveAll(c.options.Dir))...)
+	if c.lock != nil {
+		errs = append(errs, c.lock.Close())
+	}
+	return errors.Join(append(errs, c.cleaner.clean())...)
 }
 
 // File returns the path of a file of the cluster, such as admin.kubeconfig.

@@ -77,7 +77,7 @@ scrub = "zero"
 	var names []string
 	for i := range *row {
 		p := pod(node, s.label(fmt.Sprintf("-%d", i)), 1)
-		p.Spec.Containers[0].Command = []string{"/run/bin/cluster/tenant", "fill", disk}
+		p.Spec.Containers[0].Command = []string{"/run/bin/cluster/fill", disk}
 		s.create(p)
 		names = append(names, p.Name)
 	}

@@ -2,23 +2,35 @@
 
 package cluster
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
+
+// gates are the feature gates that are off by default in older releases: without the first one, the status of a pod has no
+// health of devices before v1.36 (KEP-4680).
+func gates(release string) []string {
+	if slices.Contains([]string{"v1.31", "v1.32", "v1.33", "v1.34", "v1.35"}, release) {
+		return []string{"--feature-gates=ResourceHealthStatus=true"}
+	}
+	return nil
+}
 
 // serverFlags returns the flags of kube-apiserver. The authorization is that of kubeadm: node identities and RBAC.
 func (c *Cluster) serverFlags(etcd string, port int) []string {
-	return []string{
-		"--etcd-servers=" + etcd,
-		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port),
+	return append(gates(c.options.Release),
+		"--etcd-servers="+etcd,
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+strconv.Itoa(port),
 		"--endpoint-reconciler-type=none", // no client needs the service "kubernetes"
-		"--tls-cert-file=" + c.File("apiserver.crt"), "--tls-private-key-file=" + c.File("apiserver.key"),
-		"--client-ca-file=" + c.File("ca.crt"),
+		"--tls-cert-file="+c.File("apiserver.crt"), "--tls-private-key-file="+c.File("apiserver.key"),
+		"--client-ca-file="+c.File("ca.crt"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + c.File("sa.pub"), "--service-account-signing-key-file=" + c.File("sa.key"),
+		"--service-account-key-file="+c.File("sa.pub"), "--service-account-signing-key-file="+c.File("sa.key"),
 		"--service-cluster-ip-range=10.96.0.0/24", "--allow-privileged=true",
 		"--kubelet-preferred-address-types=InternalIP", // the names of the nodes are not in DNS
-		"--kubelet-client-certificate=" + c.File("kubelet-client.crt"), "--kubelet-client-key=" + c.File("kubelet-client.key"),
-	}
+		"--kubelet-client-certificate="+c.File("kubelet-client.crt"), "--kubelet-client-key="+c.File("kubelet-client.key"),
+	)
 }
 
 // componentFlags returns the flags that kube-scheduler and kube-controller-manager share.

@@ -27,16 +27,37 @@ func (n *Node) Configure(resources string) error {
 	if n.options.Disk != "" {
 		source = "udev"
 	}
+	cgroup := "/run/cgroup"
+	if n.options.Containerd {
+		cgroup = "/sys/fs/cgroup"
+	}
 	return replace(n.path("var/lib/metalplug.toml"), fmt.Appendf(nil, `hardware.source = %q
-paths.cgroup = "/run/cgroup"
+paths.cgroup = %q
 reset.socket = "direct"
-%s`, source, cmp.Or(resources, defaultResources)))
+%s`, source, cgroup, cmp.Or(resources, defaultResources)))
 }
 
-// attach makes the node of the disk, with the link that udev makes.
+const (
+	// loops is for how many loop devices a node has a device node. The nodes are there before the machine has the devices.
+	loops = 128
+	// loopMajor is LOOP_MAJOR in include/uapi/linux/major.h of the kernel.
+	loopMajor = 7
+)
+
+// attach makes the node of the disk, with the link that udev makes, and those of all loop devices. metalplugd sees the
+// loop devices of the machine, and looks at each of them for the disk below it.
 func (n *Node) attach() error {
 	if n.options.Disk == "" {
 		return nil
+	}
+	for i := range loops {
+		file := fmt.Sprintf("/dev/loop%d", i)
+		if file == n.options.Disk {
+			continue
+		}
+		if err := unix.Mknod(n.path(file), unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(i)))); err != nil {
+			return fmt.Errorf("make device node %s: %w", file, err)
+		}
 	}
 	var disk unix.Stat_t
 	if err := unix.Stat(n.options.Disk, &disk); err != nil {

@@ -35,12 +35,13 @@ const kubeletDefault = time.Duration(-1)
 
 // NodeOptions describe a node.
 type NodeOptions struct {
-	Name      string        // a DNS label
-	Recording string        // text of the recorded hardware
-	Disk      string        // a block device of the machine, which metalplugd sees instead of a recording, or empty
-	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the disks
-	Status    time.Duration // between two status updates of the kubelet, or kubeletDefault; by default one second
-	Topology  string        // policy of the topology manager, on a machine of two NUMA nodes; empty: none
+	Name       string        // a DNS label
+	Recording  string        // text of the recorded hardware
+	Disk       string        // a block device of the machine, which metalplugd sees instead of a recording, or empty
+	Resources  string        // [[resource]] tables of metalplugd's configuration; empty: the disks
+	Status     time.Duration // between two status updates of the kubelet, or kubeletDefault; by default one second
+	Topology   string        // policy of the topology manager, on a machine of two NUMA nodes; empty: none
+	Containerd bool          // containerd and runc run the containers, from FillImage, in cgroups of the machine
 }
 
 // Node is a node with its own /var, /run and /dev. Its programs share a mount namespace.
@@ -120,18 +121,7 @@ func (n *Node) boot(ctx context.Context) error {
 	if err := errors.Join(n.Plug(n.options.Recording), n.attach(), n.listen()); err != nil {
 		return err
 	}
-	var err error
-	if n.runtime, err = spawn(n.dir, "cri", "unshare", "--mount", "--propagation", "private", "--",
-		"sh", "-c", nodeScript, "node.sh", n.dir, n.cluster.options.Programs); err != nil {
-		return err
-	}
-	if err := poll(ctx, "the container runtime is not ready", func(context.Context) error {
-		if !n.runtime.alive() {
-			return fatal{fmt.Errorf("the container runtime ended: %v: see %s", n.runtime.cmd.ProcessState, n.path("cri.log"))}
-		}
-		_, err := os.Stat(n.path("run/containerd/containerd.sock"))
-		return err
-	}); err != nil {
+	if err := n.startRuntime(ctx); err != nil {
 		return err
 	}
 	if err := n.StartDaemon(ctx); err != nil {
@@ -140,19 +130,51 @@ func (n *Node) boot(ctx context.Context) error {
 	return n.StartKubelet()
 }
 
+// startRuntime starts the container runtime in a new mount namespace, which is that of the node, and waits until it is ready.
+func (n *Node) startRuntime(ctx context.Context) error {
+	cgroup := ""
+	if n.options.Containerd {
+		cgroup = n.cgroup()
+		if err := n.prepareContainerd(); err != nil {
+			return err
+		}
+	}
+	var err error
+	if n.runtime, err = spawn(n.dir, "cri", "unshare", "--mount", "--propagation", "private", "--",
+		"sh", "-c", nodeScript, "node.sh", n.dir, n.cluster.options.Programs, cgroup); err != nil {
+		return err
+	}
+	if err := poll(ctx, "the container runtime is not ready", func(context.Context) error {
+		if !n.runtime.alive() {
+			return fatal{fmt.Errorf("the container runtime ended: %v: see %s", n.runtime.cmd.ProcessState, n.path("cri.log"))}
+		}
+		_, err := os.Stat(n.path("run/containerd/containerd.sock"))
+		return err
+	}); err != nil || !n.options.Containerd {
+		return err
+	}
+	return n.importImage()
+}
+
 // Reboot kills all processes of the node and boots it. It returns when the kubelet was started.
 func (n *Node) Reboot(ctx context.Context) error {
-	n.crash()
+	if err := n.crash(); err != nil {
+		return err
+	}
 	return n.boot(ctx)
 }
 
-func (n *Node) crash() {
+func (n *Node) crash() error {
 	for _, p := range []*process{n.kubelet, n.daemon, n.runtime} {
 		p.kill()
 	}
 	if n.notify != nil {
 		n.notify.Close()
 	}
+	if n.options.Containerd {
+		return n.removeCgroup()
+	}
+	return nil
 }
 
 // enter starts a program in the node's mount namespace. Variables of its environment may precede its path.
@@ -171,8 +193,10 @@ func (n *Node) UpgradeKubelet(release string) error {
 // StartKubelet starts the kubelet and does not wait for it.
 func (n *Node) StartKubelet() error {
 	var err error
-	n.kubelet, err = n.enter("kubelet", "/run/bin/cluster/kube-"+n.release, "kubelet", "--config=/var/lib/kubelet/config.yaml",
-		"--kubeconfig="+n.cluster.File("node-"+n.Name+".kubeconfig"), "--hostname-override="+n.Name, "--node-ip="+n.ip)
+	n.kubelet, err = n.enter("kubelet", append([]string{
+		"/run/bin/cluster/kube-" + n.release, "kubelet", "--config=/var/lib/kubelet/config.yaml",
+		"--kubeconfig=" + n.cluster.File("node-"+n.Name+".kubeconfig"), "--hostname-override=" + n.Name, "--node-ip=" + n.ip,
+	}, gates(n.release)...)...)
 	return err
 }
 
@@ -276,8 +300,7 @@ func (n *Node) StopDaemon() error {
 
 // Stop stops metalplugd, kills the other programs, and deletes the Node and the files.
 func (n *Node) Stop() error {
-	err := n.StopDaemon()
-	n.crash()
+	err := errors.Join(n.StopDaemon(), n.crash())
 	n.cluster.nodes = slices.DeleteFunc(n.cluster.nodes, func(other *Node) bool { return other == n })
 	if n.cluster.Client != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
@@ -326,8 +349,8 @@ func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// kubeletConfig returns the configuration of the kubelet. It creates no cgroups, because containers have no processes,
-// and does not change the machine's iptables. It reports its status every second instead of every ten, so that stories
+// kubeletConfig returns the configuration of the kubelet. It creates no cgroups unless there are real containers, and does not
+// change the machine's iptables. It reports its status every second instead of every ten, so that stories
 // do not wait for the status.
 func (n *Node) kubeletConfig() string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -343,7 +366,7 @@ volumePluginDir: /var/lib/kubelet/volume-plugins
 fileCheckFrequency: 1s
 ` + n.statusFrequency() + `
 cgroupDriver: cgroupfs
-cgroupsPerQOS: false
+` + n.cgroups() + `
 enforceNodeAllocatable: []
 failCgroupV1: false
 failSwapOn: false
@@ -353,6 +376,14 @@ oomScoreAdj: 0
 evictionHard: {memory.available: 1Mi}
 topologyManagerPolicy: ` + cmp.Or(n.options.Topology, "none") + `
 `
+}
+
+// cgroups are the keys of kubeletConfig for cgroups.
+func (n *Node) cgroups() string {
+	if n.options.Containerd {
+		return "cgroupsPerQOS: true\ncgroupRoot: /" + n.cgroup()
+	}
+	return "cgroupsPerQOS: false"
 }
 
 // statusFrequency is the key of kubeletConfig for NodeOptions.Status. With it the kubelet also reports a status that is the same.

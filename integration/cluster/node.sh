@@ -3,9 +3,10 @@
 #
 # Makes the calling process a node, in the mount namespace that it has alone, and runs the container runtime in it. The
 # node has /dev, /run and /var of its own, below DIR. The programs are in /run/bin. /proc/sys has copies of the values
-# that the kubelet sets (setupKernelTunables in pkg/kubelet/cm/container_manager_linux.go).
+# that the kubelet sets (setupKernelTunables in pkg/kubelet/cm/container_manager_linux.go). With CGROUP, the container runtime
+# is containerd, in the cgroup "runtime" below that one.
 #
-#	unshare --mount --propagation private node.sh DIR PROGRAMS
+#	unshare --mount --propagation private node.sh DIR PROGRAMS [CGROUP]
 set -eu
 
 dir=$1
@@ -27,4 +28,8 @@ mount --bind "$2" "$dir/run/bin"
 mount --rbind "$dir/dev" /dev
 mount --rbind "$dir/run" /run
 mount --bind "$dir/var" /var
+if [ -n "${3:-}" ]; then
+	echo $$ >"/sys/fs/cgroup/pids/$3/runtime/cgroup.procs"
+	exec /run/bin/cluster/containerd --config /var/lib/containerd.toml
+fi
 exec /run/bin/cluster/cri

@@ -3,12 +3,46 @@
 package cluster
 
 import (
+	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 )
+
+//go:embed cleaner.sh
+var cleanerScript string
+
+// cleaner is a shell that removes the directory and the cgroup of a cluster after this process, even if a signal kills this process.
+type cleaner struct {
+	cmd  *exec.Cmd
+	life *os.File // is closed when this process ends
+}
+
+func startCleaner(cgroup, dir string) (*cleaner, error) {
+	wait, life, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer wait.Close()
+	c := &cleaner{cmd: exec.Command("sh", "-c", cleanerScript, "cleaner.sh", cgroup, dir), life: life}
+	c.cmd.Stdin, c.cmd.Stderr = wait, os.Stderr
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as for spawn
+	if err := c.cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start sh: %w", err), life.Close())
+	}
+	return c, nil
+}
+
+// clean removes the directory. The programs of the cluster have ended.
+func (c *cleaner) clean() error {
+	if err := errors.Join(c.life.Close(), c.cmd.Wait()); err != nil {
+		return fmt.Errorf("remove the directory of the cluster: %w", err)
+	}
+	return nil
+}
 
 // process is a child process. The kernel kills it when this process ends for any reason.
 type process struct {

@@ -29,7 +29,7 @@ func TestRival(t *testing.T) {
 	node := s.nodeOf(NodeOptions{Name: s.label(""), Recording: string(recording)}, 0)
 	s.offers(node, gpu, gpus)
 	s.step("metalplugd offers %d GPUs", gpus)
-	remove := s.daemonSet(node, "/run/bin/cluster/tenant", "plugin", string(gpu), "3")
+	remove := s.daemonSet(node, "/run/bin/cluster/rival", string(gpu), "3")
 	s.offers(node, gpu, 3)
 	s.step("the DaemonSet runs, and the node has its 3 GPUs")
 	s.await("metalplugd does not hold its GPUs back", func(ctx context.Context) error {
@@ -61,7 +61,7 @@ func (s *story) variables(node *Node, more string) (theirs, ours bool) {
 	s.phase(p.Name, corev1.PodRunning)
 	env := s.log(p.Name, "main").Env
 	s.remove(p.Name)
-	_, theirs = env["TENANT_DEVICES"]
+	_, theirs = env["RIVAL_DEVICES"]
 	_, ours = env["METALPLUG_NVIDIA_COM_GPU"]
 	return theirs, ours
 }

@@ -57,6 +57,9 @@ func (t traces) compare(dir string) error {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, fmt.Errorf("%s is still there", dir))
 	}
+	if found, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", filepath.Base(dir))); err != nil || len(found) > 0 {
+		errs = append(errs, err, fmt.Errorf("the cgroups %v are still there", found))
+	}
 	for _, pattern := range []string{"/proc/[0-9]*/cmdline", "/proc/[0-9]*/mountinfo"} {
 		files, err := filepath.Glob(pattern)
 		errs = append(errs, err)

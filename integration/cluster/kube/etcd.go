@@ -45,19 +45,15 @@ func runEtcd(ctx context.Context, dir, client, peer string) error {
 	config.Dir = dir
 	config.LogLevel = "warn"
 	config.UnsafeNoFsync = true
-	for _, to := range []struct {
-		text              string
-		listen, advertise *[]url.URL
-	}{
-		{client, &config.ListenClientUrls, &config.AdvertiseClientUrls},
-		{peer, &config.ListenPeerUrls, &config.AdvertisePeerUrls},
-	} {
-		u, err := url.Parse(to.text)
-		if err != nil {
-			return err
-		}
-		*to.listen, *to.advertise = []url.URL{*u}, []url.URL{*u}
+	to, err := url.Parse(client)
+	if err != nil {
+		return err
 	}
+	others, err := url.Parse(peer)
+	if err != nil {
+		return err
+	}
+	setURLs(config, []url.URL{*to}, []url.URL{*others})
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	e, err := embed.StartEtcd(config)
 	if err != nil {

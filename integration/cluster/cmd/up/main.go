@@ -11,14 +11,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/integration/cluster"
 )
@@ -42,9 +39,6 @@ func run(ctx context.Context, dir, programs, release string, recordings []string
 	if err != nil {
 		return err
 	}
-	if err := clear(dir); err != nil {
-		return err
-	}
 	c, err := cluster.Start(ctx, cluster.Options{
 		Dir:      dir,
 		Programs: programs,
@@ -54,14 +48,6 @@ func run(ctx context.Context, dir, programs, release string, recordings []string
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	lock, err := os.Create(c.File(lockName))
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return err
-	}
 	fmt.Printf("%5.1f s  control plane\n", time.Since(began).Seconds())
 	for i, file := range recordings {
 		text, err := os.ReadFile(file)
@@ -74,31 +60,12 @@ func run(ctx context.Context, dir, programs, release string, recordings []string
 		}
 		fmt.Printf("%5.1f s  %s with %s\n", time.Since(began).Seconds(), name, filepath.Base(file))
 	}
-	if err := os.Symlink(filepath.Join(programs, "cluster", "kube-"+release), c.File("kubectl")); err != nil {
+	if err := os.Symlink(filepath.Join(programs, "cluster", "kubectl-"+release), c.File("kubectl")); err != nil {
 		return err
 	}
 	fmt.Printf(usage, c.File(""), c.File("admin.kubeconfig"), c.File("node1"), programs)
 	<-ctx.Done()
 	return nil
-}
-
-// lockName is a file in the directory of a cluster that is locked while the cluster runs.
-const lockName = "up.lock"
-
-// clear removes the directory of a cluster that was killed. It removes no other directory.
-func clear(dir string) error {
-	lock, err := os.Open(filepath.Join(dir, lockName))
-	switch _, missing := os.Lstat(dir); {
-	case errors.Is(missing, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("%s is not the directory of a cluster: %w", dir, err)
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("a cluster runs in %s: %w", dir, err)
-	}
-	return os.RemoveAll(dir)
 }
 
 const usage = `

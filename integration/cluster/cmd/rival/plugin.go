@@ -26,9 +26,9 @@ type plugin struct {
 func servePlugin(resource string, n int) error {
 	p := &plugin{}
 	for i := range n {
-		p.devices = append(p.devices, &api.Device{ID: fmt.Sprintf("tenant-%d", i), Health: api.Healthy})
+		p.devices = append(p.devices, &api.Device{ID: fmt.Sprintf("rival-%d", i), Health: api.Healthy})
 	}
-	endpoint := fmt.Sprintf("tenant-%d.sock", os.Getpid())
+	endpoint := fmt.Sprintf("rival-%d.sock", os.Getpid())
 	l, err := net.Listen("unix", filepath.Join(api.DevicePluginPath, endpoint))
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 	answer := &api.AllocateResponse{}
 	for _, c := range request.GetContainerRequests() {
 		answer.ContainerResponses = append(answer.ContainerResponses, &api.ContainerAllocateResponse{
-			Envs: map[string]string{"TENANT_DEVICES": fmt.Sprint(c.GetDevicesIds())},
+			Envs: map[string]string{"RIVAL_DEVICES": fmt.Sprint(c.GetDevicesIds())},
 		})
 	}
 	return answer, nil

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,13 +11,8 @@ import (
 
 // fill reads a disk to its end, writes on all of it, and returns what it had found: "blank", or the first bytes that are not
 // zero. What it writes names its process.
-func fill(disk string) (found string, err error) {
-	f, err := os.OpenFile(disk, os.O_RDWR, 0)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	content, err := io.ReadAll(f)
+func fill(disk *os.File) (found string, err error) {
+	content, err := io.ReadAll(disk)
 	if err != nil {
 		return "", err
 	}
@@ -27,8 +21,8 @@ func fill(disk string) (found string, err error) {
 		found = fmt.Sprintf("%q at %d", content[i:min(i+40, len(content))], i)
 	}
 	mine := fmt.Appendf(nil, "data of process %d; ", os.Getpid())
-	if _, err := f.WriteAt(bytes.Repeat(mine, len(content)/len(mine)), 0); err != nil {
+	if _, err := disk.WriteAt(bytes.Repeat(mine, len(content)/len(mine)), 0); err != nil {
 		return "", err
 	}
-	return found, f.Sync()
+	return found, disk.Sync()
 }

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !k8s131
+
+package main
+
+import (
+	"net/url"
+
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// setURLs sets where a member listens for clients and for other members.
+func setURLs(config *embed.Config, client, peer []url.URL) {
+	config.ListenClientUrls, config.AdvertiseClientUrls = client, client
+	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
+}
