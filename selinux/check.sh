@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Holds what the four domains may do against what is written down here: whatever a policy grants beyond is a finding.
+# Compares the rights of the four domains with the lists in this script. Every right that is not in a list is a finding.
 #
-#   check.sh MODULE        links MODULE.pp into the policy of this distribution, and looks at that
-#   check.sh --policy FILE looks at a binary policy, such as /etc/selinux/targeted/policy/policy.33
+#   check.sh MODULE        links MODULE.pp into the policy of this distribution, and checks the result
+#   check.sh --policy FILE checks a binary policy, such as /etc/selinux/targeted/policy/policy.33
 #
-# Exit code 1: something was found. 2: the check could not be made.
+# Exit status 1: a right was found that is not in the lists. 2: the check failed.
 # shellcheck disable=SC2317 # the lists are functions that are called by a name in a variable
 set -euo pipefail
 
@@ -15,10 +15,10 @@ die() {
 	exit 2
 }
 
-# What a domain may change: the class, and the types. Types that a policy does not have do no harm here.
+# The objects that a domain may change: class and types. A list may name types that a policy does not have.
 #
-# init_tmpfs_t are descriptors of systemd's own, which every daemon may inherit; a type of the domain's own name stands
-# for /proc/self and its pipes. ?container_* and var_lib_t are the kubelet's directory.
+# init_tmpfs_t is the type of systemd's own descriptors, which every daemon may inherit. The type with the name of the domain
+# covers /proc/self and pipes. ?container_* and var_lib_t are the kubelet's directory.
 changes() {
 	cat <<-'END'
 		metalplugd_t file metalplugd_t metalplugd_var_lib_t metalplugd_runtime_t metalplugd_cdi_t init_tmpfs_t
@@ -43,13 +43,13 @@ changes() {
 		echo "$domain fifo_file $domain init_t initrc_t"
 		echo "$domain chr_file null_device_t zero_device_t urandom_device_t random_device_t devtty_t console_device_t"
 		echo "$domain chr_file initrc_devpts_t" # of a service that has a terminal, in the base policy of refpolicy
-		# To write to a socket is how it is connected to: the journal, the service manager.
+		# Connecting to a socket needs the right to write: the journal, the service manager.
 		echo "$domain sock_file devlog_t syslogd_runtime_t syslogd_var_run_t init_runtime_t init_var_run_t"
 		echo "$domain sock_file nscd_runtime_t nscd_var_run_t setrans_runtime_t setrans_var_run_t"
 	done
 }
 
-# The devices that a domain may open, beyond null, zero, random and the console. The terminal of a login is none of them.
+# The devices that a domain may open besides null, zero, random and the console. Login terminals are not among them.
 opens() {
 	cat <<-'END'
 		metalplug_reset_t chr_file fixed_disk_device_t metalplug_dfl_device_t vfio_device_t
@@ -62,7 +62,7 @@ opens() {
 	done
 }
 
-# What a domain may execute: itself and libraries.
+# The files that a domain may execute: its own program and libraries.
 executes() {
 	local domain
 	for domain in "${domains[@]}"; do
@@ -70,7 +70,7 @@ executes() {
 	done
 }
 
-# The capabilities of a domain, in every class that has any.
+# The capabilities of a domain, in all classes of capabilities.
 capabilities() {
 	cat <<-'END'
 		metalplug_reset_t capability sys_admin
@@ -80,7 +80,7 @@ capabilities() {
 	END
 }
 
-# What no domain may do to whatever: the class (any: "-") and the permissions.
+# The rights that no domain may have on any type: the class ("-" for all) and the permissions.
 never() {
 	cat <<-'END'
 		process ptrace,dyntransition,setexec,setcurrent,setfscreate,setsockcreate,execmem,execstack,execheap
@@ -98,7 +98,7 @@ never() {
 	END
 }
 
-# The ioctls of a domain: none, or only what the module lists, by domain, target and class.
+# The ioctls of a domain. A domain may use none, or only those in the module, by domain, target and class.
 xperms() {
 	cat <<-'END'
 		metalplug_reset_t fixed_disk_device_t chr_file
@@ -108,7 +108,8 @@ xperms() {
 	END
 }
 
-# The file types that metalplug-holders must be able to stat(2): a file that it cannot look at may be a device.
+# The file types on which metalplug-holders must be able to call stat(2). If it could not, it would not find an open device
+# of that type.
 looks() {
 	echo 'unlabeled_t nfs_t fusefs_t autofs_t tmpfs_t device_t container_file_t'
 }
@@ -116,16 +117,16 @@ looks() {
 domains=(metalplugd_t metalplug_reset_t metalplug_holders_t metalplug_unit_t)
 change=write,append,create,unlink,link,rename,setattr,add_name,remove_name,reparent,rmdir,mounton
 
-# dump DOMAIN writes all rules of a domain, one a line: class, target, permissions. It leaves out what only a boolean gives that
-# is off (ours for the socket of the metrics, and that of the distribution for the terminals of all daemons), and the one right of
-# metalplug_unit_t: to start and stop units.
+# dump DOMAIN writes all rules of a domain, one in each line: class, target, permissions. It omits rights that depend on a
+# boolean which is off (metalplug's boolean for the metrics socket, and the distribution's boolean for the terminals of all
+# daemons). It also omits the one special right of metalplug_unit_t, to start and stop units.
 dump() {
 	sesearch -A -s "$1" "$policy" | grep -vE '\[ (metalplugd_metrics_tcp|(init_)?daemons_use_tty) \]:True|^allow metalplug_unit_t [a-z_]+:service ' |
 		sed -nE 's/^allow [^ ]+ ([^ :]+):([a-z0-9_]+) \{? ?([^};]*).*/\2 \1 \3/p' >"$work/$1"
 	[[ -s $work/$1 ]] || die "$policy: $1 has no rule"
 }
 
-# rules DOMAIN CLASS PERMISSIONS prints the rules of a domain that give any of the permissions; class "-" is any.
+# rules DOMAIN CLASS PERMISSIONS prints the rules of a domain that give one of the permissions. Class "-" means all classes.
 rules() {
 	awk -v c="$2" -v p="$3" 'BEGIN { n = split(p, want, ",") }
 		c == "-" || $1 == c { for (i = 3; i <= NF; i++) for (j = 1; j <= n; j++) if ($i == want[j]) { print; next } }' "$work/$1"
@@ -136,12 +137,12 @@ finding() {
 	found=1
 }
 
-# listed LIST DOMAIN CLASS NAME: the list has the name for the domain and the class.
+# listed LIST DOMAIN CLASS NAME succeeds if the list has the name for the domain and the class.
 listed() {
 	awk -v d="$2" -v c="$3" -v n="$4" '$1 == d && $2 == c { for (i = 3; i <= NF; i++) if ($i == n) found = 1 } END { exit !found }' "$work/$1"
 }
 
-# beyond LIST CLASS PERMISSIONS reports the rules whose target the list does not have.
+# beyond LIST CLASS PERMISSIONS reports the rules whose target is not in the list.
 beyond() {
 	local domain target permissions
 	for domain in "${domains[@]}"; do
@@ -174,7 +175,7 @@ check_never() {
 		done < <(never)
 		hit=$(sesearch -A -s "$domain" -t shadow_t -c file -p read,map "$policy" 2>/dev/null | grep '^allow' || true)
 		[[ -z $hit ]] || finding "$domain reads passwords: $hit"
-		# Only rules for the type itself: Fedora's base has every domain start the collector of crashes.
+		# This checks only rules for the type itself, because Fedora's base policy lets every domain start the crash collector.
 		hit=$(sesearch -A -s "$domain" -ds -c process -p transition "$policy" 2>/dev/null | grep '^allow' || true)
 		[[ -z $hit ]] || finding "$domain may become another: $hit"
 	done
@@ -200,8 +201,8 @@ check_xperms() {
 	done < <(xperms)
 }
 
-# link MODULE.pp makes a binary policy of this distribution's modules and ours. What their neverallow rules forbid is an
-# error here. SELinux of this machine is left alone.
+# link MODULE.pp builds a binary policy from the distribution's modules and MODULE.pp. It fails if a neverallow rule forbids
+# a right. It does not change SELinux on this machine.
 link() {
 	local modules=/usr/share/selinux/default module
 	if [[ ! -d $modules ]]; then
@@ -213,7 +214,7 @@ link() {
 		bunzip2 -c "$module" | /usr/libexec/selinux/hll/pp >"$work/cil/$(basename "$module" .pp.bz2).cil"
 	done
 	/usr/libexec/selinux/hll/pp <"$1" >"$work/cil/metalplug.cil"
-	# 33: setools 4.4 reads nothing newer.
+	# setools 4.4 cannot read a version above 33.
 	secilc -M true -c 33 -o "$work/policy" -f "$work/contexts" "$work"/cil/*.cil
 	policy=$work/policy
 }
@@ -231,7 +232,7 @@ case ${1:-} in
 esac
 
 seinfo "$policy" >/dev/null || die "setools cannot read $policy: see the error above"
-# A policy that has no such domain has no rule, and that ends it here.
+# If the policy does not have the domain, it has no rules for it, and the script ends here.
 for domain in "${domains[@]}"; do
 	dump "$domain"
 done

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Compiles the module for the policy whose headers this machine has, and holds what it allows: see check.sh.
+# Compiles the module for the policy whose headers are installed, and checks what the module allows, see check.sh.
 set -eu
 cd "$(dirname "$0")"
 
