@@ -250,7 +250,7 @@ func fuse(args []string) error {
 	if err != nil {
 		return err
 	}
-	var end [2]int // of the server's answers
+	var end [2]int // a pipe for the server's answers
 	options := fmt.Sprintf("fd=%d,rootmode=%s,user_id=%d,group_id=%d", dev, mode, uid, uid)
 	if err := errors.Join(private(), unix.Mount("x", args[0], "fuse", unix.MS_NOSUID, options), unix.Pipe2(end[:], unix.O_CLOEXEC)); err != nil {
 		return err
@@ -657,7 +657,7 @@ func TestStuck(t *testing.T) {
 				for range c.each {
 					add(pid, fmt.Sprint("a", pod))
 					path := filepath.Join(proc.dir, fmt.Sprint(pid), "maps")
-					if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil { // whose open waits for a writer
+					if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil { // opening this pipe waits for a writer
 						t.Fatal(err)
 					}
 					fifos = append(fifos, path)
@@ -842,7 +842,7 @@ func TestStoredFilesAreBounded(t *testing.T) {
 	proc := newTree(t)
 	proc.link("1/map_files/1000-2000", proc.dir)
 	proc.write("1/maps", maps.String())
-	for pid, inode := range map[int]int{42: stored, 43: stored + 1} { // of a pod, so that they are read after the host
+	for pid, inode := range map[int]int{42: stored, 43: stored + 1} { // processes of a pod are read after those of the host
 		proc.process(pid, "x", "S", 0, 1)
 		proc.write(fmt.Sprintf("%d/cgroup", pid), "0::/kubepods/poda/"+id1+"\n")
 		proc.write(fmt.Sprintf("%d/maps", pid), line(inode))

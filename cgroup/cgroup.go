@@ -52,7 +52,7 @@ func podUID(above, name string) (uid string, ok bool) {
 			rest = strings.TrimPrefix(rest, "-"+class)
 		}
 		uid, ok = strings.CutPrefix(rest, "-pod")
-		if !ok || uid == "" || strings.Contains(uid, "-") { // this would be a slice below the pod's
+		if !ok || uid == "" || strings.Contains(uid, "-") { // such a slice would be below the slice of the pod
 			return "", false
 		}
 		return strings.ReplaceAll(uid, "_", "-"), true

@@ -13,7 +13,7 @@ const (
 	id1    = "09d185410c4e25236cc24717f881589bb0978b24eafd101624e627a4dd8d3439"
 	id2    = "3ad85da3fccbfd88a3f7b398a8adf6b5064a15a4bef5b6bfd687e1059d97f71e"
 	uid    = "03f3f104-3215-44f2-9686-d4dd1f05a7ed"
-	uid_   = "03f3f104_3215_44f2_9686_d4dd1f05a7ed" // in the form of a slice name
+	uid_   = "03f3f104_3215_44f2_9686_d4dd1f05a7ed" // the same UID in the form of a slice name
 	uid2   = "1e597579-417e-482f-bf65-5fe170c3aebd"
 	uid2_  = "1e597579_417e_482f_bf65_5fe170c3aebd"
 	static = "187bff14cccb94f179e943eacce55bb3" // netdata/netdata issue 4868

@@ -27,7 +27,7 @@ import (
 // first argument, it holds something, or inspects processes with few capabilities.
 
 func init() {
-	runtime.LockOSThread() // so that TestMain knows the first thread, which represents the process to others
+	runtime.LockOSThread() // TestMain needs the first thread, which represents the process to others
 }
 
 func TestMain(m *testing.M) {

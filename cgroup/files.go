@@ -32,8 +32,8 @@ func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// descriptors adds the devices that a thread has open to held. It follows the links in the directory and does not read
-// their text. The text is a path in some mount namespace, or the path of a deleted node.
+// descriptors adds the devices that a thread has open to held. It follows the links in the directory and does not read their
+// text. The text may be a path in another mount namespace, or the path of a deleted node.
 func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -164,7 +164,7 @@ func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) 
 		r.steps.Add(1)
 		switch {
 		case errno == 0:
-		case isGone(errno): // there are no more mappings
+		case isGone(errno): // the process has no more mappings
 			return nil
 		case errno == unix.EINTR:
 			continue
@@ -202,7 +202,8 @@ const (
 	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// eachLine does the same with the text of /proc/PID/maps (proc_pid_maps(5)). It keeps only the start of a line.
+// eachLine is eachMapping for kernels without PROCMAP_QUERY. It reads the text of /proc/PID/maps (proc_pid_maps(5)) and
+// keeps only the start of each line.
 func (r *scanner) eachLine(maps descriptor, f func(at addresses, of file) error) error {
 	lines := bufio.NewReaderSize(maps, 8<<10)
 	size := 0
@@ -281,7 +282,7 @@ func ownMemory() (d device) {
 
 // link is a link in procfs to a file that a process has open or mapped.
 type link struct {
-	dirfd     int // of dir, or AT_FDCWD
+	dirfd     int // descriptor of dir, or AT_FDCWD
 	dir, name string
 	task      string // directory of the thread
 	file      file   // zero for a file that is open and not mapped
@@ -291,8 +292,8 @@ func (l link) path() string {
 	return l.dir + "/" + l.name
 }
 
-// look returns the number of the wanted device that a file is a node of, or zero, and the identity of the file. It
-// queries no file server (statx(2), AT_STATX_DONT_SYNC), and triggers no mount.
+// look returns the identity of a file. If the file is a node of a wanted device, it also returns the number of the device,
+// otherwise zero. It queries no file server (statx(2), AT_STATX_DONT_SYNC), and triggers no mount.
 func (r *scanner) look(l link) (Number, file, error) {
 	r.looking.Store(true)
 	defer r.looking.Store(false)
@@ -318,8 +319,8 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless reports whether a file that cannot be inspected keeps no device in use, according to procfs and the kernel's
-// tables. It does not depend on a file system, the SELinux policy or a file server.
+// harmless reports whether procfs and the kernel's tables show that a file which cannot be inspected keeps no device in use.
+// It does not depend on a file system, the SELinux policy or a file server.
 func (r *scanner) harmless(l link) bool {
 	var start [1]byte
 	if n, err := unix.Readlink(l.path(), start[:]); err != nil || n != 1 {

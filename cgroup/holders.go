@@ -40,7 +40,7 @@ func ParseNumber(block bool, dev string) (Number, error) {
 // Holder is a process that has a device node open or mapped into its memory.
 type Holder struct {
 	PID    int    `json:"pid"`
-	Comm   string `json:"comm"` // its name, at most 15 bytes chosen by the process, to be printed in quotes
+	Comm   string `json:"comm"` // name of at most 15 bytes that the process chose; print it in quotes
 	Number Number `json:"node"`
 	PodUID string `json:"pod,omitempty"` // UID of its pod, or "" for a process of the host
 }
@@ -61,8 +61,8 @@ type Answer struct {
 	Unread  []Unread `json:"unread,omitempty"`  // sorted by PodUID
 }
 
-// Err returns an [ErrIncomplete] error if an unread process may hold a device that only the given pods could have.
-// Unread processes of the host and of privileged pods always count. Those of other pods do not count.
+// Err returns an [ErrIncomplete] error if an unread process may hold a device that only the given pods could have. Unread
+// processes of the host and of privileged pods always count. Unread processes of other pods do not count.
 func (a Answer) Err(pods ...string) error {
 	count, cause := 0, ""
 	for _, u := range a.Unread {
@@ -82,19 +82,20 @@ func (a Answer) Err(pods ...string) error {
 // node may be anywhere, for example in the /dev of a container. For a disk, also pass the numbers of its other nodes,
 // partitions and controllers.
 //
-// proc is the mount point of the host's procfs. asker is the requesting process, which is omitted with all its threads,
-// or 0. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the descriptors of other processes, and
-// CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read mappings. The error is that of [Answer.Err] without
-// pods. With an error, the answer has the holders that were found. A descriptor opened with O_PATH counts, although it
-// does not keep the device in use. The function opens no device.
+// proc is the mount point of the host's procfs. asker is the requesting process, which is omitted with all its threads, or
+// 0. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the descriptors of other processes, and
+// CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read mappings. The error is the result of [Answer.Err] without
+// pods. The answer then still has the holders that were found. A descriptor opened with O_PATH counts, although it does not
+// keep the device in use. The function opens no device.
 //
-// No process can falsify the answer about another pod, or make it endless or large. A process counts as unread if the
-// kernel does not answer about it within a second, and a pod if it has more descriptors, mappings and threads than a
-// bounded amount of work can read. If a file cannot be inspected, as on another user's FUSE, its mount decides. A
-// process stuck in the kernel blocks a thread of this process, so call the function in a process that can be abandoned.
+// No process can falsify the answer about another pod, or make it endless or large. A process counts as unread if the kernel
+// does not answer about it within a second. A pod counts as unread if it has too many descriptors, mappings and threads to
+// read with a bounded amount of work. If a file cannot be inspected, for example on another user's FUSE, the type and
+// options of its mount decide. A process stuck in the kernel blocks a thread of this process, so call the function in a
+// process that can be abandoned.
 //
-// Processes are listed until there is no new one, so that a descriptor is found that a process passes on to its
-// children. A pod that constantly starts processes counts as unread. The host does not count as unread in this case.
+// Holders lists processes until there is no new one, because a process may pass a descriptor on to a child. A pod that
+// constantly starts processes counts as unread. This does not apply to the host.
 //
 // The answer is a snapshot. A process can pass a descriptor on during the search. Only opening the device exclusively
 // excludes all other users. Holders does not see users in the kernel (mounts, swap, device mapper, md, loop devices,

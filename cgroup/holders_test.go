@@ -263,7 +263,7 @@ func TestForkChain(t *testing.T) {
 	for _, c := range []struct {
 		name, cgroup string
 		links        int    // processes that end before they are read
-		state        string // that of an ended one in its stat, or "" if its directory has gone
+		state        string // state in the stat of an ended process, or "" if its directory is gone
 		want         []cgroup.Holder
 		unread       bool // whether pod a counts as unread
 	}{
@@ -337,7 +337,7 @@ func (c *forkChain) last() string { return filepath.Join(c.dir, strconv.Itoa(100
 func (c *forkChain) run(done chan struct{}) error {
 	for c.n < c.links {
 		parent := c.last()
-		reader, err := os.OpenFile(parent+"/"+c.pipe(), os.O_WRONLY, 0) // and waits for a reader
+		reader, err := os.OpenFile(parent+"/"+c.pipe(), os.O_WRONLY, 0) // waits for a reader
 		if err != nil {
 			return err
 		}

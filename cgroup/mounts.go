@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts has the mounts of a process (proc_pid_mountinfo(5)). For each it records whether an open file there can never
-// be a device node. This is so with the option nodev, and on mounts of file servers, which may never answer. Only root
-// can mount such a server in a way that its device nodes can be opened.
+// mounts has the mounts of a process (proc_pid_mountinfo(5)). For each mount it records whether an open file there can never
+// be a device node. This is so with the option nodev. It is also assumed for mounts of file servers, which may never answer.
+// Only root can mount a file server so that its device nodes can be opened.
 type mounts struct {
 	byID     map[int]bool
-	byDevice map[device]bool // for all mounts of the device
+	byDevice map[device]bool // the result for all mounts of a device
 }
 
 // servers are the file systems that a network server or a program serves. OrangeFS has the name pvfs2.
@@ -25,9 +25,9 @@ var servers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// barren reports whether the mount of a file shows that the file is not an open device node. For a descriptor it reads
-// /proc/PID/fdinfo (proc_pid_fdinfo(5)), for a mapping its device. A descriptor opened with O_PATH does not keep a
-// device in use.
+// barren reports whether the mount of a file shows that the file is not an open device node. It finds the mount of a
+// descriptor in /proc/PID/fdinfo (proc_pid_fdinfo(5)), and the mount of a mapping by its device. A descriptor opened with
+// O_PATH does not keep a device in use.
 func (r *scanner) barren(l link) bool {
 	if r.mounts == nil {
 		r.mounts = readMounts(l.task)
@@ -75,6 +75,6 @@ func parseMount(line string) (id int, d device, barren bool, err error) {
 		return 0, d, false, fmt.Errorf("malformed mount %.80q: %w", line, err)
 	}
 	kind, _, _ := strings.Cut(after, " ")
-	kind, _, _ = strings.Cut(kind, ".") // as in "fuse.sshfs"
+	kind, _, _ = strings.Cut(kind, ".") // the type may have a suffix, as in "fuse.sshfs"
 	return id, d, slices.Contains(servers, kind) || slices.Contains(strings.Split(fields[5], ","), "nodev"), nil
 }

@@ -42,9 +42,9 @@ func Populated(root, podUID string) (bool, error) {
 // findPods returns the directories of the pods that have a cgroup, by UID. root is the mount point of cgroups
 // ("/sys/fs/cgroup"), version 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
 //
-// The kubelet creates the cgroup of a pod before its first container. It removes it when the last process is gone, even
-// if the pod was deleted by force. But if the kubelet uses systemd and containerd does not, containers are in another
-// cgroup and outlive that of their pod. [Holders] finds their processes, and this function does not.
+// The kubelet creates the cgroup of a pod before its first container. It removes it when the last process is gone, even if
+// the pod was deleted by force. But if the kubelet uses systemd and containerd does not, containers are in another cgroup,
+// which may outlive the cgroup of the pod. [Holders] finds the processes of these containers, but findPods does not.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {
@@ -93,7 +93,7 @@ const (
 	// prefixes is how many directories of a --cgroup-root may precede the parent cgroup of all pods if it is watched.
 	// Deeper cgroups are mostly those of services, which change all the time.
 	prefixes = 2
-	// inside is the depth of a walk in the parent cgroup of all pods, or in that of a class.
+	// inside is the depth of a walk in the parent cgroup of all pods, or in the cgroup of a pod class.
 	inside = -1
 )
 
@@ -136,8 +136,7 @@ func (w *walk) leads(name string) bool {
 	return name != "system.slice" && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
-// isClass reports whether a cgroup of that name is that of a pod class, such as "burstable" or
-// "kubepods-burstable.slice".
+// isClass reports whether name is the name of a pod class's cgroup, such as "burstable" or "kubepods-burstable.slice".
 func isClass(name string) bool {
 	return slices.ContainsFunc(qos[:], func(class string) bool {
 		return name == class || strings.HasSuffix(name, kubepods+"-"+class+".slice")

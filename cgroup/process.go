@@ -22,7 +22,7 @@ import (
 type scanner struct {
 	*scan
 	pid     int
-	podUID  string       // of its pod, or "" while unknown
+	podUID  string       // UID of the pod of the process, or "" while unknown
 	careful bool         // files of network file systems are not read
 	steps   atomic.Int64 // incremented with each answer of the kernel
 	looking atomic.Bool  // a request about a file is in progress
@@ -45,7 +45,7 @@ func (r *scanner) run() bool {
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether no step was made during patience. Each check calls it once.
+// rests reports whether the kernel has answered nothing during patience. Each check calls it once.
 func (r *scanner) rests() bool {
 	r.still++
 	if steps := r.steps.Load(); steps != r.last {
@@ -54,8 +54,8 @@ func (r *scanner) rests() bool {
 	return r.still > looks
 }
 
-// process adds the devices that the scanner's process holds to held. A process that ends in the meantime holds nothing.
-// A process of a pod is postponed if it was not known to belong to a pod.
+// process adds the devices that the scanner's process holds to held. A process that ends in the meantime holds nothing. If a
+// process was listed as a host process and belongs to a pod, it is postponed.
 func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
@@ -109,7 +109,7 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 // charge adds to the work spent on the processes of a pod. The error is errWork if the limit is exceeded.
 func (r *scanner) charge(work int) error {
 	r.steps.Add(1)
-	if r.owner == nil { // this process itself
+	if r.owner == nil { // this is the helper itself
 		return nil
 	}
 	if r.owner.work.Add(int64(work)) > maxWork && r.owner.pod {
@@ -118,7 +118,7 @@ func (r *scanner) charge(work int) error {
 	return nil
 }
 
-// status has the facts about a process that affect what it holds.
+// status has the state of a process that decides how it is read.
 type status struct {
 	comm    string
 	threads int

@@ -238,7 +238,7 @@ func TestClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(filepath.Dir(own), "metalplug-holders") // where Direct looks first
+	program := filepath.Join(filepath.Dir(own), "metalplug-holders") // Direct searches this directory first
 	if err := os.Symlink(own, program); err != nil {
 		t.Fatal(err)
 	}

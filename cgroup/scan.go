@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// rounds is how often processes are listed at most. Another round finds processes that were started during the last
-	// one and inherited descriptors. There must be a limit, because some process is always starting.
+	// rounds is the maximum number of times that processes are listed. Another round finds processes that were started
+	// during the last one and inherited descriptors. There must be a limit, because some process is always starting.
 	rounds = 8
 	// scanners is how many processes are read at the same time, and maxScanners how many if others are stuck in the
 	// kernel.
@@ -57,16 +57,16 @@ type scan struct {
 	wanted   map[Number]bool
 	asker    int
 	patience time.Duration
-	memory   device // of the kernel's internal tmpfs, or zero if unknown
+	memory   device // device number of the kernel's internal tmpfs, or zero if unknown
 
 	seen map[int]bool
-	late bool // this is not the first round
+	late bool // a later round than the first
 
 	mu      sync.Mutex
-	owners  map[string]*owner // by pod UID, with "" for the host
+	owners  map[string]*owner // keys are pod UIDs, and "" for the host
 	mapped  map[file]Number   // zero for files that are not a wanted device
 	holders []Holder
-	pods    []work // of this round
+	pods    []work // pods to read in this round
 	stuck   int    // threads that wait in the kernel
 	remote  bool   // the kernel did not answer about a file, so files of network file systems are no longer read
 }
@@ -160,7 +160,7 @@ type reader struct {
 	*scan
 
 	// guarded by scan.mu
-	now  *scanner // of the process that is read, or nil before the first
+	now  *scanner // reads the current process, or nil before the first one
 	rest work     // taken from the queue and not read yet
 }
 
@@ -204,7 +204,7 @@ func (s *scan) drain(queue []work) {
 	}
 }
 
-// run reads the rest, and then from the queue until the queue is empty. If the reader was given up, it ends without a
+// run reads the rest, and then from the queue until the queue is empty. If drain has given up the reader, run ends without a
 // result.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {
@@ -221,9 +221,9 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// giveUp reports whether the process of a reader has made no step during patience. The process then counts as unread,
-// and no other process of its pod is read. A file of a network file system may be the cause. Then the process is the
-// first of the rest, and is read again without such files.
+// giveUp reports whether the process of a reader has made no step during patience. The process then counts as unread, and no
+// other process of its pod is read. If a file of a network file system may be the cause, the process is the first of the
+// returned rest, and is read again without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,7 +232,7 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 		return work{}, false
 	}
 	p.over = true
-	r.stuck++ // so that the new readers observe the limit
+	r.stuck++ // count it first, so that the new readers observe the limit
 	if p.looking.Load() && !p.careful {
 		r.remote = true
 		return work{p.podUID, slices.Concat([]int{p.pid}, r.rest.pids)}, true
@@ -264,8 +264,8 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 	r.pods[i].pids = append(r.pods[i].pids, r.pid)
 }
 
-// admit records the owner to which the scanner's process belongs by now. It returns an error if no more processes of
-// that owner are read.
+// admit records the owner of the scanner's process, which may have changed since the process was listed. It returns an error
+// if no more processes of that owner are read.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +299,7 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.over { // it already counts as unread
+	if r.over { // the pod already counts as unread
 		return false
 	}
 	r.over = true
@@ -371,7 +371,7 @@ func isGone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
 }
 
-// skipGone returns nil for such an error.
+// skipGone returns nil if isGone is true for the error.
 func skipGone(err error) error {
 	if isGone(err) {
 		return nil

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls gone after cgroups of pods were removed, which means that they have no process left, until ctx ends. One
-// call covers all pods since the last call, and lost events. It calls started once, when it will miss no more removals.
-// root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
+// Watch calls gone after cgroups of pods were removed, which means that they have no process left, until ctx ends. One call
+// stands for all removals since the last call, including those whose events were lost. It calls started once, when it will
+// miss no more removals. root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
 //
-// It sleeps until a cgroup next to that of a pod appears or vanishes. A missing parent cgroup of all pods is not an
+// It sleeps until a cgroup next to the cgroup of a pod appears or vanishes. A missing parent cgroup of all pods is not an
 // error.
 func Watch(ctx context.Context, root string, started, gone func()) error {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // so that os.NewFile uses the poller
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // with IN_NONBLOCK, os.NewFile uses the poller
 	if err != nil {
 		return fmt.Errorf("watch cgroups: %w", err)
 	}
@@ -66,7 +66,7 @@ type watches struct {
 const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF |
 	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// look watches the directories that exist now, each before it reads it, and removes all other watches.
+// look watches the directories that exist now, and removes all other watches. It watches each directory before it reads it.
 func (w watches) look(root string) error {
 	dir, err := hierarchy(root)
 	if err != nil {

@@ -38,7 +38,7 @@ func plainRoot(t *testing.T) root {
 // realRoot is a new cgroup below the root of a hierarchy of version 1 or 2.
 func realRoot(t *testing.T, version int) root {
 	t.Helper()
-	places := make(map[int]string) // by version
+	places := make(map[int]string) // keys are cgroup versions
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids"} {
 		var st unix.Statfs_t
 		switch err := unix.Statfs(dir, &st); {
@@ -165,7 +165,7 @@ func TestWatch(t *testing.T) {
 				r.do("-" + pod)
 				w.expect("gone")
 			}
-			gone("kubelet/kubepods/besteffort/poda") // which existed at the start
+			gone("kubelet/kubepods/besteffort/poda") // this cgroup existed at the start
 			r.do("-kubelet/kubepods/besteffort", "-kubelet/kubepods", "-kubelet")
 
 			r.do("+kubepods", "+kubepods/burstable", "+kubepods/besteffort", "+kubepods/poda")
@@ -217,7 +217,7 @@ func watchesOn(t *testing.T, text string) (count int) {
 		t.Fatal(err)
 	}
 	for _, info := range infos {
-		all, _ := os.ReadFile(info) // it may already be closed
+		all, _ := os.ReadFile(info) // the descriptor may already be closed
 		for line := range strings.Lines(string(all)) {
 			if strings.HasPrefix(line, "inotify wd:") && strings.Contains(line, text) {
 				count++
@@ -261,10 +261,10 @@ func TestWatchReportsAfterAnOverflow(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	err = cgroup.Watch(ctx, r.root, func() {
-		for range limit/2 + 1 { // which Watch does not read in the meantime
+		for range limit/2 + 1 { // Watch does not read these events in the meantime
 			r.do("+kubepods/x", "-kubepods/x")
 		}
-		r.do("-kubepods/poda") // which no event reports
+		r.do("-kubepods/poda") // no event reports this
 	}, stop)
 	if err != nil || ctx.Err() == nil {
 		t.Errorf("Watch: %v, before the pod was reported", err)

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// controlSocket is the name of the control socket in paths.run. It is fixed, because other programs and its unit use
-// it.
+// controlSocket is the name of the control socket in paths.run. The name is fixed, because other programs and the socket
+// unit use it.
 const controlSocket = "control.sock"
 
 // newControl creates the server of the control socket. Call it before the endpoints are created, because they use its
@@ -43,8 +43,8 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveSocket returns the task that serves a socket. It uses the socket that systemd passes, otherwise one that listen
-// creates, or none if listen is nil. If serving fails, the devices are still offered.
+// serveSocket returns the task that serves a socket. It uses the socket that systemd passes. Otherwise it uses a socket that
+// listen creates. If listen is nil, it serves nothing. If serving fails, the devices are still offered.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {

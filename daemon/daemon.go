@@ -44,8 +44,8 @@ type Options struct {
 	Reload  <-chan os.Signal              // each signal requests a reload; may be nil
 	Log     *slog.Logger
 	Sockets map[string]*os.File // passed by the service manager, as "uevent", "kmsg", "control", "claims", "metrics", and those stored with it
-	Version string              // of the program, for people
-	Preview bool                // it runs for [Preview]
+	Version string              // version of the program, for people
+	Preview bool                // the daemon runs for [Preview]
 	// Touch replaces the configured helpers if it is not nil.
 	Touch *device.Touch
 	// Unit replaces the helper that runs the configured units if it is not nil.
@@ -66,7 +66,7 @@ type daemon struct {
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
 	audit     *audit.Log
-	holding   map[string][]api.Pod // the holders when they were last noted, owned by askHolders
+	holding   map[string][]api.Pod // the holders at the last call of noteHolders, owned by askHolders
 	endpoints *endpoints
 	pods      chan struct{} // buffer of one, filled when a pod has ended or got devices since the last query
 	control   *control.Server
@@ -146,7 +146,7 @@ func (d *daemon) build(last time.Time) {
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
 	}
-	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find recorded hardware
+	if d.Unit == nil && d.Config.Hardware.Recording == "" { // vendor units would not find recorded hardware
 		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
 	d.inventory = inventory.New(inventory.Options{
@@ -214,7 +214,7 @@ func (d *daemon) care(resource string) (c turnover.Care, ok bool) {
 	return turnover.Care{}, false
 }
 
-// endpoint makes the endpoint of a resource.
+// endpoint creates the endpoint of a resource.
 func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
 		Resource:  offered(d, r),
@@ -298,9 +298,9 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints after the inventory is complete and the CDI specs are written. As soon as an endpoint is
-// registered, the kubelet may start a container with names from before a reboot. It reloads the configuration at each
-// signal.
+// serve runs the endpoints after the inventory is complete and the CDI specs are written. The specs must exist first,
+// because the kubelet may start a container with CDI names from before a reboot as soon as an endpoint is registered. serve
+// reloads the configuration at each signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():

@@ -17,11 +17,12 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// endpoints has the running endpoints, one for each resource. A reload affects only those whose resource has changed.
+// endpoints has the running endpoints, one for each resource. A reload affects only the endpoints of resources that have
+// changed.
 type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
 	changed chan struct{} // buffer of one, filled when the set or a registration state has changed
-	told    func()        // also called then
+	told    func()        // also called at that time
 	last    time.Time     // when an endpoint was last registered or stopped, possibly by an earlier daemon, or zero if none was since the boot
 
 	mu      sync.Mutex
@@ -33,12 +34,12 @@ type running struct {
 	resource config.Resource
 	endpoint *plugin.Endpoint
 	cancel   context.CancelFunc
-	done     chan struct{} // closed when it has stopped
+	done     chan struct{} // closed when the endpoint has stopped
 }
 
-// apply starts, stops and restarts endpoints to match the resources. Endpoints run until ctx ends. Those of removed
-// resources are stopped, and those of changed ones restarted. A resource that DRA serves has none. It calls started when all new endpoints have checked once
-// for the kubelet.
+// apply starts, stops and restarts endpoints to match the resources. It stops the endpoints of removed resources, and
+// restarts those of changed resources. A resource that DRA serves has no endpoint. Endpoints run until ctx ends. It calls
+// started when all new endpoints have checked once for the kubelet.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,8 +72,8 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 	}()
 }
 
-// sameService reports whether an endpoint serves a and b in the same way. It ignores their matches, which concern the
-// inventory, and the work between two pods, which concerns the turnover.
+// sameService reports whether an endpoint serves a and b in the same way. It ignores match and exclude, which only the
+// inventory uses, and the work between two pods, which only the turnover uses.
 func sameService(a, b config.Resource) bool {
 	for _, r := range []*config.Resource{&a, &b} {
 		r.Match, r.Exclude, r.AllowInUse, r.Reset, r.Units = nil, nil, false, config.ResourceReset{}, config.Units{}

@@ -18,17 +18,17 @@ import (
 // pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has ended or got devices, metalplugd queries the kubelet soonRounds times, every soonInterval. The
-// devices of the pod are free when the kubelet's service and its newly written checkpoint have twice not listed them.
-// If the kubelet has listed the pod before, its end needs no wait.
+// After a pod has ended or got devices, metalplugd queries the kubelet soonRounds times, every soonInterval. The devices of
+// the pod are free when two answers in a row list them neither in the kubelet's service nor in its newly written checkpoint.
+// If the kubelet has listed the pod before, no further wait is needed.
 const (
 	soonInterval = time.Second
 	soonRounds   = 6
 )
 
-// askHolders queries the kubelet for the devices that its pods hold, as long as this is needed for any device. It is
-// needed for a device that a pod holds, and for one that is in the list only because a pod may hold it. Otherwise it
-// sleeps.
+// askHolders queries the kubelet for the devices that its pods hold, as long as this is needed for any device. This is the
+// case for a device that a pod holds, and for a device that is in the list only because a pod may hold it. Otherwise
+// askHolders sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
@@ -87,7 +87,7 @@ func doubtful(s *inventory.Snapshot) []string {
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
 			if (device.Held() || device.Stale) && device.Claim.UID == "" {
-				ids = append(ids, device.Device.ID) // also for a bundle, whose members the kubelet does not know
+				ids = append(ids, device.Device.ID) // a bundle is included too, because the kubelet does not know its members
 			}
 		}
 	}

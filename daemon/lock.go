@@ -22,9 +22,9 @@ var errOther = errors.New("another metalplugd uses this directory; stop it, or c
 
 // lockPaths locks the state directory, which it creates if it is missing, and the kubelet's directory against other
 // instances. Two instances would overwrite each other's state or register the same resources. It locks the directories
-// themselves with flock(2). So no file can be removed under the lock, and a link leads to the same lock. The locks end
-// with the process. A directory that cannot be opened is not locked. The daemon then serves without its state, or waits
-// for the kubelet.
+// themselves with flock(2). So there is no lock file that could be removed, and a path through a link leads to the same
+// lock. The locks end with the process. A directory that cannot be opened is not locked. The daemon then serves without its
+// state, or waits for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
 	var locks []*os.File
@@ -53,7 +53,7 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 // markStart returns when an earlier daemon was last registered with a kubelet. The time is zero at the first start
 // after a boot, because systemd then empties paths.run.
 func markStart(run string) (last time.Time) {
-	_ = os.MkdirAll(run, 0o755) // serving the control socket then fails, which is logged
+	_ = os.MkdirAll(run, 0o755) // if this fails, the error is logged when the control socket is created
 	mark := filepath.Join(run, startMark)
 	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// startRest is the time after which the memory of the start is released, most of which was used for the enumeration and
+// startRest is the time after which the memory used at the start is released. Most of it was used for the enumeration and
 // the kubelet's first list.
 const startRest = 4 * time.Second
 
-// keepSmall returns unused memory to the kernel after the start and after each periodic enumeration, which takes as
-// much memory. Memory in a pool, such as the bytes of a list, is freed by the second collection.
+// keepSmall returns unused memory to the kernel after the start, and after each periodic enumeration, which uses as much
+// memory as the start. Memory in a pool, such as the bytes of a list, is freed by the second collection.
 func (d *daemon) keepSmall(ctx context.Context, ready func()) error {
 	ready()
 	select {

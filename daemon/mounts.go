@@ -30,12 +30,12 @@ const recheck = time.Second
 // view identifies the directory at a path by its file system and its path there, through any mount.
 type view struct{ device, path string }
 
-// deleted is the suffix of a mount's root whose directory was removed (d_path in fs/d_path.c, to which show_mountinfo
-// adds a slash).
+// deleted is the suffix that the root of a mount gets when its directory was removed (d_path in fs/d_path.c, to which
+// show_mountinfo adds a slash).
 const deleted = "//deleted"
 
-// viewOf returns the view of a path without symbolic links in a mount namespace, from its /proc/PID/mountinfo
-// (proc(5)). It returns the zero view if that is unknown.
+// viewOf returns the view of a path without symbolic links in a mount namespace, from its /proc/PID/mountinfo (proc(5)). It
+// returns the zero view if the view is unknown.
 func viewOf(mountinfo, path string) view {
 	found, length := view{}, -1
 	for line := range strings.Lines(mountinfo) {
@@ -54,8 +54,7 @@ func viewOf(mountinfo, path string) view {
 	return found
 }
 
-// visible reports whether a mount namespace has v mounted at any path, by its mountinfo. A file system mounted above it
-// hides it.
+// visible reports whether the mountinfo of a mount namespace shows v at any path. A later mount over this path hides v.
 func (v view) visible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
@@ -72,10 +71,10 @@ func (v view) visible(mountinfo string) bool {
 
 // mount is a directory that the sandbox may bind, as the daemon and process 1 see it.
 type mount struct {
-	key       string // of the configuration
+	key       string // key in the configuration
 	path      string
-	own, host view // they also differ if a symbolic link of the node leads to another directory
-	visible   bool // process 1 has the daemon's directory mounted somewhere
+	own, host view // the two also differ if a symbolic link of the node leads to another directory
+	visible   bool // the daemon's directory is mounted somewhere in the namespace of process 1
 }
 
 // newMount records the directory at a path.
@@ -93,7 +92,7 @@ func newMount(proc, key, path string) mount {
 	return m
 }
 
-// hidden reports whether the sandbox hides the path. The path may exist for process 1.
+// hidden reports whether the sandbox hides the path, even if it exists for process 1.
 func (m mount) hidden() bool {
 	_, err := os.Stat(m.path)
 	return m.own != m.host && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.own.path, deleted)
@@ -131,7 +130,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	mounted := make(chan struct{}, 1)
 	var table sync.WaitGroup
 	table.Go(func() {
-		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) }) // a procfs without mount tables gives no hint
+		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) }) // without mount tables in procfs, only the periodic check remains
 	})
 	defer table.Wait()
 	defer cancel()

@@ -17,7 +17,7 @@ func about(s *inventory.Status, event audit.Event) audit.Entry {
 	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
 }
 
-// answering is the time in which the kubelet should have processed our answer.
+// answering is the time that the kubelet normally needs to process our answer.
 const answering = 100 * time.Millisecond
 
 // noteAllocated records that a container gets devices. The kubelet is queried for the pod after it has our answer.
@@ -30,7 +30,8 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	time.AfterFunc(answering, func() { liveness.Poke(d.pods) })
 }
 
-// noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.
+// noteHolders records the pods that hold a device now and did not hold it at the last call. After a start these are all pods
+// with a device.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
 	for s := range snapshot.All() {
 		if s.Resource == "" || s.Members != nil { // the members of a bundle are recorded instead

@@ -21,10 +21,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// previewLimit is how long all resources may take to register, and the daemon to ask who holds devices.
+// previewLimit is the maximum time until all resources are registered, and until the daemon knows which pods hold devices.
 const previewLimit = 20 * time.Second
 
-// preview is a daemon for "metalplugctl preview", with a stand-in for the kubelet. It changes no device.
+// preview is a daemon for "metalplugctl preview", with a simulated kubelet. It changes no device.
 type preview struct {
 	api.Preview
 	resources []config.Resource
@@ -32,8 +32,8 @@ type preview struct {
 	client    api.Client
 }
 
-// Preview runs a daemon for the [api.Preview] that it reads from in, until in or ctx ends, and writes the answer to out. The error is
-// also in the answer, unless that was written before.
+// Preview runs a daemon for the [api.Preview] that it reads from in, until in or ctx ends, and writes the answer to out. The
+// answer also contains the error, unless it was already written.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -42,7 +42,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 		return fmt.Errorf("read what to preview from standard input: %w", err)
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // ends with the program that asked
+		_, _ = io.Copy(io.Discard, in) // returns when the program that requested the preview ends
 		cancel()
 	}()
 	answered, ended := false, make(chan error, 1)
@@ -61,25 +61,25 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 		err = errors.Join(<-ended, err)
 	}
 	if err != nil && !answered {
-		_ = json.NewEncoder(out).Encode(api.Preview{Error: err.Error()}) // else no program reads it any more
+		_ = json.NewEncoder(out).Encode(api.Preview{Error: err.Error()}) // this fails only if no program reads the answer any more
 	}
 	return err
 }
 
-// configure returns the options of a daemon with all its files in one directory, and starts the stand-in.
+// configure returns the options of a daemon with all its files in one directory, and starts the simulated kubelet.
 func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 	c := &o.Config
 	c.Hardware.Recording = cmp.Or(p.Recording, c.Hardware.Recording)
 	c.Resources = slices.Clone(c.Resources)
 	for i := range c.Resources {
-		c.Resources[i].Units = config.Units{} // as if that had been done
+		c.Resources[i].Units = config.Units{} // the preview assumes that the units have run
 	}
 	p.resources = c.Resources
 	c.Paths.Run, c.Paths.Cgroup = p.Dir, ""
 	c.Paths.DevicePlugins, c.Paths.State = filepath.Join(p.Dir, "device-plugins"), filepath.Join(p.Dir, "state")
 	c.Paths.PodResources, c.Paths.CDI = filepath.Join(p.Dir, "pods.sock"), filepath.Join(p.Dir, "cdi")
 	o.Preview, o.Touch = true, new(device.Touch)
-	if c.Hardware.Recording == "" { // a disk is read to know whether it would be offered
+	if c.Hardware.Recording == "" { // the preview reads disks, to show whether they would be offered
 		o.Touch.Probe = helper.Touch(c.Reset, c.Paths.Sysfs, "").Probe
 	}
 	p.client.Socket = filepath.Join(p.Dir, controlSocket)
@@ -90,7 +90,8 @@ func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 	return o, err
 }
 
-// give allocates the devices that the containers ask for once all resources are registered, and waits until the daemon knows their pods.
+// give waits until all resources are registered, allocates the requested devices to pods, and waits until the daemon knows
+// these pods.
 func (p *preview) give(ctx context.Context) error {
 	err := p.await(ctx, func(_ []api.Device, resources []api.Resource) bool {
 		return !slices.ContainsFunc(resources, func(r api.Resource) bool {
@@ -116,7 +117,7 @@ func (p *preview) give(ctx context.Context) error {
 	})
 }
 
-// await waits until the daemon is as wanted, or ctx ends.
+// await waits until is returns true for the devices and resources of the daemon, or until ctx ends.
 func (p *preview) await(ctx context.Context, is func(devices []api.Device, resources []api.Resource) bool) error {
 	for limit := time.After(previewLimit); ; {
 		var status api.Status
@@ -128,7 +129,7 @@ func (p *preview) await(ctx context.Context, is func(devices []api.Device, resou
 			}
 		}
 		select {
-		case <-time.After(10 * time.Millisecond): // the socket is not served from the beginning, and no event has the holders
+		case <-time.After(10 * time.Millisecond): // there is no event to wait for, because the socket may not be served yet and events do not contain the holders
 		case <-ctx.Done():
 			return nil
 		case <-limit:

@@ -36,7 +36,7 @@ func (d *daemon) reload(ctx context.Context) {
 		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
 	}
 	d.endpoints.apply(ctx, byPlugin(*current, next), func() {}) // before the rules, by which claims may have the devices
-	d.config.Store(&next)                                       // before the rules, because under new rules a device may need clearing that the old ones did not require
+	d.config.Store(&next)                                       // stored before the new rules apply, because these may require that a device is cleared
 	// The first list of an endpoint must be complete.
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):

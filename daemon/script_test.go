@@ -51,7 +51,7 @@ type story struct {
 	devices   map[string]string // recordings by device name
 	kubelet   *kubelet.Kubelet
 	container kubelet.Container // result of the last allocate
-	resource  string            // its resource
+	resource  string            // resource of the device
 	stop      func()            // stops the daemon, or nil while it does not run
 	hangup    chan os.Signal
 	helpers   *helpers // nil if there are none

@@ -29,8 +29,8 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick:
 		}
-		// Check again at once. A loop that was only late answers before the service manager has waited for two
-		// intervals, and a stuck loop is logged before that.
+		// Check again immediately. A loop that was only late then answers in time for the service manager, and a stuck loop
+		// is logged in time.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil

@@ -35,9 +35,9 @@ func Open(dirs ...string) (*Watch, error) {
 	return &Watch{w, dirs}, nil
 }
 
-// Rearm watches the directories that exist now. For each missing one it watches the nearest existing parent, to notice
-// when the directory is created. It gets no event about changes or mounts further up. A caller that needs those must
-// check from time to time. Call it after an event for which [Watch.Itself] returns true, and after lost events. It is
+// Rearm watches the directories that exist now. For each missing one it watches the nearest existing parent, to notice when
+// the directory is created. There are no events about changes or mounts of directories further up. A caller that needs them
+// must check from time to time. Call it after an event for which [Watch.Itself] returns true, and after lost events. It is
 // safe for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error

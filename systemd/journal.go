@@ -101,9 +101,9 @@ func textOf(entry []byte) []byte {
 	return fmt.Appendf(nil, "<%s>%s\n", bytes.TrimPrefix(priority, []byte("PRIORITY=")), bytes.TrimPrefix(message, []byte("MESSAGE=")))
 }
 
-// fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket,
-// which is 212,992 bytes unless net.core.wmem_default differs (socket(7)). At most, a line has every key as a field,
-// and every value once more in its text.
+// fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket, which
+// is 212,992 bytes unless net.core.wmem_default differs (socket(7)). A line can have all keys as fields, and contains each
+// value a second time in its text.
 const fieldSize = 12 << 10
 
 // appendField appends a field of the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). A value

@@ -85,7 +85,7 @@ func TestJournalIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	for err == nil { // until the queue is full
+	for err == nil { // fill the queue
 		_ = other.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 		_, err = other.Write([]byte("MESSAGE=other\n"))
 	}

@@ -115,8 +115,9 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each Write as one datagram. Its socket is connected. Otherwise the kernel would not wake a sender
-// that found the receiver's queue full of datagrams from others (net/unix/af_unix.c, unix_dgram_peer_wake_me).
+// journalSocket sends each Write as one datagram. Its socket is connected. If it were not connected, and the receiver's
+// queue were full of other senders' datagrams, the kernel would not wake the sender (net/unix/af_unix.c,
+// unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
 	conn net.Conn  // nil while not connected

@@ -22,7 +22,7 @@ var application = [16]byte{0xe4, 0xe8, 0xf5, 0x2b, 0xc2, 0xdb, 0x4d, 0x32, 0xa2,
 func MachineID() string {
 	text, passed := os.LookupEnv(machineVariable)
 	if !passed {
-		file, _ := os.ReadFile("/etc/machine-id") // without a file there is no ID
+		file, _ := os.ReadFile("/etc/machine-id") // if the file cannot be read, there is no ID
 		text = string(bytes.TrimSpace(file))
 	}
 	machine, err := hex.DecodeString(text)

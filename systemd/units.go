@@ -75,8 +75,8 @@ func (u Units) run(ctx context.Context, name string) error {
 		return fmt.Errorf("connect to systemd: %w", err)
 	}
 	defer c.Close()
-	// The start limit (StartLimitBurst=) protects against crash loops, but here each start was requested. An error
-	// means that the unit is not loaded, so there is nothing to reset.
+	// The start limit (StartLimitBurst=) protects against crash loops, but here each start was requested. An error means
+	// that the unit is not loaded, and so has no failed state to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
 	result := ""
@@ -84,14 +84,14 @@ func (u Units) run(ctx context.Context, name string) error {
 		result, err = await(ctx, c, over)
 	}
 	switch {
-	case err == nil && result == "done": // also if a condition of the unit is false, in which case there is nothing to do
+	case err == nil && result == "done": // this is also the result if a condition of the unit is false; the unit then has nothing to do
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
-	case errors.Is(err, context.DeadlineExceeded): // even during the request, because systemd may have started the unit
+	case errors.Is(err, context.DeadlineExceeded): // systemd may have started the unit even if the request did not return in time
 		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
 		defer cancel()
-		_, _ = c.StopUnitContext(stopping, name, replace, nil) // if it cannot be stopped, the next run replaces it
+		_, _ = c.StopUnitContext(stopping, name, replace, nil) // if the unit cannot be stopped, the next run replaces it
 	}
 	return err
 }
@@ -136,7 +136,7 @@ func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
 // Unusable is a template that systemd cannot run.
 type Unusable struct {
 	Template string
-	Masked   bool // otherwise there is no unit file
+	Masked   bool // true if the unit is masked, false if it has no unit file
 }
 
 // String describes the problem.

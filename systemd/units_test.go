@@ -35,7 +35,7 @@ type peer struct {
 	mu       sync.Mutex
 	conns    []*dbus.Conn
 	asked    []string
-	result   string            // of the job, or empty if the job does not end
+	result   string            // result of the job, or empty if the job does not end
 	refuse   *dbus.Error       // the answer to RestartUnit
 	stands   chan struct{}     // RestartUnit is answered when it is closed, or at once if it is nil
 	service  map[string]any    // properties of the unit

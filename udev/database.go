@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// databaseSize bounds the record of a device in udev's database, in bytes. The kernel's own events have 2 KiB at most
-// (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
+// databaseSize is the maximum size of a device's record in udev's database, in bytes. An event of the kernel has at most 2
+// KiB (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
 // ReadKernel returns a device with the data that the kernel has in sysfs, which is mounted at sys. After an error only

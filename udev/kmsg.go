@@ -27,7 +27,7 @@ import (
 // returns the oldest remaining record.
 type kernelLog struct {
 	file        *os.File
-	read        func(buf []byte) (int, error) // of the file
+	read        func(buf []byte) (int, error) // reads the file
 	functions   string                        // the directory of links to the PCI functions, by address
 	overwritten atomic.Uint64                 // how often the kernel overwrote unread records
 }
@@ -126,8 +126,8 @@ func (k *kernelLog) event(line string) (Event, bool) {
 	}}, true
 }
 
-// functionIn returns the address of the PCI function that a health message is about, or "". NVIDIA's driver omits the
-// function number, which is 0 for every GPU.
+// functionIn returns the address of the PCI function in a health message, or "". NVIDIA's driver omits the function number,
+// which is 0 for every GPU.
 func functionIn(message string) string {
 	rest, ok := strings.CutPrefix(message, "NVRM: Xid (PCI:")
 	switch {

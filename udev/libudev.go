@@ -31,7 +31,7 @@ func enumerate() ([]Device, error) {
 	}
 	devices := make([]Device, 0, len(paths))
 	for i, path := range paths {
-		if d := u.NewDeviceFromSyspath(path); d != nil && d.Subsystem() != "" { // nil if it has vanished
+		if d := u.NewDeviceFromSyspath(path); d != nil && d.Subsystem() != "" { // nil if the device has vanished
 			devices = append(devices, NewDevice(d.Syspath(), d.Properties()))
 		}
 		if i%batch == batch-1 {

@@ -34,7 +34,7 @@ const (
 type Monitor struct {
 	file             *os.File
 	message, control []byte // room for one message
-	overflown        bool   // and the queue has not been empty since
+	overflown        bool   // events were lost, and the queue has not been empty since
 
 	foreign, malformed, overflows atomic.Uint64
 }
@@ -73,9 +73,9 @@ func MonitorFromFile(f *os.File) (*Monitor, error) {
 	return newMonitor(own)
 }
 
-// newMonitor makes a monitor from a socket, and closes the socket if that fails.
+// newMonitor returns a monitor for a socket. If it fails, it closes the socket.
 func newMonitor(fd int) (*Monitor, error) {
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // otherwise the buffer keeps its size
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // if this fails, the buffer keeps its size
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("take udev event socket: %w", err)

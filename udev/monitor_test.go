@@ -22,7 +22,7 @@ import (
 // wire is a monitor in its own network namespace, with a thread there that sends to it.
 type wire struct {
 	*udev.Monitor
-	socket *os.File // of the monitor, as systemd passes it
+	socket *os.File // socket that systemd passes to the monitor
 	do     chan func(fd int)
 	events chan udev.Event
 	done   chan error
@@ -56,7 +56,7 @@ func (w *wire) run(ready chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Unshare(unix.CLONE_NEWNET)
 	var own, fd int
-	if err == nil { // in blocking mode, as systemd passes it
+	if err == nil { // systemd passes a socket in blocking mode
 		own, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	}
 	if err == nil {

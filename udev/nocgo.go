@@ -6,8 +6,8 @@ package udev
 
 import "errors"
 
-// errNoLibudev is returned for the machine's udev by builds without cgo or with the tag nolibudev. Recordings and the
-// event socket still work.
+// errNoLibudev is the error of builds without cgo or with the tag nolibudev, which cannot read the machine's udev.
+// Recordings and the event socket still work.
 var errNoLibudev = errors.New("open udev: metalplugd was built without libudev")
 
 func checkLibudev() error { return errNoLibudev }

@@ -8,9 +8,9 @@ import (
 
 // next returns the next event. The error is EAGAIN if there is none.
 //
-// The kernel reports an overflow once, with ENOBUFS, but goes on dropping messages until the queue is empty
-// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). A reader that looks at everything again before that misses events for
-// good. So the overflow is reported when the queue is empty.
+// The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty
+// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). If all devices were enumerated before that, later events would be lost.
+// So next reports the overflow when the queue is empty.
 func (m *Monitor) next(fd int) (Event, error) {
 	for {
 		// As an argument, MSG_TRUNC asks for the true length of a message that is longer than the buffer.
@@ -26,7 +26,7 @@ func (m *Monitor) next(fd int) (Event, error) {
 			return Event{}, err
 		case !trusted(from, m.control[:controlLen]):
 			m.foreign.Add(1)
-		case flags&unix.MSG_TRUNC != 0: // something happened, and it is not known what
+		case flags&unix.MSG_TRUNC != 0: // an event was lost, because its message was too long
 			m.malformed.Add(1)
 			return Event{Action: Overflow}, nil
 		default:

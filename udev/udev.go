@@ -3,8 +3,8 @@
 // Package udev reports the devices of this machine and their changes, as udevd sees them.
 //
 // Its users must follow two rules. An event is only a hint to inspect a sysfs path again, because the kernel may lose,
-// reorder and repeat events. A source listens from the moment it is opened, so an enumeration after that misses
-// nothing. A change between the two is seen twice.
+// reorder and repeat events. A source listens from the moment it is opened, so an enumeration after that misses nothing. A
+// change between the two is reported twice.
 package udev
 
 import (
@@ -18,8 +18,8 @@ import (
 // Device is a copy of one device as udev reports it. Handles of libudev do not leave this package. Two reports can be
 // compared with ==.
 type Device struct {
-	Subsystem  string // of the kernel, such as "nvme", "drm", "infiniband"
-	DevType    string // of udev, such as "disk", "partition", "drm_minor", usually empty
+	Subsystem  string // subsystem in the kernel, such as "nvme", "drm" or "infiniband"
+	DevType    string // type of device in its subsystem, such as "disk", "partition" or "drm_minor"; usually empty
 	SysPath    string // "/sys/devices/…", always with the prefix "/sys", also for a recording
 	DevNode    string // "/dev/nvme0n1", empty for a device without a node
 	Properties Properties
@@ -35,8 +35,8 @@ func NewDevice(sysPath string, all map[string]string) Device {
 	return Device{p.Value("SUBSYSTEM"), p.Value("DEVTYPE"), sysPath, p.Value("DEVNAME"), p}
 }
 
-// Property returns the value of a property, and whether it is there. DEVPATH is, though it is not among the Properties. The
-// path is long, and SysPath has it already.
+// Property returns the value of a property, and whether the device has it. It also returns DEVPATH, which Properties omit
+// because SysPath already contains this long path.
 func (d Device) Property(key string) (value string, ok bool) {
 	if key == devPath {
 		return strings.CutPrefix(d.SysPath, "/sys")
@@ -63,7 +63,7 @@ const (
 // Event is a hint that something happened to a device.
 type Event struct {
 	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Missed], [Mounts], [Logged]
-	Device   Device    // as the event reports it; empty for the first three, and little more than the path for [Logged]
+	Device   Device    // the device in the event; empty for the first three actions, and with little more than the path for [Logged]
 	Received time.Time // when this process read the event
 }
 

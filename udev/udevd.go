@@ -22,14 +22,14 @@ const absentInterval = 5 * time.Second
 // Documentation/admin-guide/cgroup-v2.rst).
 const udevdCgroup = "system.slice/systemd-udevd.service/cgroup.events"
 
-// udevdWatch notices when udevd ends. Events of that time are lost, because udevd does not send them after it has
-// restarted. It sleeps while udevd runs.
+// udevdWatch notices when udevd ends. Events while udevd does not run are lost, because udevd does not send them after a
+// restart. The watch sleeps while udevd runs.
 type udevdWatch struct {
 	cgroup   string // mount point of cgroup v2
 	run      string // parent of udevd's state directory udev
 	interval time.Duration
-	fd       int      // of inotify
-	inotify  *os.File // for reads that wait
+	fd       int      // descriptor of inotify
+	inotify  *os.File // the same descriptor, for blocking reads
 }
 
 func openUdevdWatch(cgroup, run string) (*udevdWatch, error) {
@@ -58,7 +58,7 @@ func (w *udevdWatch) running() bool {
 	return false
 }
 
-// listen sends [Missed] when udevd ends, at intervals while it is absent, and when it is back. It returns the error of
+// listen sends [Missed] when udevd ends, at intervals while udevd is absent, and when it returns. It returns the error of
 // ctx when ctx ends.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, w.inotify)()
@@ -88,8 +88,8 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// arm watches the existing cgroup, or else the directory in which it will appear. If the kernel allows no more watches,
-// an absent udevd is checked for at intervals, and the end of udevd is not noticed.
+// arm watches the cgroup if it exists, otherwise the directory in which it will appear. If the kernel allows no more
+// watches, listen notices the return of udevd at intervals, and does not notice its end.
 func (w *udevdWatch) arm() {
 	file := filepath.Join(w.cgroup, udevdCgroup)
 	for range 2 { // the cgroup may appear before its directory is watched

@@ -111,7 +111,7 @@ func TestAdoptIsRefused(t *testing.T) {
 	const virtual = "node-pci-0000:00:0f.0"
 	for _, c := range []struct {
 		name, id string
-		body     string // of the request; if empty, the test sends {} and also runs the command
+		body     string // body of the request; if empty, the test sends {} and also runs the command
 		code     int
 		text     string
 	}{
@@ -135,7 +135,7 @@ func TestAdoptIsRefused(t *testing.T) {
 			if c.body != "" {
 				return
 			}
-			for _, args := range [][]string{{"adopt", c.id, "--yes"}, {"adopt", c.id}} { // it asks for no ID in vain
+			for _, args := range [][]string{{"adopt", c.id, "--yes"}, {"adopt", c.id}} { // the command must not ask for the ID of such a disk
 				code, stdout, stderr := n.ctl(args...)
 				if code != exitProblem || stdout != "" || !strings.HasPrefix(stderr, "metalplugctl: adopt "+c.id+": ") || !strings.Contains(stderr, c.text) {
 					t.Errorf("%v: exit %d, %q, %q; want %q", args, code, stdout, stderr, c.text)

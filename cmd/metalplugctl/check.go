@@ -83,7 +83,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 // ignored returns a warning for each file beside the drop-ins that is probably meant as one.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Join(filepath.Dir(file), "conf.d")
-	entries, _ := os.ReadDir(dir) // it need not exist
+	entries, _ := os.ReadDir(dir) // the directory need not exist
 	for _, e := range entries {
 		if name := e.Name(); slices.Contains([]string{".conf", ".TOML"}, filepath.Ext(name)) {
 			warnings = append(warnings, filepath.Join(dir, name)+" is ignored: the name of a drop-in ends in .toml")
@@ -98,8 +98,8 @@ type checkedFiles struct {
 	Files     []string        `json:"files"`
 	Problems  config.Problems `json:"problems,omitempty"`  // errors, without which the rest is absent
 	Warnings  []string        `json:"warnings,omitempty"`  // missing units and devices of this node
-	Resources []resourceMatch `json:"resources,omitempty"` // with --explain, the devices of each resource
-	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // with --explain, the devices of no resource
+	Resources []resourceMatch `json:"resources,omitempty"` // only with --explain: the devices of each resource
+	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // only with --explain: the devices without a resource
 }
 
 // checked writes the files and the devices of each resource.

@@ -16,7 +16,7 @@ import (
 
 // clientOptions has the options of all commands that use metalplugd.
 type clientOptions struct {
-	socket string // as given, or empty for the socket in the configuration
+	socket string // value of the flag, or empty for the socket in the configuration
 }
 
 // client returns a client for the control socket.

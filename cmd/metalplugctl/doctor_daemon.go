@@ -74,7 +74,7 @@ func (d *doctor) checkReload(status api.Status) {
 		return
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
-	if len(d.config.Files) > 0 && !told { // otherwise the file has errors, or there is none
+	if len(d.config.Files) > 0 && !told { // without files, the configuration has errors or does not exist
 		d.warn(restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)
 	}
 }
@@ -116,7 +116,7 @@ func (d *doctor) checkHelpers() (fine string) {
 			return r.Shares <= 1 && !r.AllowInUse
 		}},
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
-			byItself := r.Class.Name == "nvme" || r.Class.Name == "fpga" // these classes reset devices without a configuration
+			byItself := r.Class.Name == "nvme" || r.Class.Name == "fpga" // these classes reset their devices without any configuration
 			return byItself || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
 		}},
 		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {

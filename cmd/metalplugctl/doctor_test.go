@@ -27,7 +27,7 @@ import (
 
 // fixture is a node for the doctor, with its files and the answers of metalplugd.
 type fixture struct {
-	files   map[string]string // by path: the text, or "socket", "link", "link TARGET" or "dir"
+	files   map[string]string // keys are paths; values are the text, "socket", "link", "link TARGET" or "dir"
 	status  *api.Status       // nil if the daemon does not answer
 	devices []api.Device
 	counts  map[string]int    // the kubelet's count
@@ -97,7 +97,7 @@ func TestDoctor(t *testing.T) {
 		},
 		"withheld": func(f *fixture) {
 			missing := api.Device{ID: "GPU-1", Class: "gpu", Reason: "not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 makes it"}
-			f.devices = append(f.devices, missing, missing, // one finding for each reason, and none for disks in use by the host
+			f.devices = append(f.devices, missing, missing, // doctor prints one finding for each reason, and none for disks in use by the host
 				api.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator configures it
 				api.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
 				api.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},

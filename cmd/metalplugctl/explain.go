@@ -103,8 +103,8 @@ func (t resourceMatch) idle() string {
 	return "no present device matches"
 }
 
-// mistakes are patterns that are valid and hardly meant, with a remedy. The first that fits counts. Each pattern stands for
-// the alternatives of one property, or of all properties if key is empty.
+// mistakes are patterns that are valid but probably mistakes, with a remedy. The first one that fits is reported. Each entry
+// applies to the alternatives of one property, or of all properties if key is empty.
 var mistakes = []struct {
 	key     string
 	pattern *regexp.Regexp
@@ -120,7 +120,7 @@ var mistakes = []struct {
 	{"PCI_ID", regexp.MustCompile(`(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`), `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},
 }
 
-// mistaken returns a warning for each pattern of a table that is hardly meant.
+// mistaken returns a warning for each pattern of a table that is probably a mistake.
 func mistaken(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
 	for _, key := range slices.Sorted(maps.Keys(patterns)) {
 		for _, m := range mistakes {

@@ -57,7 +57,7 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)   // the second signal ends the process at once
-	signal.Ignore(syscall.SIGPIPE) // if the reader of a pipe has ended, the write returns an error, and the command can clean up
+	signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe then returns an error, so that the command can clean up
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -112,7 +112,7 @@ func exitCode(err error, stderr io.Writer) int {
 		return exitNoAnswer // the output has shown it
 	case errors.Is(err, api.ErrNoAnswer), errors.As(err, &refused) && refused.Code == api.Busy:
 		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
-		if refused == nil && !errors.Is(err, fs.ErrPermission) { // otherwise metalplugd is running
+		if refused == nil && !errors.Is(err, fs.ErrPermission) { // any other result means that metalplugd is running
 			fmt.Fprintln(stderr, "See why with: systemctl status metalplugd; start it with: systemctl start metalplugd")
 		}
 		return exitNoAnswer

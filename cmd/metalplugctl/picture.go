@@ -14,7 +14,7 @@ import (
 // drawing is an unfinished picture in SVG.
 type drawing struct {
 	strings.Builder
-	width int // of the drawn part
+	width int // width of the drawn part
 	y     int // top of the next element
 }
 
@@ -24,7 +24,7 @@ const (
 	boxWidth  = 330
 	boxHeight = 36
 	rowHeight = 42
-	levelStep = 360 // from a bridge to its children
+	levelStep = 360 // distance from a bridge to its children
 	cellWidth = 46
 	lineHigh  = 20
 )

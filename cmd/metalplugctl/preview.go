@@ -24,9 +24,9 @@ import (
 // preview has the options of "metalplugctl preview".
 type preview struct {
 	api.Preview
-	file     string // of the configuration
-	logLevel string // of metalplugd
-	title    string // of the node
+	file     string // path of the configuration file
+	logLevel string // log level of metalplugd
+	title    string // title of the node
 	bundled  []byte // a recording to unpack, or nil
 	serve    string // directory of its sockets, or empty for a temporary directory
 }
@@ -51,7 +51,7 @@ func previewCommand() *cobra.Command {
 	file, recorded := configFlag(cmd), recordingFlag(cmd)
 	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")
 	_ = cmd.RegisterFlagCompletionFunc("allocate", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-		c, _ := config.Load(*file) // if the file has errors, there is nothing to complete
+		c, _ := config.Load(*file) // a file with errors gives no completions
 		for _, r := range c.Resources {
 			names = append(names, r.Name)
 		}
@@ -132,7 +132,7 @@ func (p *preview) machine(recorded string) error {
 		return fmt.Errorf("recording %q: must be a file or one of:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
-		p.Recording, err = filepath.Abs(recorded) // if it is not a file, opening it fails later
+		p.Recording, err = filepath.Abs(recorded) // if the name is invalid, opening the file fails later
 	}
 	return err
 }

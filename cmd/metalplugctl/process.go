@@ -49,7 +49,7 @@ func (m machine) kubelets() (here, elsewhere []process) {
 		if !ok {
 			continue
 		}
-		mounts, err := os.Readlink(m.path("/proc/" + p.pid + "/ns/mnt")) // only root can read it
+		mounts, err := os.Readlink(m.path("/proc/" + p.pid + "/ns/mnt")) // only root can read this file
 		if err == nil && ownErr == nil && mounts != own {
 			elsewhere = append(elsewhere, p)
 			continue
@@ -111,7 +111,7 @@ func k3sKubeletFlags(args []string) (flags []string) {
 // their values in the process.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
-	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read it
+	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file
 		key, value, _ := strings.Cut(of, "=")
 		environment[key] = value
 	}

@@ -63,7 +63,7 @@ func complaint(v api.Device) (level, text string) {
 // isWithheld reports whether an operator could make the device available. It returns false for disks without a
 // configured resource, because that is the state after installation.
 func isWithheld(v api.Device) bool {
-	if strings.HasPrefix(v.Reason, unproven) { // otherwise the disk is being read
+	if strings.HasPrefix(v.Reason, unproven) { // with another reason, the disk is being read
 		return strings.Contains(v.Reason, "erases and offers it")
 	}
 	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMe.Name || v.Reason != noResource+" of class nvme is configured")

@@ -28,7 +28,7 @@ const (
 type screen struct {
 	bytes.Buffer
 	colours bool
-	width   int  // of the terminal in columns, or 0 for no limit
+	width   int  // width of the terminal in columns, or 0 for no limit
 	wraps   bool // lines wrap too, and not only tables
 }
 

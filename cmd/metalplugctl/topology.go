@@ -126,7 +126,7 @@ func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 
 // branch is a bridge, or a function with its devices.
 type branch struct {
-	name    string // without the domain 0000
+	name    string // address without the domain 0000
 	below   []*branch
 	devices []api.Place
 }

@@ -22,11 +22,11 @@ type view struct {
 	leave context.CancelFunc
 
 	mu    sync.Mutex
-	draw  func(*screen) // or nil before the first state
+	draw  func(*screen) // nil before the first state
 	notes []string      // shown below each state, the newest last
 	top   int           // index of the first visible line
 	shown string        // the present content of the terminal
-	err   error         // of the last write
+	err   error         // error of the last write
 }
 
 // maxNotes is the maximum number of notes on the screen.

@@ -182,7 +182,7 @@ func TestWatchOnATerminal(t *testing.T) {
 	n.stop()
 	v.until("metalplugd does not")
 	n.start()
-	v.until(endScreen + reverse + "q leaves") // with no output in between
+	v.until(endScreen + reverse + "q leaves") // no output may come in between
 	v.press("q")
 	if code, last := v.end(); code != exitOK || !strings.HasSuffix(last, closeView) {
 		t.Errorf("exit %d, %q", code, last)

@@ -93,7 +93,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Ignore(syscall.SIGPIPE) // the daemon continues without a reader of its log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	if *preview { // its error is in the answer
+	if *preview { // the answer to metalplugctl contains the error
 		if daemon.Preview(ctx, daemon.Options{Config: loaded, Log: log.Logger, Version: version}, os.Stdin, stdout) != nil {
 			return exitFailed
 		}
@@ -115,9 +115,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checked says what more is wrong with a usable configuration.
+// checked prints further problems of a usable configuration, and returns the exit code.
 func checked(c config.Config, stderr io.Writer) int {
-	if err := daemon.CheckCDI(c); err != nil { // systemctl reload asks from within the sandbox
+	if err := daemon.CheckCDI(c); err != nil { // systemctl reload runs this check inside the sandbox
 		fmt.Fprintln(stderr, err)
 		return exitConfig
 	}

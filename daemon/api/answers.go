@@ -14,32 +14,32 @@ type Device struct {
 	// ID is the ID that the device plugin uses, without the number of a share. It is empty if the device cannot be
 	// identified.
 	ID        string    `json:"id"`
-	Resource  string    `json:"resource"`  // empty if it is not offered
-	Class     string    `json:"class"`     // as in the configuration: gpu, fpga, infiniband, nvme, node or bundle
+	Resource  string    `json:"resource"`  // empty if the device is not offered
+	Class     string    `json:"class"`     // one of gpu, fpga, infiniband, nvme, node and bundle
 	Health    string    `json:"health"`    // "Healthy" or "Unhealthy"
 	Reason    string    `json:"reason"`    // why it is Unhealthy or not offered
 	Since     time.Time `json:"since"`     // when health or reason last changed
 	NUMANode  int       `json:"numaNode"`  // -1 if unknown
-	SysPath   string    `json:"sysfsPath"` // of its udev device, or the last known path
+	SysPath   string    `json:"sysfsPath"` // sysfs path of the udev device, or the last known path
 	Nodes     []string  `json:"nodes"`     // paths in a container
-	Cordoned  bool      `json:"cordoned"`  // an operator withholds it from new pods; Reason has the operator's reason
-	Allocated *Pod      `json:"allocated"` // the pod that holds it, or null if there is none or it is unknown
+	Cordoned  bool      `json:"cordoned"`  // an operator withholds the device from new pods; Reason has the operator's reason
+	Allocated *Pod      `json:"allocated"` // the pod that holds the device, or null if there is none or the pod is unknown
 
-	State    string    `json:"state"`              // of its lease: free, allocated, preparing, in-use, released, clearing, failed or unproven
+	State    string    `json:"state"`              // state of the lease: free, allocated, preparing, in-use, released, clearing, failed or unproven
 	Evidence *Evidence `json:"evidence,omitempty"` // why a disk is offered
 	Taker    string    `json:"taker,omitempty"`    // the resource that matches a device which is not offered yet
 	Cordon   *Cordon   `json:"cordon,omitempty"`   // the cordon of a cordoned device
-	Held     bool      `json:"held"`               // a pod holds it, as far as the kubelet reports
+	Held     bool      `json:"held"`               // the kubelet reports that a pod holds the device
 	Holders  []Pod     `json:"holders,omitempty"`  // all holders, if there are several
 	Warning  string    `json:"warning,omitempty"`  // a problem that leaves the device usable
-	Hardware           // its fields appear as fields of the device
+	Hardware           // in JSON, these fields are fields of the device
 	Membership
 }
 
 // Membership is the relation of a device to bundles and claims.
 type Membership struct {
-	Bundle  string    `json:"bundle,omitempty"`  // the ID of its bundle; then it is not offered on its own
-	Members []string  `json:"members,omitempty"` // of a bundle; the distances count from the first one
+	Bundle  string    `json:"bundle,omitempty"`  // ID of the bundle that contains the device; such a device is not offered on its own
+	Members []string  `json:"members,omitempty"` // members of a bundle; distances are measured from the first one
 	Claim   *ClaimRef `json:"claim,omitempty"`   // that holds it, if one does
 }
 
@@ -48,8 +48,8 @@ type Hardware struct {
 	Model   string `json:"model,omitempty"`
 	Serial  string `json:"serial,omitempty"`
 	WWID    string `json:"wwid,omitempty"` // the worldwide name of a disk
-	Size    int64  `json:"size,omitempty"` // of a disk in bytes, if known
-	PCI     string `json:"pci,omitempty"`  // address of its PCI function, or of the first PCI function that it is reached through
+	Size    int64  `json:"size,omitempty"` // size of a disk in bytes, if known
+	PCI     string `json:"pci,omitempty"`  // address of the device's PCI function, or of the first PCI function through which it is reached
 	Present bool   `json:"present"`        // the hardware is present
 }
 
@@ -62,21 +62,21 @@ type Evidence struct {
 // Reading is the progress of reading disks without evidence.
 type Reading struct {
 	Disks   int `json:"disks"`
-	Percent int `json:"percent"` // of all their bytes
+	Percent int `json:"percent"` // share of the bytes of all these disks that was read
 }
 
 // Resource is a resource as the control socket shows it.
 type Resource struct {
 	Name     string `json:"name"`     // the name that pods request
-	Class    string `json:"class"`    // of its devices
+	Class    string `json:"class"`    // class of the resource's devices
 	Shares   int    `json:"shares"`   // how many times each device is offered
 	Inject   string `json:"inject"`   // "nodes" or "cdi"
 	Reset    string `json:"reset"`    // the reset method between two pods
 	Scrub    string `json:"scrub"`    // the erase method
 	When     string `json:"when"`     // "start", "release" or "both"
 	Serve    string `json:"serve"`    // the API of the kubelet: "plugin" or "dra"
-	Optional bool   `json:"optional"` // registered only once it has a device
-	Capacity int    `json:"capacity"` // as the kubelet counts it, with each share
+	Optional bool   `json:"optional"` // registered only after the resource has a device
+	Capacity int    `json:"capacity"` // number of devices that the kubelet counts, including shares
 	Standing
 	Totals
 }
@@ -107,21 +107,21 @@ func (r Resource) KubeletState() (text string, ok bool) {
 // Configuration has the files of the configuration and the result of the last reload.
 type Configuration struct {
 	File     string     `json:"file"`     // absolute path of the main file, which may be absent, or empty
-	Files    []string   `json:"files"`    // in the order in which they are read; empty for the defaults
+	Files    []string   `json:"files"`    // configuration files in the order in which they are read; empty if there are none
 	Reloaded *time.Time `json:"reloaded"` // when the last reload ended, or null
 	Problem  string     `json:"problem"`  // why the last reload was refused, or empty
-	// Pending has one sentence for each key whose new value takes effect only after a restart. It is from the last
-	// reload that was not refused.
+	// Pending has one sentence for each key whose new value takes effect only after a restart. A refused reload does not
+	// change it.
 	Pending []string `json:"pending,omitempty"`
 }
 
 // Status is the state of metalplugd.
 type Status struct {
-	Version       string        `json:"version"`           // of the program
+	Version       string        `json:"version"`           // version of the program
 	Started       time.Time     `json:"started"`           // the start time
 	Uptime        float64       `json:"uptimeSeconds"`     // time since the start
 	Preview       bool          `json:"preview,omitempty"` // metalplugd runs for metalplugctl preview, with a simulated kubelet
-	Source        string        `json:"source"`            // of the devices: "udev" or "recording:FILE"
+	Source        string        `json:"source"`            // source of the devices: "udev" or "recording:FILE"
 	Ready         bool          `json:"ready"`             // the hardware was inspected
 	Configuration Configuration `json:"configuration"`
 	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory, which only a restart changes
@@ -129,7 +129,7 @@ type Status struct {
 	Reading       *Reading      `json:"reading,omitempty"` // null if no disk is being read
 	Events        EventCounts   `json:"events"`
 	Resources     []Resource    `json:"resources"`
-	Cordons       []Cordoned    `json:"cordons"`             // by resource and ID
+	Cordons       []Cordoned    `json:"cordons"`             // sorted by resource and ID
 	Refused       []Refusal     `json:"refused"`             // the last containers that did not get their devices, the oldest first
 	Unwritten     []string      `json:"unwritten,omitempty"` // the files that metalplugd cannot write, with the reasons
 }
@@ -139,13 +139,13 @@ type Totals struct {
 	Healthy    int `json:"healthy"`
 	Unhealthy  int `json:"unhealthy"`  // gone, faulty or cordoned
 	Cordoned   int `json:"cordoned"`   // number of cordoned devices among the unhealthy ones
-	Allocated  int `json:"allocated"`  // held by a pod, as far as the kubelet reports
-	NotOffered int `json:"notOffered"` // present and not offered; for a resource, those that it matches
+	Allocated  int `json:"allocated"`  // devices that a pod holds according to the kubelet
+	NotOffered int `json:"notOffered"` // devices that are present and not offered; for a resource, only devices that it matches
 }
 
 // Counts has the numbers of events and enumerations since the start.
 type Counts struct {
-	Events    uint64    `json:"received"`      // from udevd
+	Events    uint64    `json:"received"`      // number of events from udevd
 	Overflows uint64    `json:"overflows"`     // how often events were lost
 	Resyncs   uint64    `json:"resyncs"`       // enumerations after the first, by the audit, an overflow or new rules
 	LastEvent time.Time `json:"last,omitzero"` // when the last event arrived, or zero
@@ -161,8 +161,8 @@ type EventCounts struct {
 
 // Refusal is a container that did not get its devices.
 type Refusal struct {
-	Time     time.Time `json:"time"`     // of the last refusal, if it was repeated
-	Resource string    `json:"resource"` // that the container requested
+	Time     time.Time `json:"time"`     // time of the last refusal, if there were several
+	Resource string    `json:"resource"` // the resource that the container requested
 	Call     string    `json:"call"`     // "Allocate" or "PreStartContainer"
 	Reason   string    `json:"reason"`   // the text in the status of the pod
 }
@@ -170,13 +170,13 @@ type Refusal struct {
 // Counted is the kubelet's count of devices, by resource.
 type Counted struct {
 	Allocatable map[string]int    `json:"allocatable"`       // healthy devices, with each share
-	Foreign     map[string]string `json:"foreign,omitempty"` // for each resource, one ID that the kubelet counts and metalplug does not offer
+	Foreign     map[string]string `json:"foreign,omitempty"` // keys are resources; values are an ID that the kubelet counts and metalplug does not offer
 	Unknown     string            `json:"unknown,omitempty"` // why the kubelet does not report its count, or empty
 }
 
-// Event is one change for a client of /v1/events. The server compares the state that it sent last
-// with the newest state. A device that appears and disappears in between has no event. A client that has read all
-// events knows the present state.
+// Event is one change for a client of /v1/events. The server compares the state that it sent last with the newest state. If
+// a device appears and disappears between these states, there is no event. A client that has read all events knows the
+// present state.
 type Event struct {
 	Time time.Time `json:"time"`
 	// Event is one of:

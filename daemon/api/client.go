@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// ErrNoAnswer is the error if metalplugd does not answer on its socket. The wrapping error has the cause.
+// ErrNoAnswer is the error if metalplugd does not answer on its socket. The error that wraps it has the cause.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
 
 // Refused is the answer to a refused request.
@@ -38,13 +38,13 @@ const (
 // Error returns the text of the answer.
 func (r *Refused) Error() string { return r.Text }
 
-// clientLimit is how long a client waits for the start of an answer. This is enough for a metalplugd that enumerates a
-// large node.
+// clientLimit is how long a client waits for the start of an answer. This is enough if metalplugd is enumerating a large
+// node.
 const clientLimit = 30 * time.Second
 
-// Client sends requests to the control socket at Socket. It opens a connection for each request, because a command
-// sends only one or two. Its methods are safe for concurrent use. An error is [ErrNoAnswer], a [*Refused], or about an
-// invalid answer.
+// Client sends requests to the control socket at Socket. It opens a connection for each request, because a command sends
+// only one or two. Its methods are safe for concurrent use. The methods return [ErrNoAnswer], a [*Refused], or an error
+// about an invalid answer.
 type Client struct {
 	Socket string
 }

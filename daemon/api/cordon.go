@@ -34,7 +34,7 @@ const Unexplained = "by the operator"
 // Cordon is the reason, the user and the time of a cordon.
 type Cordon struct {
 	Reason string    `json:"reason"`
-	UID    uint32    `json:"uid"`            // of the client, from the kernel
+	UID    uint32    `json:"uid"`            // uid of the client, which the kernel reports
 	User   string    `json:"user"`           // user name of that uid, or empty
 	Login  string    `json:"login"`          // login name from the client, because sudo makes every user root, or empty
 	Since  time.Time `json:"since,omitzero"` // zero if the state was lost

@@ -4,7 +4,7 @@ package api
 
 // Topology has the places of the devices on the PCI tree of a node.
 type Topology struct {
-	Devices []Place `json:"devices"` // by PCI address, then the devices that are not on PCI
+	Devices []Place `json:"devices"` // sorted by PCI address, followed by devices that are not on PCI
 	// Distances has the distance between each two GPUs and HCAs, by their names.
 	Distances map[string]map[string]Distance `json:"distances"`
 }
@@ -12,7 +12,7 @@ type Topology struct {
 // Place is a device with its place.
 type Place struct {
 	Name string   `json:"name"` // such as GPU0 or HCA1, one for each PCI function; empty if no resource matches it or it is not on PCI
-	Path []string `json:"path"` // from the PCI host bridge down to the function, or empty if it is not on PCI
+	Path []string `json:"path"` // bridges from the PCI host bridge down to the function; empty for a device that is not on PCI
 	Link string   `json:"link"` // speed and width of the link if sysfs has them, or a note that the function does not answer
 	CPUs string   `json:"cpus"` // CPUs near the device, such as "0-15,32-47", if sysfs has them
 	Device

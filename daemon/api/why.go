@@ -7,22 +7,22 @@ package api
 // inventory has, such as a cordon or a fault. The kubelet is last.
 type Answer struct {
 	What  string        `json:"what"`  // the name in the request
-	Found []Explanation `json:"found"` // one for each device with that name, never empty
+	Found []Explanation `json:"found"` // an entry for each device with the requested name, never empty
 }
 
 // Explanation has all decisions about one device, in that order.
 type Explanation struct {
 	SysPath string  `json:"sysfsPath"`
-	Device  *Device `json:"device"` // its present state, or null if unknown
+	Device  *Device `json:"device"` // present state of the device, or null if unknown
 	Steps   []Step  `json:"steps"`
 	Verdict string  `json:"verdict"`
-	Would   string  `json:"would,omitempty"` // if no rule is about such a device, a [[resource]] in TOML that would match it
+	Would   string  `json:"would,omitempty"` // a [[resource]] in TOML that would match the device, if no rule is about such devices
 }
 
 // Step is one decision.
 type Step struct {
 	What string `json:"what"` // "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence" or "kubelet"
-	Name string `json:"name"` // of the class or the resource
+	Name string `json:"name"` // name of the class or the resource
 	OK   bool   `json:"ok"`   // the step does not withhold the device from pods
 	Why  string `json:"why"`
 

@@ -3,9 +3,9 @@
 // Package audit records which pod had which device and when, the work on the device in between, and the verification of
 // that work.
 //
-// Each entry is a line in the journal, and a line of JSON that is appended to the file audit.jsonl. One goroutine
-// writes the file, so that no caller waits for the disk. The log must not block. Entries that cannot be written wait in
-// a bounded queue. When it is full, new entries are dropped, and both the file and the log report their number.
+// Each entry is a line in the journal, and a line of JSON that is appended to the file audit.jsonl. One goroutine writes the
+// file, so that no caller waits for the disk. The log must not block. Entries that cannot be written wait in a bounded
+// queue. When the queue is full, new entries are dropped. The file and the log report the number of dropped entries.
 package audit
 
 import (
@@ -21,17 +21,17 @@ type Event string
 
 // Events.
 const (
-	Allocated Event = "allocated" // the kubelet gave it to a container
-	Held      Event = "held"      // the kubelet reports that a pod holds it
-	Started   Event = "started"   // a container starts with it
-	Released  Event = "released"  // its last pod has ended
+	Allocated Event = "allocated" // the kubelet gave the device to a container
+	Held      Event = "held"      // the kubelet reports that a pod holds the device
+	Started   Event = "started"   // a container starts with the device
+	Released  Event = "released"  // the last pod of the device has ended
 	Reset     Event = "reset"
 	Erased    Event = "erased"
 	Proven    Event = "proven"   // a disk was read in full and is blank
 	Unproven  Event = "unproven" // a disk was read and has data that is not from a pod of this node
 	Adopted   Event = "adopted"  // the operator allows the erasure of a disk, with any content
 	Stepped   Event = "unit"     // a vendor unit was run
-	Refused   Event = "refused"  // a container was not started with it
+	Refused   Event = "refused"  // a container was not started with the device
 	Failed    Event = "failed"   // a reset, an erasure or a vendor unit failed
 )
 
@@ -62,7 +62,7 @@ type Entry struct {
 	Pod       string            `json:"pod,omitempty"`
 	Container string            `json:"container,omitempty"`
 	Pods      []string          `json:"podUIDs,omitempty"`
-	Method    string            `json:"method,omitempty"`   // of a reset or an erasure, or the name of a unit
+	Method    string            `json:"method,omitempty"`   // method of a reset or an erasure, or the name of a unit
 	Result    string            `json:"result,omitempty"`   // "ok" or the error
 	Verified  string            `json:"verified,omitempty"` // the work, and how it was verified
 	Seconds   float64           `json:"seconds,omitempty"`  // duration of the work
@@ -78,7 +78,7 @@ type Log struct {
 	file file
 
 	queue   chan Entry   // entries for the file
-	dropped atomic.Int64 // since the last entry in the file
+	dropped atomic.Int64 // number of entries dropped since the last entry in the file
 	closing chan struct{}
 	closed  chan struct{} // closed by the writer
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle makes sets of devices that are near to each other, and has the tree of NUMA nodes and PCI bridges that the
-// distances come from. It reads no hardware.
+// Package bundle forms sets of devices that are near each other. It also has the tree of NUMA nodes and PCI bridges, from
+// which the distances follow. It reads no hardware.
 //
-// A distance is one of PIX to SYS, which operators see. A cost is the number that [Match] minimises. It depends only on
-// the lowest bridge, host bridge or NUMA node above two devices. Both count from the first device of a set.
+// A distance is one of PIX to SYS, which operators see. A cost is the number that [Match] minimises. It depends only on the
+// lowest bridge, host bridge or NUMA node above two devices. Both are measured from the first device of a set.
 package bundle
 
 import (
@@ -24,14 +24,14 @@ func Within(near string, a, b Place) bool {
 // Item is a device that can become part of a set.
 type Item struct {
 	ID   string
-	Kind int // index of its kind in the counts of a set
+	Kind int // index of the item's kind in the counts of a set
 	Place
 }
 
-// ID returns the ID of the bundle with that first member.
+// ID returns the ID of the bundle whose first member is first.
 func ID(first string) string { return device.MakeID(device.BundlePrefix, first) }
 
-// Seen returns the IDs of the bundles that can be made of devices that were seen. If there is none, short says why.
+// Seen returns the IDs of the bundles that can be formed from the devices in seen. If there is none, short is the reason.
 func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string) {
 	var items []Item
 	for _, s := range seen {
@@ -49,7 +49,7 @@ func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string
 	return ids, short
 }
 
-// Shortage returns why the devices do not make up one bundle more than these.
+// Shortage returns the reason why the items are not enough for one bundle more than the given number.
 func Shortage(m *device.Members, items []Item, bundles int) string {
 	there := count(items, len(m.Counts))
 	var missing []string

@@ -10,13 +10,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// levelCost is the cost that each of host bridge, NUMA node and machine adds. It exceeds the number of bridges
-// below a host bridge.
+// levelCost is the cost of crossing a host bridge, a NUMA node or the machine. It exceeds the number of bridges below a host
+// bridge.
 const levelCost = 64
 
 // Match returns the largest number of disjoint sets of near items, with the smallest possible sum of costs. Each set has
-// m.Counts[kind] items of each kind, in the order of the kinds, and all are within m.Near of the first. The costs are those between its first item and the others.
-// The result depends on the items, but not on their order. Each set takes one walk of the tree.
+// m.Counts[kind] items of each kind, in the order of the kinds, and all items are within m.Near of the first one. The cost
+// of a set is the sum of the costs between its first item and the others. The result depends on the items, but not on their
+// order. Forming a set takes one walk of the tree.
 //
 // The result is exact, for the following reasons. The cost of two items depends on the lowest node above both. So
 // within one node at the level of near all sets are possible, and nodes are independent of each other. For given first
@@ -48,16 +49,16 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 	return sets
 }
 
-// matching is the state of a node while [Match] runs.
+// matching is the state of a tree node while [Match] runs.
 type matching struct {
-	items  []Item // of the leaves, by kind and ID
-	own    int    // how many of them are the first of a set
-	there  []int  // number of items in it, by kind
-	firsts int    // how many of those are the first of a set
-	height int    // height of the tree below it
+	items  []Item // items of the leaves, sorted by kind and ID
+	own    int    // number of these items that are the first of a set
+	there  []int  // number of items in the subtree, by kind
+	firsts int    // number of items in the subtree that are the first of a set
+	height int    // height of the subtree
 }
 
-// within returns the highest nodes that are at least that deep.
+// within returns the highest nodes with at least the given depth.
 func (n *Node) within(depth int) (tops []*Node) {
 	if n.Depth >= depth {
 		return []*Node{n}
@@ -68,7 +69,7 @@ func (n *Node) within(depth int) (tops []*Node) {
 	return tops
 }
 
-// take gives the nodes their items.
+// take assigns items to the nodes of the tree.
 func (n *Node) take(items []Item, kinds int) {
 	for _, l := range n.Leaves {
 		n.items, n.height = append(n.items, items[l.Index]), max(n.height, l.Depth-n.Depth)
@@ -87,7 +88,7 @@ func (n *Node) take(items []Item, kinds int) {
 // cost is the cost of two items whose lowest common node is n.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
-// pairs returns the maximum number of items in the node that can belong to sets that begin in it.
+// pairs returns the maximum number of items below the node that can belong to sets whose first item is below the node.
 func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	for kind, wanted := range counts {
 		there := n.there[kind]
@@ -99,7 +100,7 @@ func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose makes one more item of the first kind the first of a set, where the gain is largest.
+// choose selects one more item of the first kind as the first of a set, at the place with the largest gain.
 func (n *Node) choose(counts []int) {
 	var best []*Node
 	most := 0

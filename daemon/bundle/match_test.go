@@ -98,7 +98,7 @@ func distance(all []bundle.Item, a, b bundle.Item) int {
 	}
 	level := slices.IndexFunc(device.Nears, func(near string) bool { return bundle.Within(near, a.Place, b.Place) })
 	if (a.NUMA < 0) != (b.NUMA < 0) {
-		level = 3 // in Match, a group of its own
+		level = 3 // Match treats this as a separate group
 	}
 	height := 0
 	for _, c := range all {

@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Place is where a device is.
+// Place is the position of a device in the node.
 type Place struct {
-	Path []string // names from the PCI host bridge down to the function, or empty if it is not on PCI
-	NUMA int      // node, or -1 if it is not known
+	Path []string // names from the PCI host bridge down to the function; empty for a device that is not on PCI
+	NUMA int      // NUMA node, or -1 if unknown
 }
 
 // PlaceOf returns the place of a device.
@@ -26,11 +26,11 @@ func PlaceOf(d *device.Device) Place {
 	return p
 }
 
-// Distances are all of them, the nearest first.
+// Distances has all distances, the nearest first.
 var Distances = []api.Distance{api.PIX, api.PXB, api.PHB, api.NODE, api.SYS}
 
-// Distance returns how far two devices are from each other. Two functions below one PCIe switch have at most two elements
-// each below its upstream port, which are a downstream port and the function.
+// Distance returns how far two devices are from each other. If two functions are below one PCIe switch, each path has at
+// most two elements below the upstream port: a downstream port and the function.
 func (p Place) Distance(q Place) api.Distance {
 	switch common := commonDepth(p.Path, q.Path); {
 	case common == 0 && p.NUMA == q.NUMA:
@@ -55,22 +55,23 @@ func commonDepth(a, b []string) (n int) {
 
 // Node is a branching point of the tree: the machine, a NUMA node, a host bridge or a bridge.
 type Node struct {
-	Depth  int // 0 for the machine, 1 for a NUMA node, 2 for a PCI host bridge, and more for what is below it
+	Depth  int // 0 for the machine, 1 for a NUMA node, 2 for a PCI host bridge, more for a bridge below it
 	Leaves []Leaf
-	Below  []*Node // a level with only one child is left out
+	Below  []*Node // children; a node with only one child is omitted
 	matching
 }
 
 // Leaf is a device directly below a node.
 type Leaf struct {
-	Index int // of the device
-	Depth int // of the device
+	Index int // index of the device
+	Depth int // depth of the device in the tree
 	path  []string
 }
 
-// NewTree returns the tree of devices at these places. A device whose NUMA node is not known is in that of its host bridge.
+// NewTree returns the tree of devices at these places. If the NUMA node of a device is unknown, the NUMA node of its host
+// bridge counts.
 func NewTree(places []Place) *Node {
-	numa := make(map[string]int) // of host bridges
+	numa := make(map[string]int) // NUMA nodes of host bridges
 	for _, p := range places {
 		if len(p.Path) > 0 && p.NUMA >= 0 {
 			numa[p.Path[0]] = p.NUMA
@@ -90,7 +91,7 @@ func NewTree(places []Place) *Node {
 	return newNode(leaves, 0)
 }
 
-// newNode returns the node of devices, sorted by path, whose paths have their elements before depth in common.
+// newNode returns the node for devices whose paths have all elements before depth in common. The devices are sorted by path.
 func newNode(devices []Leaf, depth int) *Node {
 	node := &Node{Depth: depth}
 	for len(devices) > 0 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a file, in which the
-// container runtime looks up the nodes of a name.
+// container runtime looks up the nodes for a CDI name.
 //
-// A name is given to a container only while the file describes the device correctly. The file depends only on the
-// newest snapshot, so it can be written again at any time. Its existence depends on the configuration. A resource whose
-// names are not in use has no file.
+// A name is given to a container only while the file describes the device correctly. The file depends only on the newest
+// snapshot, so it can be written again at any time. Its existence depends on the configuration. A resource with inject =
+// "nodes" has no file.
 package cdi
 
 import (
@@ -34,10 +34,10 @@ type Specs struct {
 	Log       *slog.Logger
 
 	mu    sync.Mutex
-	specs map[string]*spec // by resource
+	specs map[string]*spec // keys are resource names
 }
 
-// Set sets the resources, and removes the files of others. The next [Specs.Update] writes their files.
+// Set sets the resources, and removes the files of all other resources. The next [Specs.Update] writes their files.
 func (s *Specs) Set(resources []config.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +83,8 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// Update writes the files for the newest snapshot. Before the first complete snapshot it does nothing. In case of an
-// error it logs the error once, and returns false.
+// Update writes the files for the newest snapshot. Before the first complete snapshot it does nothing. It logs an error
+// once, and then returns false.
 func (s *Specs) Update() (ok bool) {
 	select {
 	case <-s.Inventory.Ready():
@@ -107,7 +107,7 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 		return nil
 	}
 	d := make(description)
-	for _, device := range slices.Concat(offer.Devices, offer.Members) { // healthy or not, but not if the device is gone, because another device may have its number by now
+	for _, device := range slices.Concat(offer.Devices, offer.Members) { // unhealthy devices are included, but absent ones are not, because another device may have the same device number by now
 		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
 			d[device.Device.ID] = nodes
 		}
@@ -136,8 +136,8 @@ func (s *Specs) Unwritten() map[string]error {
 	return all
 }
 
-// Names returns the CDI names of a resource's devices. If the file is not up to date for them, Names writes it first,
-// which takes some time. It returns an error if the file could not be brought up to date.
+// Names returns the CDI names of a resource's devices. If the file does not describe them correctly, Names writes it first,
+// which takes some time. It returns an error if the file cannot be written.
 func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,10 +19,10 @@ func FuzzKindIsTaken(f *testing.F) {
 		// As the configuration checks them, but that is not known here.
 		labels := strings.TrimFunc(domain, func(r rune) bool { return r < 'a' || r > 'z' })
 		if labels == "" || strings.Trim(labels, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
-			return // not a valid input
+			return // the input is invalid
 		}
 		if parser.ValidateDeviceName(name) != nil || strings.Contains(name, ":") {
-			return // not a valid input
+			return // the input is invalid
 		}
 		kind := cdi.Kind(labels + "/" + name)
 		if _, _, _, err := parser.ParseQualifiedName(kind + "=id"); err != nil {

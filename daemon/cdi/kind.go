@@ -15,16 +15,16 @@ import (
 const (
 	// prefix is the prefix of our vendors and files.
 	prefix = "metalplug."
-	// suffix makes the runtime read a file, as JSON.
+	// suffix is the file extension of specs in JSON. The runtime ignores other extensions.
 	suffix = ".json"
 	// fileSize leaves room for the suffix of a temporary file (NAME_MAX).
 	fileSize = 240
 )
 
-// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. It differs
-// from the name of the resource. The vendor's tools describe the same devices under that kind, and a runtime rejects a
-// device that two specs describe. The domain is in the vendor, because runtimes with CDI before 0.6 reject a class with
-// a dot.
+// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind is not
+// the name of the resource, because the vendor's tools use that name as the kind of the same devices, and a runtime rejects
+// a device that two specs describe. The domain is in the vendor, because runtimes with CDI before 0.6 reject a class with a
+// dot.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {
@@ -45,7 +45,7 @@ func fileName(resource string) string {
 	return name + suffix
 }
 
-// Names returns the names of devices in the spec of a kind, whether ours or another.
+// Names returns the names of devices in the spec of a kind, which may be a spec of metalplug or of another program.
 func Names(kind string, devices []*inventory.Status) []string {
 	vendor, class := parser.ParseQualifier(kind)
 	names := make([]string, len(devices))

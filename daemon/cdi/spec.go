@@ -27,7 +27,7 @@ type description map[string][]specs.DeviceNode
 // spec is the spec of one resource.
 type spec struct {
 	resource config.Resource
-	file     string      // its path
+	file     string      // path of the spec
 	version  uint64      // version of the offer with which it was last compared, or 0
 	written  description // content of the file, or nil if unknown
 	err      error       // why the file is not up to date
@@ -45,7 +45,7 @@ func (s *spec) put(d description) error {
 			err = nil
 		}
 	} else {
-		_ = os.MkdirAll(filepath.Dir(s.file), 0o755) // if this fails, writing the file reports it
+		_ = os.MkdirAll(filepath.Dir(s.file), 0o755) // an error is reported when the file is written
 		// Rootless engines read the spec too. The library's writer makes it readable for root only.
 		err = fsutil.ReplaceFile(s.file, 0o644, func(w io.Writer) error { return encode(w, Kind(s.resource.Name), d) })
 	}

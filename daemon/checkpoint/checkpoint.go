@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// File is the file in the kubelet's directory that has the allocations (kubernetes v1.36
+	// File is the name of the file with the allocations, in the kubelet's directory (kubernetes v1.36
 	// pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
 	File = "kubelet_internal_checkpoint"
 	// maxSize is the maximum size of a checkpoint in bytes. An allocation of a container takes about 1 KiB.
@@ -36,13 +36,13 @@ type Entry struct {
 	PodUID        string
 	ContainerName string
 	ResourceName  string
-	DeviceIDs     map[string][]string // by NUMA node
+	DeviceIDs     map[string][]string // keys are NUMA nodes
 	AllocResp     []byte              // the plugin's ContainerAllocateResponse
 }
 
-// Read returns the devices of containers in the kubelet's checkpoint, and the time when the kubelet wrote it. dir is
-// the kubelet's directory. Without a checkpoint, no pod has ever held a device. Read ignores the rest of the file,
-// which has the IDs of all devices of the node.
+// Read returns the devices of containers in the kubelet's checkpoint, and the time when the kubelet wrote it. dir is the
+// kubelet's directory. If there is no checkpoint, no pod has ever held a device. Read ignores the rest of the file, which
+// has the IDs of all devices of the node.
 func Read(dir string) (all []Given, written time.Time, err error) {
 	file := filepath.Join(dir, File)
 	f, err := os.Open(file)
@@ -53,7 +53,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 		return nil, time.Time{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // of the open file, because the kubelet replaces it
+	info, err := f.Stat() // use the open file, because the kubelet may have replaced it
 	if err != nil {
 		return nil, time.Time{}, err
 	}

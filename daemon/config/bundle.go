@@ -13,14 +13,14 @@ import (
 
 // Values of rest, which decides what happens to devices that are in no bundle.
 const (
-	RestHold  = "hold"  // they are not offered
+	RestHold  = "hold"  // these devices are not offered
 	RestOffer = "offer" // their own resource offers them
 )
 
 // defaultNear is the default of near.
 const defaultNear = "any"
 
-// bundleKeys are the keys of a resource of bundles, beside those of all resources.
+// bundleKeys are the keys of a resource of bundles, in addition to the keys of all resources.
 var bundleKeys = []string{"members", "near", "rest", "takeover"}
 
 // maxMembers is the maximum number of devices in a bundle.
@@ -45,7 +45,7 @@ func takeBundle(t *table, r *Resource) {
 		t.reportf("members", "is empty: name the resources that make up a bundle")
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
-		t.known = append(t.known, key) // a key of other classes is not unknown
+		t.known = append(t.known, key) // keys of other classes are known too
 		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
 			t.reportf(key, "is not for the class %s, which has %s: the devices of a bundle follow the keys of their own resources",
 				device.Bundle.Name, alternatives(bundleKeys))

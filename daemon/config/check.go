@@ -37,7 +37,7 @@ const (
 	unitSize = 255
 	// socketSize is the maximum length of a unix socket's path (sun_path of unix(7) without the final zero).
 	socketSize = 107
-	// endpoint is as long as the name of a socket in the directory of the device plugins.
+	// endpoint has the length of the names of our sockets in the directory of the device plugins.
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
@@ -90,7 +90,7 @@ func checkUnit(name string) error {
 	return nil
 }
 
-// checkProperty accepts the keys of a [device.Rule].
+// checkProperty accepts the keys of Match and Exclude in a [device.Rule].
 func checkProperty(key string) error {
 	if name, ok := device.AttrKey(key); ok {
 		if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
@@ -104,7 +104,7 @@ func checkProperty(key string) error {
 	return nil
 }
 
-// checkPattern accepts the values of a [device.Rule].
+// checkPattern accepts the values of Match and Exclude in a [device.Rule].
 func checkPattern(pattern string) error {
 	if err := udev.CheckGlob(pattern); err != nil {
 		return fmt.Errorf(`%s is not a pattern: an unfinished "[" or a "\" at the end`, quoted(pattern))
@@ -115,7 +115,7 @@ func checkPattern(pattern string) error {
 // placeholders are the placeholders that daemon/plugin replaces in a template.
 var placeholders = []string{"{id}", "{pci}", "{node}"}
 
-// visibleGPUs is the variable by which NVIDIA's runtime chooses the GPUs of a container.
+// visibleGPUs is the variable with which NVIDIA's runtime chooses the GPUs of a container.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
 // checkVariable accepts the names of variables that metalplug does not set itself.

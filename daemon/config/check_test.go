@@ -15,7 +15,7 @@ func TestCheckWords(t *testing.T) {
 	domain := strings.TrimSuffix(strings.Repeat(strings.Repeat("d", 60)+".", 4), ".") // 243 bytes
 	for _, test := range []struct {
 		name      string
-		text      string // of a file with the checked text as %s
+		text      string // text of a file, with %s for the checked text
 		key       string
 		good, bad []string
 	}{

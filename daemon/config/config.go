@@ -39,21 +39,21 @@ const (
 
 // Values of inject, which decides how a container gets its devices.
 const (
-	InjectNodes = "nodes" // as a list of device nodes
-	InjectCDI   = "cdi"   // by CDI device names, for runtimes that support the Container Device Interface
+	InjectNodes = "nodes" // containers get a list of device nodes
+	InjectCDI   = "cdi"   // containers get CDI device names, which the runtime must support
 )
 
 // Values of when, which decides when a device is reset and erased.
 const (
-	WhenStart   = "start"   // before a container starts
-	WhenRelease = "release" // after the last container that held it has ended
+	WhenStart   = "start"   // work before a container starts
+	WhenRelease = "release" // work after the last container with the device has ended
 	WhenBoth    = "both"
 )
 
-// Values of serve, which decides by which API the kubelet gets the devices.
+// Values of serve, which selects the API through which the kubelet gets the devices.
 const (
-	ServePlugin = "plugin" // as a device plugin
-	ServeDRA    = "dra"    // by claims (Dynamic Resource Allocation)
+	ServePlugin = "plugin" // through the device plugin API
+	ServeDRA    = "dra"    // through resource claims (Dynamic Resource Allocation)
 )
 
 // variablePrefix is the prefix of the variables that metalplug sets.
@@ -64,11 +64,11 @@ type Config struct {
 	Paths     Paths
 	Hardware  Hardware
 	Reset     Reset
-	Resources []Resource // in the order in which they are tried; a device belongs to the first match
-	Files     []string   // files from which it was read, in the order of reading
+	Resources []Resource // ordered by precedence; a device belongs to the first resource that matches
+	Files     []string   // files from which the configuration was read, in the order of reading
 
-	source Problem           // where hardware.source names a recording; its field What is empty
-	places map[string]*table // position of each resource in the files, by name; a changed position is not a changed resource
+	source Problem           // the place where hardware.source names a recording; its field What is empty
+	places map[string]*table // position of each resource in the files, by name; moving a resource does not change the resource
 }
 
 // Paths is the table [paths], the locations of files on the node. All are absolute. The comments give the key and its
@@ -132,22 +132,21 @@ type Resource struct {
 	Reset ResourceReset
 	Units Units
 
-	// Optional reports whether the resource is registered only after it has a device. It is true for built-in resources
-	// that no file names. It is false for resources in a file, so that a pod that requests one without devices is
-	// refused instead of started.
+	// Optional reports whether the resource is registered only after it has a device. It is true for built-in resources that
+	// no file names. A resource in a file is always registered. A pod that requests such a resource without devices then
+	// does not start.
 	Optional bool
 }
 
-// Yields reports whether the resource is held back while another plugin serves its name. A built-in name yields,
-// because a vendor's plugin may have used it before metalplug was installed. It also yields if a file overrides keys of
-// the resource. Any other name was chosen by the operator. With takeover, the operator chooses a built-in name in the
-// same way.
+// Yields reports whether the resource is held back while another plugin serves its name. A built-in name yields, because a
+// vendor's plugin may have used it before metalplug was installed. It yields even if a file overrides keys of the resource.
+// Another name does not yield, because the operator chose it. With takeover, a built-in name does not yield either.
 func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Takeover }
 
 // ResourceReset is the table [resource.reset], which configures the work on a device between two containers.
 type ResourceReset struct {
-	// Method is a reset method of the class, [Auto] or [None]. The default is auto. It is [None] if the file has auto
-	// without effect, because of shares, allow_in_use, or a class whose drivers survive no reset.
+	// Method is a reset method of the class, [Auto] or [None]. The default is auto. If auto has no effect, Method is [None].
+	// This is so with shares or allow_in_use, and for a class whose drivers survive no reset.
 	Method string
 	// Scrub is the erase method. It is none, discard, zero, format, crypto-erase or sanitize. The default is none. A
 	// resource of disks must set it.
@@ -213,7 +212,7 @@ func (r Resource) Rule() device.Rule {
 	}
 }
 
-// NeedsSpec reports whether the container runtime needs our CDI spec for the devices.
+// NeedsSpec reports whether the container runtime needs a CDI spec of metalplug for the devices.
 func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
 
 // Variable returns the name of the environment variable that contains the IDs of a container's devices. For

@@ -29,7 +29,7 @@ func basic() Config {
 	}
 }
 
-// complete sets the values that no file has set, and those that depend on other values.
+// complete sets the values that no file has set, and the values that depend on others.
 func (c *Config) complete() {
 	for name, to := range map[string]*string{"holders": &c.Reset.Holders, "unit": &c.Reset.Units} {
 		switch {

@@ -13,10 +13,10 @@ import (
 // file is a configuration file while it is being read.
 type file struct {
 	name     string
-	tree     map[string]any // as it was parsed
+	tree     map[string]any // the parsed file
 	lines    lineIndex
 	known    map[string]toml.Key // all keys that a file can have, by their spelling, shared by all files
-	unknown  []place             // the keys that it has in addition to these
+	unknown  []place             // keys of the file that are not in known
 	problems Problems
 }
 
@@ -38,7 +38,7 @@ func (f *file) reportUnknown() {
 		switch meant := f.meant(unnumbered(p.path)); {
 		case meant == "":
 			p.reportf("unknown key; man metalplug.toml lists the keys")
-		case meant == p.path[len(p.path)-1]: // of no table
+		case meant == p.path[len(p.path)-1]: // this key belongs to no table
 			p.reportf("unknown key; write %s above the first table", meant)
 		default:
 			p.reportf("unknown key; did you mean %s?", meant)
@@ -46,7 +46,7 @@ func (f *file) reportUnknown() {
 	}
 }
 
-// foreign has keys of other programs, with their replacements.
+// foreign has keys that users of other programs may try, with their replacements.
 var foreign = map[string]string{"log_level": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket", "replicas": "shares"}
 
 // meant returns the known key that is most similar to an unknown one, or "". It tries a key of the same table with a
@@ -69,7 +69,7 @@ func (f *file) meant(path toml.Key) string {
 	return elsewhere
 }
 
-// abbreviates reports whether a is a beginning of b, or that of its singular, as "perms" is of "permissions".
+// abbreviates reports whether a is an abbreviation of b, with or without a plural s, such as "perms" of "permissions".
 func abbreviates(a, b string) bool {
 	return len(a) > 2 && strings.HasPrefix(b, strings.TrimSuffix(a, "s"))
 }

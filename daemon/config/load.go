@@ -96,7 +96,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// unreadable returns the problem of a file that cannot be read. The message contains the name of the file once.
+// unreadable returns the problem of a file that cannot be read. The name of the file is not repeated in the message.
 func unreadable(name string, err error) Problem {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -134,7 +134,7 @@ func read(name string) *file {
 	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
 
-// parse parses the text of a file. Its problems include those of the file as a whole.
+// parse parses the text of a file. The problems of the result include problems of the whole file.
 func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
@@ -202,7 +202,7 @@ func syntax(name string, err error) Problem {
 	}
 	return Problem{
 		File: name,
-		Line: max(1, parseError.Position.Line), // it is 0 if a file of one line ends too early
+		Line: max(1, parseError.Position.Line), // Line is 0 if a file with one line ends too early
 		Key:  plain(parseError.LastKey),
 		What: strings.TrimSuffix(plain(parseError.Message), ".") + remedy,
 	}

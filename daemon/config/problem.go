@@ -12,7 +12,7 @@ import (
 // Problem is an error in a configuration.
 type Problem struct {
 	File string `json:"file"`
-	Line int    `json:"line,omitempty"` // in File, from 1, or 0 for the file as a whole
+	Line int    `json:"line,omitempty"` // line in File, counted from 1; 0 means the whole file
 	Key  string `json:"key,omitempty"`  // the dotted TOML key, such as "resource.reset.method", or empty
 	What string `json:"what"`           // the description of the error
 }

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// sharesMost keeps the list of 50 devices within the 4 MiB that the kubelet accepts (82 bytes for each share), and
-	// the share numbers within the three digits for which [device.MakeID] leaves room.
+	// sharesMost is the maximum of shares. A list of 50 devices with so many shares has less than the 4 MiB that the kubelet
+	// accepts (82 bytes for each share). The share numbers have at most three digits, for which [device.MakeID] leaves room.
 	sharesMost = 1000
-	// startMost leaves some of the 30 seconds that the kubelet allows for PreStartContainer.
+	// startMost is the maximum timeout before a start. It is shorter than the 30 seconds that the kubelet allows for
+	// PreStartContainer.
 	startMost = 25 * time.Second
 	// eraseTimeout is the default for an erasure for which no container waits.
 	eraseTimeout = time.Hour
@@ -24,7 +25,7 @@ const (
 
 // abilities are the reset and erase methods for the devices of a class, in addition to none.
 type abilities struct {
-	methods []string // of reset
+	methods []string // valid reset methods
 	auto    bool     // whether "auto" may select one of them, because the driver stays bound and survives
 	scrubs  []string
 }
@@ -221,7 +222,7 @@ func takeNodes(t *table, r *Resource) {
 
 // takeReset reads [resource.reset].
 func takeReset(t *table, r *Resource) {
-	if r.Class == nil { // this is already reported
+	if r.Class == nil { // the invalid class was already reported
 		t.text("method", &r.Reset.Method)
 		t.text("scrub", &r.Reset.Scrub)
 	} else {
@@ -245,9 +246,9 @@ func takeReset(t *table, r *Resource) {
 	t.end()
 }
 
-// requireScrub reports a resource of disks that does not configure how the data of a pod is erased. There is no
-// default, because only the operator can decide. A resource of class node may match disks without naming their
-// subsystem, which only the hardware shows. Such disks are not offered.
+// requireScrub reports a resource of disks that does not configure how the data of a pod is erased. There is no default,
+// because only the operator can decide. A resource of class node may match disks without naming their subsystem, which only
+// the hardware shows. Such disks are not offered either.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != &device.NVMe && r.Class != &device.Generic {
 		return

@@ -45,7 +45,7 @@ type table struct {
 	last   place // position of the table in the last file that has it
 	values map[string]value
 	known  []string
-	wrong  bool // the file has another value in its place
+	wrong  bool // the file has a value that is not a table
 }
 
 // whole are the tables that a later file replaces as a whole. Other tables are overridden key by key.
@@ -199,7 +199,7 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return ok
 }
 
-// inline are examples of the tables that fit in one line.
+// inline has examples of tables that fit on one line.
 var inline = map[string]string{
 	"match": `match = { ID_MODEL = "Samsung*" }`, "exclude": `exclude = { ID_MODEL = "Samsung*" }`, "env": `env = { NAME = "value" }`,
 }

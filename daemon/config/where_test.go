@@ -62,7 +62,7 @@ class = "infiniband"
 			{"example.com/a", "exclude.ID_SERIAL", "t.toml:9"},
 			{"example.com/a", "exclude.PCI_SLOT_NAME", "t.toml:10"},
 			{"example.com/a", "exclude.NONE", "t.toml:8"},
-			{"example.com/b", "name", "conf.d/1.toml:6"}, // which replaces the first
+			{"example.com/b", "name", "conf.d/1.toml:6"}, // conf.d/1.toml replaces the first definition
 			{"example.com/b", "exclude.PCI_ID", "conf.d/1.toml:7"},
 			{"example.com/c", "match.PCI_ID", "conf.d/1.toml:3"},
 			{"example.com/none", "match", ""},

@@ -143,7 +143,7 @@ func (s *Server) Status() api.Status {
 	s.mu.Lock()
 	all.Refused = append([]api.Refusal{}, s.refusals...)
 	s.mu.Unlock()
-	for _, offer := range snapshot.Offers { // includes resources that were removed from the configuration while pods hold their devices
+	for _, offer := range snapshot.Offers { // this includes resources that a reload removed while pods hold their devices
 		count(&all.Devices, offer)
 	}
 	for _, d := range snapshot.Others {

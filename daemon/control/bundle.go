@@ -18,7 +18,7 @@ import (
 // maxOthers is the maximum number of other devices that an explanation lists for a bundle.
 const maxOthers = 4
 
-// bundle explains why a bundle has these members, and the state of each.
+// bundle explains why a bundle has its members, and shows the state of each member.
 func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 	first := b.Members[0]
 	x.SysPath = first.Device.SysPath
@@ -44,7 +44,7 @@ func distance(a, b *inventory.Status) api.Distance {
 	return bundle.PlaceOf(a.Device).Distance(bundle.PlaceOf(b.Device))
 }
 
-// others lists the nearest devices that could have been this member of the bundle, with the reason why they are not.
+// others lists the nearest devices that could have been chosen instead of this member, and why each was not.
 func (q *question) others(first, member *inventory.Status) string {
 	var all []*inventory.Status
 	for d := range q.snapshot.All() {

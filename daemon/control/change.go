@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// maxReasonLen is the maximum length of a cordon's reason in bytes, because tables and the status of pods show it.
+// maxReasonLen is the maximum length of a cordon's reason in bytes. Tables and the status of pods show the reason.
 // maxLoginLen is the maximum length of a login name. useradd(8) allows 32.
 const (
 	maxReasonLen = 200
@@ -29,7 +29,7 @@ const (
 // request is a change with the client that requests it.
 type request struct {
 	api.Change
-	uid uint32 // of the client, from the kernel
+	uid uint32 // uid of the client, which the kernel reports
 }
 
 // permitted returns a handler that only uid 0 and metalplugd's own uid may use.
@@ -45,7 +45,7 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 }
 
 // changing returns a handler for the users of [permitted]. It changes a device, and then sends the new state of the device.
-// failed is the status code for an error that is not the client's.
+// failed is the status code for an error that the client did not cause.
 func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		c, err := readChange(r.Body)

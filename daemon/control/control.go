@@ -57,12 +57,12 @@ import (
 
 const (
 	// headerTimeout is how long a client may take for the header of a request, and idleTimeout for the next request. Both
-	// are much longer than a program needs. They are short enough to close the connection of an operator who forgot it.
+	// are much longer than a program needs, and short enough to close a connection that an operator forgot.
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 30 * time.Second
 	// answerTimeout limits reading a request, writing its answer, and writing each line of the events.
 	answerTimeout = 30 * time.Second
-	// maxHeaderLen and maxBodyLen are the maximum sizes of a request in bytes. net/http adds 4 KiB to the first. The
+	// maxHeaderLen and maxBodyLen are the maximum sizes of a request in bytes. net/http adds 4 KiB to maxHeaderLen. The
 	// longest valid request is a claim with 32 devices.
 	maxHeaderLen = 4 << 10
 	maxBodyLen   = 16 << 10
@@ -79,13 +79,13 @@ type Options struct {
 	File      string                         // absolute path of the main configuration file, or empty
 	Config    *atomic.Pointer[config.Config] // the present configuration; a reload never changes its paths and its source
 	Started   time.Time                      // the start time of metalplugd
-	Source    udev.Source                    // of the devices
+	Source    udev.Source                    // source of the devices
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
 
 	Standing  func() map[string]api.Standing                      // registration state of each resource
-	Foreign   func(counted map[string][]string) map[string]string // for each resource, one ID that the kubelet counts and that is not one of our devices
+	Foreign   func(counted map[string][]string) map[string]string // returns for each resource an ID that the kubelet counts and metalplugd does not offer
 	Unwritten func() []string                                     // the files that cannot be written, with the reasons
 	// Adopt allows metalplug to erase a disk and to offer it. The note is for the operator.
 	Adopt  func(ctx context.Context, id string, o api.Change) (note string, err error)
@@ -99,7 +99,7 @@ type Server struct {
 	*metrics
 
 	links  Links
-	asking chan struct{} // holds a value while an explanation is in progress, which enumerates all devices
+	asking chan struct{} // contains a value while an explanation is in progress; each explanation enumerates all devices
 
 	mu       sync.Mutex
 	changed  chan struct{}     // closed and replaced after a change that is in no snapshot
@@ -132,8 +132,8 @@ func (s *Server) next() <-chan struct{} {
 	return s.changed
 }
 
-// Reloaded records the result of a reload, and which of its settings apply only after a restart. After a refused
-// reload, the settings of the previous one stay recorded.
+// Reloaded records the result of a reload, and the changes that apply only after a restart. A refused reload does not
+// replace the recorded changes.
 func (s *Server) Reloaded(pending []string, err error) {
 	now := time.Now().UTC()
 	s.mu.Lock()
@@ -163,7 +163,7 @@ func (s *Server) heldBy() map[string][]api.Pod {
 // maxRefusals is the maximum number of recorded refusals.
 const maxRefusals = 16
 
-// refused records that a container did not get its devices. A refusal that is repeated is recorded once.
+// refused records that a container did not get its devices. A repeated refusal is recorded once.
 func (s *Server) refused(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()
@@ -203,7 +203,7 @@ func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, netutil.LimitListener(l, maxClients), mux)
 }
 
-// serve serves clients on a listener until ctx ends. Then it disconnects all clients, because one that follows the
+// serve serves clients on a listener until ctx ends. Then it disconnects all clients, because a client that follows the
 // events would delay the stop of metalplugd.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
 	server := &http.Server{

@@ -194,7 +194,7 @@ func TestStatus(t *testing.T) {
 	}
 	b.machine.Plug(widget("widget3", "C"))
 	b.until("C", func(s *inventory.Snapshot) bool { return s.Find("node-C-widget") != nil })
-	for range 20 { // the same refusal is repeated
+	for range 20 { // repeat the same refusal
 		b.server.Endpoints().Answered(resource, "Allocate", errors.New("no more"))
 	}
 	got = get[api.Status](b, "/v1/status")

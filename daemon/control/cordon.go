@@ -14,10 +14,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// errNoDryRun refuses a dry run of a cordon, which is as easy to undo.
+// errNoDryRun refuses a dry run of a cordon. A cordon is easy to undo, so it needs no dry run.
 var errNoDryRun = errors.New("only a reset and an adoption have dry_run")
 
-// errNoReason refuses a cordon without a reason. The operator who finds the device is rarely the one who cordoned it.
+// errNoReason refuses a cordon without a reason, because another operator may find the cordoned device.
 var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
 // by returns the cordon for a change. metalplugd may not read the file with the users, so only uid 0 has a name here.
@@ -54,7 +54,7 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 		}
 	}
 	if len(ids) == 0 {
-		answer, _ := s.explain(ctx, name) // without an answer, no device has the name
+		answer, _ := s.explain(ctx, name) // if there is no answer, no device has the name
 		for _, x := range answer.Found {
 			if x.Device != nil {
 				ids = append(ids, x.Device.ID)

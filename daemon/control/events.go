@@ -55,9 +55,9 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowClient is the maximum time for a client to read the events of one state. A slower client gets an event with the
-// number of states that it missed. A faster client may also miss states, because metalplugd can publish several
-// snapshots at once.
+// slowClient is the maximum time for a client to read the events of one snapshot. A slower client gets an event with the
+// number of snapshots that it missed. A faster client may also miss snapshots, if metalplugd publishes several in a short
+// time.
 const slowClient = time.Second
 
 // missing returns the event for a client that took too long to read the events of a snapshot. newest is the version of
@@ -113,7 +113,7 @@ func (f *follower) look() (events []api.Event) {
 		}
 	}
 	switch at := f.reload.Reloaded; {
-	case at == last.reload.Reloaded: // no reload since
+	case at == last.reload.Reloaded: // no reload since the last state
 	case f.reload.Problem != "":
 		events = append(events, api.Event{Event: "refused", Problem: f.reload.Problem})
 	default:
@@ -126,9 +126,9 @@ func (f *follower) look() (events []api.Event) {
 	return events
 }
 
-// difference returns the events between two snapshots, for each device. It only compares pointers for a device that has
-// not changed, because a snapshot shares unchanged devices with its predecessor. A device that only the first snapshot
-// has was removed, and nothing more is known about it.
+// difference returns the events between two snapshots, for each device. It only compares pointers for a device that has not
+// changed, because a snapshot shares unchanged devices with its predecessor. If only the first snapshot has a device, the
+// device was removed, and nothing more is known about it.
 func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod) []api.Event {
 	was := make(map[string]*inventory.Status)
 	for d := range before.All() {
@@ -162,9 +162,9 @@ func key(d *inventory.Status) string {
 	return d.Device.SysPath
 }
 
-// changes returns the names of the events of a device. old is nil for a new device. Several events may have happened at
-// the same time. An event that follows from another one is omitted. For example, a device that is gone or cordoned is
-// also unhealthy.
+// changes returns the names of the events of a device. old is nil for a new device. Several events may have happened at the
+// same time. An event that another event implies is omitted. For example, a device that is gone or cordoned is also
+// unhealthy.
 func changes(old, d *inventory.Status) []string {
 	if old == nil {
 		if d.Resource == "" {

@@ -54,9 +54,9 @@ func (q *question) known() (all []*inventory.Status) {
 // disk.
 var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
-// candidates explains the udev devices with the name. For a known device this is its udev device. Otherwise it searches
-// for a node, a path in sysfs, a PCI address, a serial number or a kernel name. A node that no udev device has may
-// belong to a device that could not be identified.
+// candidates explains the udev devices with the name. For a known device it uses the udev device of that device. Otherwise
+// it searches for a node, a path in sysfs, a PCI address, a serial number or a kernel name. If no udev device has the node,
+// the node may belong to a device that could not be identified.
 func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -101,8 +101,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains some of the udev devices. If no class has a device for them, it returns nothing. With near it
-// explains the nearest devices instead.
+// explain explains the udev devices for which is returns true. If no class has a device for them, it returns nothing, or
+// with near the explanation of the nearest devices.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
@@ -118,9 +118,9 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 	return all
 }
 
-// near explains the device that is nearest to a path. This is a parent, such as the GPU of a render node. Otherwise it
-// is a child, such as the namespaces of a controller. Otherwise it is a device of the same PCI function, such as the
-// RDMA device of a node. It returns none if there is no such device.
+// near explains the device that is nearest to a path. It tries first a parent, such as the GPU of a render node, then a
+// child, such as the namespaces of a controller, and then a device of the same PCI function, such as the RDMA device of a
+// node. If there is no such device, it returns none.
 func (q *question) near(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

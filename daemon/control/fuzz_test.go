@@ -65,7 +65,7 @@ func FuzzRequest(f *testing.F) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		if strings.Contains(request.URL.Path, "events") {
-			cancel() // otherwise the events continue until the client disconnects
+			cancel() // without this, the events continue until the client disconnects
 		}
 		touched = false
 		answer := httptest.NewRecorder()

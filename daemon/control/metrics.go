@@ -75,7 +75,7 @@ func newMetrics(s *Server) *metrics {
 }
 
 // Endpoints returns the counters for endpoints, and records their refusals. Each function runs before an answer to the
-// kubelet. It takes about a microsecond and waits for no lock that is held for longer.
+// kubelet. It takes about a microsecond, and all locks that it needs are held for a short time only.
 func (s *Server) Endpoints() plugin.Metrics {
 	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {
@@ -113,8 +113,8 @@ func (s *Server) sendMetrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
-// scrape creates the metrics of the present state for each scrape. A counter that follows each change would stay wrong
-// after one missed change.
+// scrape creates the metrics of the present state for each scrape. Counters that are updated with each change would remain
+// wrong after a missed change.
 type scrape struct{ *Server }
 
 // desc describes a metric that each scrape creates.
@@ -167,7 +167,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 			gauge(conflictDesc, one(r.Held != ""), r.Name)
 		}
 	}
-	if snapshot.Version == 0 { // before the first snapshot, 0 would be wrong
+	if snapshot.Version == 0 { // before the first snapshot, the value 0 would be wrong
 		return
 	}
 	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &api.Reading{}).Disks))

@@ -133,7 +133,7 @@ func TestReleaseToOffer(t *testing.T) {
 		}
 		b.until("another holder", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held() == held })
 	}
-	for strings.Contains(b.metrics(), none) { // until the server has seen one of the releases in time
+	for strings.Contains(b.metrics(), none) { // repeat until the server has noticed a release in time
 		hold(true)
 		hold(false)
 	}

@@ -15,14 +15,14 @@ import (
 // client connected (SO_PEERCRED, unix(7)). So a client cannot use another uid, and later changes of its uid have no
 // effect. The address is empty if the kernel does not report the uid.
 //
-// The number of connections of each user is limited. A new client is always accepted, and the oldest client of the same
-// user is disconnected. So no user with read access can prevent changes by root. With PrivateUsers=yes, all users
-// except root have the same uid (user_namespaces(7)).
+// The number of connections of each user is limited. A new client is always accepted, and the oldest client of the same user
+// is disconnected. So no user with read access can prevent changes by root. With PrivateUsers=yes, metalplugd sees the same
+// uid for all users except root (user_namespaces(7)).
 type clients struct {
 	net.Listener
 
 	mu   sync.Mutex
-	open map[string][]*clientConn // by uid, the oldest first
+	open map[string][]*clientConn // keys are uids; the oldest connection is first
 }
 
 // Accept waits for the next client.

@@ -39,7 +39,7 @@ func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func
 			at = now
 		}
 		switch {
-		case d.Members != nil: // its members are counted instead
+		case d.Members != nil: // the members of the bundle are counted instead
 		case d.Held():
 			next[id] = time.Time{}
 		case !known, d.Cordon != nil, !d.Present:

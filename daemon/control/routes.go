@@ -126,7 +126,7 @@ type recent struct {
 	err error
 }
 
-// get returns the last answer if it is valid, or asks again. It asks only once at a time.
+// get returns the last answer if it is still valid, otherwise it calls ask. Only one call of ask is in progress at a time.
 func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

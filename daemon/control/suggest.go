@@ -14,9 +14,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// suggestResource returns a [[resource]] that would match a device for which the configuration has no rule. This is a built-in
-// resource, or a resource of class node. The text is empty if a rule was tried. err is the reason why no resource would
-// match.
+// suggestResource returns a [[resource]] that would match a device for which the configuration has no rule. This is a
+// built-in resource, or a resource of class node. The text is empty if the configuration has a rule that was tried. err is
+// the reason if no resource would match.
 func (q *question) suggestResource(e device.Explained) (text string, err error) {
 	u := e.Device.Udev
 	rules := config.BuiltinRules()

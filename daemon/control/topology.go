@@ -32,8 +32,8 @@ type Links struct {
 // linkTimeout is the maximum time for the reads of one answer.
 const linkTimeout = time.Second
 
-// speeds returns the link speed of each function, by its path. It starts no second read of a function whose first read
-// has not returned.
+// speeds returns the link speed of each function, by its path. It does not read the link of a function while an earlier read
+// of it has not returned.
 func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +73,7 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 	t := api.Topology{Devices: []api.Place{}, Distances: make(map[string]map[string]api.Distance)}
 	var functions []string
 	for d := range snapshot.All() {
-		if d.Members != nil { // its members are in the tree
+		if d.Members != nil { // the tree contains the members of the bundle
 			continue
 		}
 		p := api.Place{Path: []string{}, Device: NewDevice(d, holders)}
@@ -91,7 +91,7 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 	slices.SortStableFunc(t.Devices, func(a, b api.Place) int {
 		return cmp.Or(cmp.Compare(min(len(b.PCI), 1), min(len(a.PCI), 1)), cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.ID, b.ID))
 	})
-	count, named := make(map[string]int), make(map[string]string) // by class, and by PCI function
+	count, named := make(map[string]int), make(map[string]string) // the keys are classes and PCI functions
 	ends := make(map[string]api.Place)
 	for i := range t.Devices {
 		p := &t.Devices[i]

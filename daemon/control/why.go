@@ -22,7 +22,7 @@ import (
 )
 
 // explainTimeout is how long a client waits for the end of another client's explanation. An explanation takes a second on a
-// large node, and longer only if hardware does not answer. The rest of [answerTimeout] is for the client's own
+// large node, and longer only if hardware does not answer. The rest of [answerTimeout] is for the waiting client's own
 // explanation.
 const explainTimeout = 10 * time.Second
 
@@ -53,7 +53,7 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 }
 
 // explain returns an explanation. It waits for an earlier explanation for at most [explainTimeout]. The error may be
-// [errBusy] or that of ctx.
+// [errBusy] or the error of ctx.
 func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {
 	case s.asking <- struct{}{}:
@@ -77,8 +77,8 @@ type question struct {
 	devices  []udev.Device // all udev devices that are present
 }
 
-// answer finds the devices with the name and explains them. It explains absent hardware from the inventory. It inspects
-// all other hardware again, so that the answer does not depend on the last event.
+// answer finds the devices with the name and explains them. For absent hardware it uses the inventory. It inspects all other
+// hardware again, so that the answer is correct even if an event was lost.
 func (q *question) answer() (answer api.Answer, err error) {
 	q.rules, answer.What = q.config.Rules(), q.what
 	q.snapshot, _ = q.Inventory.Snapshot()
@@ -102,12 +102,12 @@ func (q *question) answer() (answer api.Answer, err error) {
 		return answer, err
 	}
 	explained := q.candidates(known)
-	for i, e := range explained { // an ID with its place as a suffix belongs to a device whose own ID another device has
+	for i, e := range explained { // an ID ends with the place of the device if another device has the same identity
 		same := func(other device.Explained) bool {
 			return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID
 		}
 		if slices.ContainsFunc(explained[:i], same) {
-			continue // it is near several of them
+			continue // the device is near several first members
 		}
 		if known == nil || len(explained) == 1 || strings.HasPrefix(known.Device.ID, e.Device.ID) {
 			answer.Found = append(answer.Found, q.addState(e))
@@ -155,12 +155,12 @@ func (q *question) addState(e device.Explained) api.Explanation {
 	return x
 }
 
-// conclude adds the state of a device and the verdict. The state may have more reasons than the inspection. Examples
-// are an event, an error counter, a cordon or frequent changes of health.
+// conclude adds the state of a device and the verdict. The state may have reasons that an inspection does not show, such as
+// an event, an error counter, a cordon or frequent changes of health.
 func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown
-	if d.Healthy { // otherwise the verdict has the reason
+	if d.Healthy { // the verdict of an unhealthy device has the reason
 		add(x, "state", "", true, "Healthy since "+shown.Since.Format(api.TimeFormat))
 	}
 	addEvidence(x, d)
@@ -233,7 +233,7 @@ func add(x *api.Explanation, what, name string, ok bool, why string) {
 	x.Steps = append(x.Steps, api.Step{What: what, Name: name, OK: ok, Why: why})
 }
 
-// addKubelet adds whether the kubelet gets the device list of a resource.
+// addKubelet adds a step that shows whether the kubelet gets the device list of a resource.
 func (q *question) addKubelet(x *api.Explanation, resource string) (connected bool) {
 	text := "the resource is no longer configured: it is removed once no pod holds it"
 	if i := slices.IndexFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }); i >= 0 {

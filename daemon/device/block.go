@@ -5,9 +5,8 @@ package device
 // The functions in this file find out whether the host uses a block device, or data on it could be lost. Such a device
 // must not be offered.
 //
-// Package sysfs reads the state of the kernel. Data that is not in use is known only from udev's last read of the disk,
-// which may be out of date. These checks are only a first filter. The helper, which opens the node exclusively,
-// decides.
+// Package sysfs reads the state of the kernel. About data that is not in use, only udev's last read of the disk is known,
+// which may be out of date. These checks are only a first filter. The helper, which opens the node exclusively, decides.
 
 import (
 	"errors"
@@ -18,11 +17,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// onTop selects devices that are built on disks, which are not below the disks in sysfs.
+// onTop selects devices that are built on disks. sysfs does not list these devices below the disks.
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
-// inUse returns why a block device must not be offered, with [ErrInUse] if it is in use, or nil. If a disk has two
-// paths, each path shows only part of its use, such as the writes through it.
+// inUse returns why a block device must not be offered, with [ErrInUse] if it is in use, or nil. If a disk has two paths,
+// each path shows only a part of the use, such as the writes through this path.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)

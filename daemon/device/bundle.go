@@ -13,7 +13,7 @@ const BundlePrefix = "bundle"
 
 // Nears are the values of near, which limit the distance between the first member of a bundle and the others.
 var Nears = []string{
-	"switch", // below the same PCI bridge, such as that of a PCIe switch
+	"switch", // below the same PCI bridge, such as a port of a PCIe switch
 	"root",   // below the same PCI host bridge
 	"numa",   // on the same NUMA node
 	"any",    // on the same machine
@@ -21,7 +21,7 @@ var Nears = []string{
 
 // Members describes the devices that form a bundle.
 type Members struct {
-	Resources []string // without duplicates, beginning with that of the first member
+	Resources []string // resources without duplicates, beginning with the resource of the first member
 	Counts    []int    // number of devices of each resource
 	Near      string   // one of [Nears]
 	Hold      bool     // whether unused members are not offered on their own

@@ -19,13 +19,13 @@ import (
 type Device struct {
 	ID       string // stable across reboots and slots, unique on the machine, made by [MakeID]
 	Class    *Class
-	Model    string       // for people, may be empty
-	SysPath  string       // of the udev device from which it was identified
-	Part     string       // name of the part of that udev device, or empty for a whole one
-	NUMANode int          // or -1 if unknown
-	Udev     *udev.Device // the udev device from which it was identified, shared, or nil before the first inspection
-	rule     *Rule        // the rule that takes it, or nil
-	reached  string       // sysfs path of the first PCI function through which a device that no function is above is reached
+	Model    string       // name of the model for people, may be empty
+	SysPath  string       // sysfs path of the udev device from which the device was identified
+	Part     string       // name of the part of the udev device, or empty if the device is the whole
+	NUMANode int          // -1 if unknown
+	Udev     *udev.Device // the udev device from which the device was identified, shared; nil before the first inspection
+	rule     *Rule        // the rule that takes the device, or nil
+	reached  string       // sysfs path of the first PCI function through which the device is reached, if no function is above it
 	group    *members     // the nodes of a group, only during an inspection, or nil
 }
 
@@ -39,9 +39,9 @@ func (d Device) nodes() []udev.Device {
 
 // Node is a device node that a container gets.
 type Node struct {
-	Host        string // path for the runtime, if possible a link that outlives renumbering
-	Container   string // its path in the container
-	Permissions string // of "rwm", or empty for the resource's permissions
+	Host        string // path on the host, if possible a link that is still correct after device numbers change
+	Container   string // path in the container
+	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
 // Shared reports whether all devices of a class share this node. A process that has it open may use none of the
@@ -75,11 +75,11 @@ func (a Allocation) Own() []string {
 // Class is a kind of hardware. A nil function means that the class lacks this ability. Identify, Health and Allocate
 // are never nil. No function may use [Classes].
 type Class struct {
-	Name string // as in the configuration
+	Name string // name in the configuration
 	Doc  string // description for people, one line
 
-	// Match selects the udev device that represents the hardware, which is called the subject. A subject matches at
-	// least one of them.
+	// Match selects the udev devices that represent hardware, which are called subjects. A subject must match one of these
+	// entries.
 	Match []udev.Match
 	// Wakes selects other devices whose events require an inspection of all subjects of the class. Events above or
 	// below the sysfs path of a subject always require one.
@@ -97,7 +97,7 @@ type Class struct {
 	// policy with them.
 	DevNodes []string
 
-	// Identify returns the devices of a subject. An error means that there is none, and gives the reason, such as
+	// Identify returns the devices of a subject. If the subject has no device, the error gives the reason, such as
 	// [ErrExcluded], [ErrGone] or a read error.
 	Identify func(*Host, udev.Device) ([]Device, error)
 	// Offer returns why a device must not be offered now, or nil. Such a device may still be healthy.
@@ -105,7 +105,7 @@ type Class struct {
 	// Health returns nil for a healthy device, a [warning] if it is still usable, or the reason why it is unhealthy. It
 	// does not check the health that all PCI functions have in common (pci_health.go).
 	Health func(*Host, Device) error
-	// Target describes the device for a helper. It returns nil if a helper can do nothing with it.
+	// Target describes the device for a helper. It returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
 	// NeedsAll reports whether a device is unhealthy if any of its functions is. Otherwise one healthy function is
 	// enough.
@@ -135,8 +135,8 @@ func ClassNamed(name string) *Class {
 // Selects reports whether d is a subject of the class.
 func (c *Class) Selects(d udev.Device) bool { return anyMatch(c.Match, d) }
 
-// WokenBy reports whether an event of d requires an inspection of all subjects of the class, because d may belong to a
-// group that one of them represents.
+// WokenBy reports whether an event of d requires an inspection of all subjects of the class. One of the subjects may
+// represent a group that contains d.
 func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {
 	return anyMatch(c.Wakes, d) || slices.ContainsFunc(rules, func(r Rule) bool {
 		return r.Class == c && r.Group != nil && r.Group.names(d.DevNode)

@@ -15,9 +15,9 @@ import (
 // Step is one decision in the inspection of a device.
 type Step struct {
 	What string // "class", "identity", "offer", "rule", "health" or "nodes"
-	Name string // of the class or resource that was tried, or empty if there was no choice
-	OK   bool   // the step is no reason against an offer
-	Why  string // for people, the finding or the missing condition
+	Name string // name of the class or resource that was tried, or empty if there was no choice
+	OK   bool   // the step gives no reason against an offer
+	Why  string // the finding or the missing condition, for people
 	Rule string // the resource whose rule decided, or empty
 	Key  string // key of the rule that decided: "match", "match.PCI_ID", "exclude.PCI_ID" or "name"
 }

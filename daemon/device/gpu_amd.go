@@ -74,14 +74,14 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 // amdMode returns the partition mode of a GPU in lower case, or "" if it is not partitioned.
 func amdMode(h *Host, sysPath string) string {
 	mode, err := h.Attr(sysPath, "current_compute_partition")
-	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // neither SPX, which is one partition, nor UNKNOWN
+	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // other modes are SPX, which is one partition, and UNKNOWN
 		return ""
 	}
 	return strings.ToLower(mode)
 }
 
 // kfdNodes returns the render nodes that the compute driver has for a PCI function, in the order of its topology. A
-// partitioned GPU has one for each partition.
+// partitioned GPU has one render node for each partition.
 func kfdNodes(h *Host, function string) []string {
 	const topology = "/sys/class/kfd/kfd/topology/nodes"
 	numbers := h.Names(topology)
@@ -101,9 +101,9 @@ func kfdNodes(h *Host, function string) []string {
 	return renders
 }
 
-// kfdAt reports whether a location is that of the PCI function with the given address. It contains bus, device and
-// function in 16 bits. The location of a partition also contains its number. Some kernels put it in place of the
-// function, others in the upper four bits.
+// kfdAt reports whether a location in the topology belongs to the PCI function with the given address. A location contains
+// bus, device and function in 16 bits. The location of a partition also contains the number of the partition. Some kernels
+// put this number in place of the function, others in the upper four bits.
 func kfdAt(domain, location uint64, address string) bool {
 	const function, partition = 0x7, 0xf0000000
 	var d, bus, slot, f uint64
@@ -129,8 +129,8 @@ func amdOffer(h *Host, d Device) error {
 	return excludedf("divided (%s) into partitions, which are offered in its place", mode)
 }
 
-// addAMD adds the node of the compute driver, which the module creates before it probes any GPU (kfd_chardev_init). It
-// does not exist in kernels without CONFIG_HSA_AMD, whose GPUs can still render.
+// addAMD adds the node of the compute driver, which the module creates before it probes any GPU (kfd_chardev_init). Kernels
+// without CONFIG_HSA_AMD do not have this node. Their GPUs can still render.
 func (r *recipe) addAMD(d Device) {
 	if d.Part == "" {
 		r.addFunction(d.SysPath)
@@ -140,8 +140,8 @@ func (r *recipe) addAMD(d Device) {
 	r.addIfThere("/dev/kfd")
 }
 
-// addPartition adds the nodes of a partition. These are the render node that the compute driver reports, and the card
-// node of the same DRM device. If udev creates links to them, these use the name amdgpu_xcp_N.
+// addPartition adds the nodes of a partition. These are the render node that the compute driver reports, and the card node
+// of the same DRM device. If udev creates links to these nodes, the links contain the name amdgpu_xcp_N.
 func (r *recipe) addPartition(d Device) {
 	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))

@@ -14,8 +14,8 @@ package device
 // node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance. The UUID is a
 // hash of a number that only the driver knows (nvGenerateSmcUuid), and is available from NVML.
 //
-// Identity: the GPU's UUID and the numbers of both instances. Drivers before 470 used the same form for the UUID of a
-// MIG device (MIG-GPU-<UUID>/<GI>/<CI>). It identifies an instance as long as that exists. A new instance in the same
+// Identity: the GPU's UUID and the numbers of both instances. Drivers before 470 used the same form for the UUID of a MIG
+// device (MIG-GPU-<UUID>/<GI>/<CI>). It identifies an instance as long as the instance exists. A new instance in the same
 // place has the same identity, but may have another size. So repartition a GPU only while no pod holds it.
 //
 // Health: that of the GPU. The kernel sends no event when instances are created or destroyed, so the GPU is inspected

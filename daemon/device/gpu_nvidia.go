@@ -95,7 +95,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	}
 	if d.Part != "" {
 		r.addMIG(information["Device Minor"], d.Part)
-	} else { // for graphics; computing and MIG devices do not need it
+	} else { // only graphics needs this node; computing and MIG devices do not
 		r.addIfThere("/dev/nvidia-modeset")
 	}
 }

@@ -25,8 +25,8 @@ import (
 
 // Values of [Group].By.
 const (
-	GroupUSB = "usb" // each USB device has a group of its own
-	GroupPCI = "pci" // each PCI function has
+	GroupUSB = "usb" // each USB device has its own group
+	GroupPCI = "pci" // each PCI function has its own group
 )
 
 // Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], for names such
@@ -46,8 +46,8 @@ func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns an [ErrIncomplete] error that lists the required patterns without a match. taken has the owners of
-// nodes that belong elsewhere.
+// missing returns an [ErrIncomplete] error that lists the required patterns without a match. taken has the owners of nodes
+// that belong to other devices.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -103,7 +103,7 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 				continue
 			}
 			if of, ok := g.hardware(h, sysPath); ok && of == owner {
-				member, _ := udev.ReadKernel(h.Sys, sysPath) // if it has vanished, only its path is set
+				member, _ := udev.ReadKernel(h.Sys, sysPath) // if the device has vanished, only its path is set
 				members = append(members, member)
 			}
 		}
@@ -114,9 +114,9 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule with a
-// group that contains u takes precedence. Its owner is the hardware of the group. Otherwise it is the first rule that
-// takes u as a separate device. A group member cannot be a separate device, even if a rule for that comes first,
+// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule with a group
+// that contains u takes precedence. Its owner is the hardware of the group. If there is none, the result is the first rule
+// that takes u as a separate device. A group member cannot be a separate device, even if a rule for that comes first,
 // because two containers could get it.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
 	if u.DevNode == "" {
@@ -226,7 +226,7 @@ func groupID(h *Host, r *Rule, owner string) string {
 // controller and the ports to which the device is connected.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
-		vendor, _ := h.Attr(sysPath, "idVendor") // without these, the serial number must be enough
+		vendor, _ := h.Attr(sysPath, "idVendor") // if these are missing, the serial number must be enough
 		product, _ := h.Attr(sysPath, "idProduct")
 		return []string{vendor + ":" + product, serial}
 	}

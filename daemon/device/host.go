@@ -13,15 +13,15 @@ type Host struct {
 	sysfs.Tree
 	Touch
 
-	Notes map[string]Note // by device ID; not modified during an inspection
+	Notes map[string]Note // keys are device IDs; not modified during an inspection
 }
 
 // Note has the facts from the inventory that an inspection of a device needs. The zero value means that nothing is
 // known.
 type Note struct {
-	Held        bool   // a pod holds it or the daemon works on it, so an inspection must not disturb it
+	Held        bool   // a pod holds the device or the daemon works on it, so an inspection must not disturb it
 	Erased      bool   // the disk is offered with any content, which is erased before use
-	Fingerprint string // of the data that a pod has left on the disk, or empty
+	Fingerprint string // fingerprint of the data that a pod has left on the disk, or empty
 	// Proven means that there is evidence that the disk is blank. Such a disk is read even if udev found data, because
 	// after an erasure udev's database is out of date until udevd has inspected the disk.
 	Proven bool

@@ -52,7 +52,7 @@ var InfiniBand = Class{
 		{Subsystem: "infiniband_mad"},
 		{Subsystem: "misc", Properties: map[string]string{"DEVNAME": rdmaCM}},
 	},
-	Renamed:  true,            // by rdma-core's 60-rdma-persistent-naming.rules
+	Renamed:  true,            // rdma-core's 60-rdma-persistent-naming.rules renames them
 	Every:    5 * time.Second, // no event reports that a port has lost its link
 	DevNodes: []string{"/dev/infiniband/uverbs[0-9]*", rdmaCM, "/dev/infiniband/umad[0-9]*", "/dev/infiniband/issm[0-9]*"},
 	Identify: infinibandIdentify,
@@ -77,7 +77,7 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 	if identity == "" {
 		return nil, incompletef("its node GUID is 0, and it is below no PCI function")
 	}
-	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver provides these
+	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver has these attributes
 	board, _ := h.Attr(u.SysPath, "board_id")
 	return []Device{{
 		ID:       MakeID("infiniband", identity),
@@ -98,7 +98,7 @@ func infinibandOffer(h *Host, d Device) error {
 			parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
 		}
 	}
-	if len(parts) == 0 { // they belong to virtual machines, or are unused
+	if len(parts) == 0 { // the virtual functions belong to virtual machines, or are unused
 		return nil
 	}
 	return excludedf("divided into virtual functions, which are offered in its place: %s", strings.Join(parts, ", "))
@@ -114,8 +114,8 @@ func namespaceWarning(h *Host) error {
 		"(rdma system set netns shared)")
 }
 
-// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter is dead, this blocks
-// until the request times out. The device is usable if one port is.
+// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter is dead, this blocks until
+// the request times out. The device is usable if one of its ports is usable.
 func infinibandHealth(h *Host, d Device) error {
 	var reasons []error
 	for _, port := range h.Names(d.SysPath + "/ports") {

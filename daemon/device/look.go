@@ -14,7 +14,7 @@ import (
 // Sighting is the result of inspecting one device.
 type Sighting struct {
 	Device     *Device    // has only Class and SysPath, and no ID, if the hardware could not be identified
-	Resource   string     // of the first matching rule, or empty
+	Resource   string     // resource of the first matching rule, or empty
 	Allocation Allocation // empty if the device cannot be given to a container
 	Nodes      []Node     // existing nodes of a device without Allocation, because no rule takes it or a node is missing
 	Target     *Target    // state at the time of identification, or nil
@@ -24,13 +24,13 @@ type Sighting struct {
 	// with which the probe compared the content.
 	Fingerprint, Asked string
 	Blank              bool      // the probe found no data on the disk
-	Size               int64     // of the disk in bytes, or 0 if unknown
-	Written            uint64    // to the disk before the probe, see [sysfs.Written]
+	Size               int64     // size of the disk in bytes, or 0 if unknown
+	Written            uint64    // sectors written to the disk before the probe, see [sysfs.Written]
 	Warning            string    // a problem of a usable device that the operator should handle
 	Unread             bool      // no helper answered, so content and health of the disk are unknown
 	Functions          []string  // sysfs paths of the PCI functions through which the device is reached
 	Counters           []Counter // error counters of the functions
-	Instance           uint64    // of the hardware in this boot, see [Host.Instance]
+	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
 	objection          error     // the reason against an offer before the rule's exceptions apply
 }
 
@@ -110,7 +110,7 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	if err != nil {
 		s.objection = s.Offer
-		if !unsuited(s.Offer) { // which is more informative
+		if !unsuited(s.Offer) { // the reason of an unsuited device is more informative
 			s.Offer = err
 		}
 		found, _ := d.allocate(h) // a device that is not offered may lack nodes
@@ -119,7 +119,7 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	s.Resource = rule.Resource
 	s.Health = d.Class.Health(h, d)
-	usable, ok := s.Health.(warning) // not errors.As, because a warning joined with an error does not make a device usable
+	usable, ok := s.Health.(warning) // errors.As would also find a warning that is joined with an error, but such a device is not usable
 	if ok {
 		s.Health = nil
 	}

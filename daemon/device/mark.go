@@ -18,13 +18,13 @@ import (
 // Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The
 // inventory keeps it until another mark replaces or clears it. While it has the mark, the hardware is unhealthy.
 //
-// Two kinds of marks clear another one. The first kind has the same source and no reason. The second kind has no source
-// and marks a fresh start, when the hardware was removed or inserted, or a driver was bound to it. If such a mark
-// concerns only a part of the marked hardware, the rest stays marked.
+// Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a
+// source clears all marks. It stands for a fresh start, after the hardware was removed or inserted, or a driver was bound to
+// it. If the clearing mark concerns only a part of the marked hardware, the rest stays marked.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
 	Source  string `json:"source"`            // a mark replaces those with the same source at its path; "a" also clears "a/b", and empty clears all
-	Reason  string `json:"reason"`            // for people, or empty if the mark clears others
+	Reason  string `json:"reason"`            // reason for people, or empty if the mark clears others
 	Warning bool   `json:"warning,omitempty"` // the hardware is still usable
 }
 

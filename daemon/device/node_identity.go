@@ -28,7 +28,7 @@ func nodeID(h *Host, u udev.Device) string {
 	}
 	p := u.Properties
 	identity := cmp.Or(p.Value("DM_UUID"), p.Value("MD_UUID"))
-	if serial := p.Value("ID_SERIAL"); serial != "" && p.Value("ID_SERIAL_SHORT") != "" { // without the latter it is only the name of the model
+	if serial := p.Value("ID_SERIAL"); serial != "" && p.Value("ID_SERIAL_SHORT") != "" { // if ID_SERIAL_SHORT is missing, ID_SERIAL is only the name of the model
 		identity = serial
 	}
 	if identity != "" {
@@ -77,7 +77,7 @@ func nodeMember(h *Host, u udev.Device) string {
 		return ""
 	}
 	kind := strings.TrimRight(path.Base(u.DevNode), "0123456789")
-	if index, err := h.Attr(u.SysPath, "index"); err == nil { // of video4linux
+	if index, err := h.Attr(u.SysPath, "index"); err == nil { // video4linux has this attribute
 		kind += "-index" + index
 	}
 	return kind

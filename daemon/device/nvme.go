@@ -51,7 +51,7 @@ var NVMe = Class{
 		// With multipathing, the controller that reports its state is not above the disk.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
-		{Subsystem: "nvme-generic"}, // which appears after the disk, as its sibling
+		{Subsystem: "nvme-generic"}, // this node appears after the disk, as its sibling
 		onTop,
 	},
 	Disks:    true,
@@ -108,7 +108,7 @@ func nvmeModel(h *Host, controller string) string {
 
 func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
-		return incompletef("its size is 0") // while it is being formatted, or after the driver has given up (nvme_mark_namespaces_dead)
+		return incompletef("its size is 0") // the disk is being formatted, or the driver has given up the drive (nvme_mark_namespaces_dead)
 	}
 	// All reasons are reported, because a rule that overrules one does not overrule the others.
 	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))

@@ -31,8 +31,8 @@ const (
 
 // Counter is a number of errors that the kernel has counted for a piece of hardware since it was found.
 type Counter struct {
-	SysPath string // of the hardware
-	Name    string // of the attribute
+	SysPath string // sysfs path of the hardware
+	Name    string // name of the attribute
 	Value   uint64
 	Fatal   bool // an increase makes the hardware unhealthy instead of causing a warning
 }
@@ -91,8 +91,8 @@ func pciHealth(h *Host, s *Sighting) {
 	}
 }
 
-// Answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more. A suspended
-// function counts as answering unless wake is set.
+// Answers returns an error if a PCI function no longer answers, or if the physical function of a virtual one does not. A
+// suspended function counts as answering unless wake is set.
 func (h *Host) Answers(function string, wake bool) error {
 	err := h.pciAnswers(function, wake)
 	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
@@ -103,12 +103,12 @@ func (h *Host) Answers(function string, wake bool) error {
 	return err
 }
 
-// errorCounters reads the error counters of the kernel, which exist if the kernel and not the firmware handles the
-// errors (AER). Each is the total in the lines "NAME COUNT". The other names depend on the kernel.
+// errorCounters reads the error counters of the kernel, which exist if the kernel and not the firmware handles the errors
+// (AER). A counter is the number in a line "TOTAL_ERR_NAME COUNT". The names of the other lines depend on the kernel.
 func errorCounters(h *Host, function string) []Counter {
 	var counters []Counter
 	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
-		text, _ := h.Attr(function, c.Name) // missing without AER
+		text, _ := h.Attr(function, c.Name) // the attribute is missing without AER
 		for name, count := range keyed(text, " ") {
 			total, err := strconv.ParseUint(count, 10, 64)
 			if strings.HasPrefix(name, "TOTAL_ERR_") && err == nil {

@@ -27,9 +27,9 @@ type Rule struct {
 	Exclude    map[string]string // any match excludes the device
 	AllowInUse bool              // offer it even if this host uses it
 	Extras     []string          // optional nodes of the class, such as "umad" and "issm"
-	Group      *Group            // for class node, forms one device from several nodes, or nil
-	Bundle     *Members          // for class bundle, or nil
-	Nodes      string            // for class nvme, one of [NVMeBlock], [NVMeGeneric] and [NVMeBoth]; empty means NVMeBlock
+	Group      *Group            // only for class node: forms one device from several nodes, or nil
+	Bundle     *Members          // only for class bundle, or nil
+	Nodes      string            // only for class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty means NVMeBlock
 
 	// Scrub is the method that erases a disk between two pods, as in the configuration. It is empty if disks are not
 	// erased, and [ScrubUnset] if no file sets it. Only a whole disk can be erased, so the rule offers no node that
@@ -55,8 +55,7 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property with which rules select a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is a udev device to be matched by rules, with the ID of the device that was found in it, and the name of its
-// part.
+// matched is a udev device in the form that rules match, with the ID and the part of the device that was found in it.
 type matched struct {
 	udev.Device
 	id   func() string // nil if there is no ID
@@ -111,7 +110,7 @@ func errUnconfigured(c *Class) error {
 
 // mismatch is the reason why a rule does not take a device.
 type mismatch struct {
-	key  string // of the rule that decided, such as "match.PCI_ID"
+	key  string // key of the rule that decided, such as "match.PCI_ID"
 	what string
 }
 

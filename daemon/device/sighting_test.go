@@ -20,10 +20,10 @@ import (
 // sight is one case of a table, with a recording, changes to it, and the expected sightings.
 type sight struct {
 	name      string
-	recording string        // in testdata, without its extension
+	recording string        // name of a file in testdata, without its extension
 	edits     []string      // pairs of old and new text in the recording
 	rules     []device.Rule // nil means one rule for each class, without a match
-	want      string        // in the format of [described]
+	want      string        // expected sighting in the format of [described]
 }
 
 // everything offers all hardware of the classes that have a match of their own.

@@ -19,10 +19,10 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	return all
 }
 
-// nvmeTarget returns the target of a namespace. It includes the serial number of the controller, from which the
-// identity of a namespace without an identifier is made. diskseq increases each time a disk appears
-// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment, so it is
-// suitable only if there is one.
+// nvmeTarget returns the target of a namespace. It includes the serial number of the controller. If a namespace has no
+// identifier, its ID is made from this number. diskseq increases each time a disk appears
+// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment, so it is the
+// automatic method only if the controller has one namespace.
 func nvmeTarget(h *Host, d Device) *Target {
 	t := &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Touch has the functions that need to open a device's node. The daemon may not open nodes, so the helpers do it. A
-// function is nil if there is no hardware, as with a recording. All functions block until they have an answer or ctx
-// ends, and are safe for concurrent use. Their work on a device must end [AnswerTime] before ctx.
+// Touch has the functions that need to open a device's node. The daemon may not open nodes, so the helpers carry out these
+// functions. They are nil if there is no real hardware, as with a recording. All functions block until they have an answer
+// or ctx ends, and are safe for concurrent use. Their work on a device must end [AnswerTime] before ctx.
 type Touch struct {
 	// Probe returns the content of a disk, and the health that the disk reports. It only reads. It neither reads nor
 	// claims a disk that a pod holds, because the pod may be about to claim it. The error is [ErrInUse] if the host
@@ -30,8 +30,8 @@ type Touch struct {
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 
-// Print returns the fingerprint of a disk's content. It is empty if the disk cannot be read, or if the quick check
-// finds no data. The error is [ErrInUse]. It blocks for 20 s at most.
+// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read, or if the quick
+// check finds no data. The only error is [ErrInUse]. Print blocks for 20 s at most.
 func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	if t.Probe == nil {
 		return "", nil
@@ -45,8 +45,8 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	return reading.Fingerprint, nil
 }
 
-// AnswerTime is the time reserved for the answer of a helper. The helper notices with a delay that its time is over,
-// and then reports its last step.
+// AnswerTime is the time reserved for the answer of a helper. A helper notices the end of its time with a delay, and then
+// reports its last step.
 const AnswerTime = 4 * time.Second
 
 // Target describes a device so that a helper can find it and verify that it is the right one. If it is nil, a helper
@@ -54,8 +54,8 @@ const AnswerTime = 4 * time.Second
 type Target struct {
 	Class    string
 	SysPath  string
-	Disk     bool        // it has content that can be read and erased
-	Sole     bool        // only one pod or process of this host may have it open at a time
+	Disk     bool        // the device has content that can be read and erased
+	Sole     bool        // only one pod or process of this host may have the device open at a time
 	Identity []Attribute // attributes that must have exactly these values
 	// Auto is the automatic reset method for the current state of the device, or empty. The driver stays bound during
 	// such a reset, and nothing else is affected.
@@ -128,26 +128,26 @@ type Attribute struct {
 // node open that the kubelet has given to the pod.
 type Holder struct {
 	PID     int
-	Command string // as in /proc/PID/comm
+	Command string // name of the process in /proc/PID/comm
 	Node    string // the requested host path
-	PodUID  string // of the process's pod, or empty for a process of this host
+	PodUID  string // UID of the pod of the process, or empty for a process of this host
 	Unread  string // why the processes of PodUID could not be read, or empty for a process that has Node open
 }
 
 // Reading is the result of a probe.
 type Reading struct {
-	Content string // for people, such as "ext4", or empty if blank
+	Content string // description for people, such as "ext4", or empty if blank
 	// Fingerprint identifies the content. A later probe with this one in [Target] returns a comparable fingerprint. It
 	// is empty if nothing was read.
 	Fingerprint string
-	Size        int64 // of the disk in bytes, or 0 if unknown
+	Size        int64 // size of the disk in bytes, or 0 if unknown
 	Claimed     bool  // the kernel refuses an exclusive open, and the user is unknown
 	Smart       Smart
 }
 
 // Work is the task for [Touch].Prepare.
 type Work struct {
-	Resource string // whose configuration must permit the work, which the helper checks
+	Resource string // the resource whose configuration must permit the work; the helper checks this
 	Method   string // method of the reset, or empty
 	Scrub    string // method of the erasure after that, or empty
 	Tenant   bool   // a pod of this node left the content of the disk
@@ -162,22 +162,22 @@ type Prepared struct {
 	// Appearance is the [Target.Appearance] of the disk afterwards, if it is certainly the same medium. It is empty
 	// otherwise, and if the kernel does not count disks.
 	Appearance string
-	Size       int64 // of the disk in bytes, or 0 if unknown
+	Size       int64 // size of the disk in bytes, or 0 if unknown
 }
 
 // Surveyed is the result of a [Touch].Survey.
 type Surveyed struct {
 	Read    int64  // all bytes before this offset are blank
-	Size    int64  // of the disk
-	Content string // data at Read, for people, or empty
+	Size    int64  // size of the disk
+	Content string // description of the data at offset Read, or empty
 }
 
 // Smart is the health that an NVMe controller reports (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health
 // Information).
 type Smart struct {
 	Known       bool   `json:"known"`       // whether the controller reported it
-	Warning     uint8  `json:"warning"`     // its critical warnings, as bits
-	Used        uint8  `json:"used"`        // percentage of its life that is used, may exceed 100, at most 255
+	Warning     uint8  `json:"warning"`     // critical warnings of the drive, as bits
+	Used        uint8  `json:"used"`        // percentage of the drive's life that is used, may exceed 100, at most 255
 	Spare       uint8  `json:"spare"`       // percentage of spare blocks left
 	Temperature int    `json:"temperature"` // degrees Celsius
 	MediaErrors uint64 `json:"mediaErrors"` // number of data blocks that could not be recovered
@@ -247,9 +247,9 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	defer cancel()
 	reading, err := h.Touch.Probe(ctx, target, n.Held)
 	switch {
-	case err != nil && mayBeUsed: // no proof is needed then
+	case err != nil && mayBeUsed: // if the disk may be used, it need not be proven blank
 	case err != nil && !n.Held && errors.Is(err, ErrInUse):
-		if reading.Claimed { // by a pod, or by a device that the pod built on the disk, as long as the disk is not cleared
+		if reading.Claimed { // until the disk is cleared, a pod or a device that the pod built on the disk may have claimed it
 			err = hostUse{err, false}
 		}
 		s.Offer = joined(s.Offer, err)

@@ -75,8 +75,8 @@ func vfioViable(h *Host, u udev.Device) error {
 // noIOMMU is the prefix of the name of a group without an IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
-// vfioCompanions are the nodes that a VFIO group or device needs in addition to its own, by subsystem. A process adds
-// its groups to the VFIO container, which is the first of these nodes.
+// vfioCompanions are the nodes that a VFIO group or device needs in addition to its own, by subsystem. The first of these
+// nodes is the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
 // withFunction returns the udev device of a VFIO group, which is virtual, with the properties of the first function in
@@ -98,9 +98,9 @@ func withFunction(h *Host, u *udev.Device) *udev.Device {
 	return u
 }
 
-// nodeAuto returns the automatic reset method of a VFIO group. A process that has the group open has all its functions.
-// If one of them cannot be reset separately (it then lacks the attribute reset, pci_dev_reset_attr_is_visible), or is
-// not a PCI function, none is reset.
+// nodeAuto returns the automatic reset method of a VFIO group. A process that opens the group controls all its functions. If
+// one of them cannot be reset separately (it then lacks the attribute reset, pci_dev_reset_attr_is_visible), or is not a PCI
+// function, none is reset.
 func nodeAuto(h *Host, d Device) string {
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {

@@ -17,7 +17,7 @@ type Disk struct {
 // Book has the evidence of all disks. This includes disks that are absent now.
 type Book struct {
 	boot    string
-	records map[string]*Evidence // by key
+	records map[string]*Evidence // evidence by key
 	twins   map[string]bool      // media that two disks have claimed at the same time since the start
 }
 
@@ -58,8 +58,8 @@ func (b *Book) Set(d Disk, v Evidence) { b.records[b.key(d)] = &v }
 // End deletes the evidence of a disk.
 func (b *Book) End(d Disk) { delete(b.records, b.key(d)) }
 
-// Presence returns a text that differs for each appearance of a disk with the same medium. Before Linux 5.15, the
-// kernel does not count appearances. Then the text has the inode of the disk's directory in sysfs.
+// Presence returns a text that differs for each appearance of a disk with the same medium. Kernels before Linux 5.15 do not
+// count appearances. On these, the text contains the inode of the disk's directory in sysfs.
 func (b *Book) Presence(d Disk) string {
 	if d.Appearance == "" {
 		return bootKey + b.boot + " directory=" + strconv.FormatUint(d.Instance, 10)

@@ -12,7 +12,7 @@ import (
 // Kinds of evidence.
 const (
 	Blank   = "blank"   // every block was read once
-	Erased  = "erased"  // erased by metalplug and verified
+	Erased  = "erased"  // metalplug erased the disk and verified that
 	Adopted = "adopted" // the operator allowed the erasure, and the disk was erased
 )
 
@@ -20,21 +20,21 @@ const (
 // stays valid after a reboot, and when the disk is unplugged or moved to another slot. A presence is one appearance of
 // the disk during one boot.
 type Evidence struct {
-	Kind  string `json:"kind,omitempty"`  // or empty while the disk is being read
-	Size  int64  `json:"size,omitempty"`  // of the disk in bytes, or 0 while unknown
-	Read  int64  `json:"read,omitempty"`  // without a Kind, the number of bytes that were read and found blank
-	Found string `json:"found,omitempty"` // without a Kind, a description of the data found at offset Read
+	Kind  string `json:"kind,omitempty"`  // empty while the disk is being read
+	Size  int64  `json:"size,omitempty"`  // size of the disk in bytes, or 0 while unknown
+	Read  int64  `json:"read,omitempty"`  // if Kind is empty, the number of bytes that were read and found blank
+	Found string `json:"found,omitempty"` // if Kind is empty, a description of the data found at offset Read
 	Scrub string `json:"scrub,omitempty"` // method to erase an adopted disk; empty after the erasure
 	// Fingerprint identifies the content that the operator adopted, see [device.Reading]. It is empty if unknown.
 	// metalplug does not erase other content.
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// The field Of limits the evidence to one presence until an inspection has confirmed it. Then it is empty.
+	// Of limits the evidence to one presence. It is empty after an inspection has confirmed the evidence.
 	Of string `json:"of,omitempty"`
 
-	// In is the presence to which Written belongs. Written is the latest [device.Sighting].Written that includes no
-	// writes by an unknown process. The kernel counts from 0 in each presence.
+	// In is the presence to which Written belongs. Written is the latest [device.Sighting].Written that includes no writes
+	// by an unknown process. The kernel's count starts at 0 in each presence.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
 	// Asked is the presence in which metalplug found that no process had the disk open, just before it offered the
@@ -80,8 +80,8 @@ type Seen struct {
 	Data     string // data on the disk, or empty
 }
 
-// Weigh returns the evidence after an inspection. ended is the reason if the evidence is no longer valid, or empty.
-// Evidence of an erasure or an adoption is not valid for another disk with the same identity.
+// Weigh returns the evidence after an inspection. ended is the reason if the evidence is no longer valid, or empty. If
+// another disk with the same identity may have replaced the disk, evidence of an erasure or an adoption ends.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
 	case v.Of == "" || v.Of == s.Presence && v.Scrub != "":
@@ -117,13 +117,13 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 // Read is the result of reading a part of a disk.
 type Read struct {
 	Blank   int64  // number of blank bytes before the first data
-	Size    int64  // of the disk in bytes
+	Size    int64  // size of the disk in bytes
 	Content string // a description of the data, or empty
 }
 
-// Surveyed returns the evidence after metalplug read a further part of the disk. from is the evidence when that read
-// began. ok is false if the evidence has changed since then. If an earlier part found data and the data is gone,
-// another process changed the disk. Then the read starts again at offset 0.
+// Surveyed returns the evidence after metalplug has read a further part of the disk. from is the evidence at the start of
+// this read. ok is false if the evidence has changed since then. If an earlier read found data and the data is gone, another
+// process has changed the disk, and the read starts again at offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():

@@ -42,8 +42,8 @@ func Encode(v any) []byte {
 	return message
 }
 
-// Decode parses a message, which must be one JSON value. An unknown field is an [ErrMessage], because the sender would
-// rely on its effect.
+// Decode parses a message, which must be one JSON value. An unknown field is an [ErrMessage], because the sender expects an
+// effect from it.
 func Decode(message []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(message))
 	d.DisallowUnknownFields()
@@ -62,8 +62,8 @@ func Decode(message []byte, v any) error {
 // namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
-// Serve answers the one request that comes over standard input. It blocks until the request is there and answered. A
-// request of a foreign peer is not read. It is no error if the peer does not wait for the answer.
+// Serve answers the one request that comes over standard input. It blocks until the request is there and answered. It does
+// not read the request of a foreign peer. If the peer does not wait for the answer, this is not an error.
 func Serve(answer Answer) error { return serve(int(os.Stdin.Fd()), answer) }
 
 func serve(fd int, answer Answer) error {
@@ -91,7 +91,7 @@ func serve(fd int, answer Answer) error {
 }
 
 // awaitHangup returns when the peer has closed or shut down its end, or when fd is closed. After an answer, the program
-// exits before that.
+// exits before awaitHangup returns.
 func awaitHangup(fd int) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	answers := map[string]exchange.Answer{
 		"echo":   func(_ context.Context, _ int, request []byte) []byte { return append([]byte("answer to "), request...) },
 		"talker": func(context.Context, int, []byte) []byte { return make([]byte, exchange.MessageSize+1) },
-		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // until the requester has ended
+		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // blocks until the client has ended
 			<-ctx.Done()
 			return nil
 		},

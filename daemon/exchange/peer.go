@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Direct instead of the path of a socket starts the program as a child process.
+// Direct, in place of the path of a socket, means that the program runs as a child process.
 const Direct = "direct"
 
 // libexec is the directory into which the packages install the programs (packaging/install.sh).
@@ -33,7 +33,7 @@ func ConfigFile(standard string) string {
 
 // Peer is a program that answers one request and exits. Its methods are safe for concurrent use.
 type Peer struct {
-	Program string // its name, such as "metalplug-reset"
+	Program string // name of the program, such as "metalplug-reset"
 	Socket  string // socket of the service manager, or [Direct]
 	Config  string // configuration file of the program with [Direct], or "" for its default
 	// Activated rejects a socket on which another process than the service manager listens. metalplugd can replace the
@@ -62,7 +62,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 	defer unix.Close(fd)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		unix.Shutdown(fd, unix.SHUT_RDWR) // which ends a blocked read
+		unix.Shutdown(fd, unix.SHUT_RDWR) // this ends a blocked read
 		close(ended)
 	})
 	var answer []byte
@@ -127,12 +127,12 @@ func (p Peer) start() (fd int, err error) {
 		unix.Close(ends[0])
 		return -1, fmt.Errorf("start %s: %w", path, err)
 	}
-	go child.Wait() // its answer contains any error
+	go child.Wait() // the answer of the program contains any error
 	return ends[0], nil
 }
 
-// find returns the path of the program. It is in the directory of our own program, as in a build, or where the packages
-// install it.
+// find returns the path of the program. It looks in the directory of our own program, which is correct for a build, and then
+// where the packages install the programs.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

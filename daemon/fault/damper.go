@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// fallLimit failures within fallWindow make a device Unhealthy until it has been healthy for the time calm. A pod
-	// is better off waiting for another device than with one that fails repeatedly.
+	// fallLimit failures within fallWindow make a device Unhealthy until it has been healthy for the time calm. For a pod it
+	// is better to wait for another device than to get one that fails repeatedly.
 	fallLimit  = 4
 	fallWindow = 10 * time.Minute
 	calm       = 5 * time.Minute
@@ -18,15 +18,15 @@ const (
 // Damper makes a device with frequent health changes Unhealthy. The zero value and nil represent a device that was
 // never unhealthy.
 type Damper struct {
-	falls  []time.Time // times when it became unhealthy, within the window
+	falls  []time.Time // times within the window at which the device became unhealthy
 	sick   bool
 	last   string    // reason of the last failure
-	well   time.Time // when it became healthy again
-	unruly bool      // it has failed too often
+	well   time.Time // when the device became healthy again
+	unruly bool      // the device has failed too often
 }
 
-// Observe records the current fault of a device, or "" for none. It returns why a device without a fault is not
-// trusted, or "". Repeated calls with the same state count once.
+// Observe records the current fault of a device, or "" for none. If the device has no fault but is not trusted, it returns
+// the reason, otherwise "". Repeated calls with the same state count once.
 func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	switch {
 	case reason != "" && !d.sick:

@@ -61,9 +61,9 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	return true
 }
 
-// takeBack clears the marks at the path of m and below it. A function may recover while the bridge above it has not.
-// The mark of the bridge then still applies to its other functions. Events of other devices, such as a disk that was
-// found again, contain no news about the hardware.
+// takeBack clears the marks at the path of m and below it. If a function recovers and the bridge above it has not, the mark
+// of the bridge still applies to the other functions below it. Events of other devices, such as a disk that was found again,
+// contain no news about the hardware.
 func (r *Record) takeBack(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {

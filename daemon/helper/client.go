@@ -38,7 +38,7 @@ type client struct {
 	slots sync.Map // a chan struct{} by sysfs path, with one slot that is full while a helper works on the device
 
 	mu   sync.Mutex
-	next *question // that others may join, or nil
+	next *question // the request that other callers may join, or nil
 }
 
 // Touch returns the functions that send requests to the helpers. root is the parent directory of sysfs. file is the
@@ -60,10 +60,10 @@ func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage
 	return unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}.Run
 }
 
-// request makes a request for a target. Its time limit is that of ctx.
+// request creates a request for a target. Its time limit is the deadline of ctx.
 func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	r := reset.Request{Do: do, SysPath: t.SysPath, Class: t.Class, Identity: t.Identity, TimeoutMS: time.Minute.Milliseconds()}
-	if len(t.Pods) <= reset.MaxList { // otherwise every pod counts
+	if len(t.Pods) <= reset.MaxList { // if the list is missing, the helper counts every pod
 		r.Pods = t.Pods
 	}
 	if end, ok := ctx.Deadline(); ok {
@@ -72,8 +72,8 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper works on a device. One helper cannot erase a disk that another one has claimed to read
-// it.
+// claim waits until no helper works on a device. A helper cannot erase a disk while another helper has claimed the disk to
+// read it.
 func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
 	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
 	slot := value.(chan struct{})
@@ -102,7 +102,7 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 		}
 		defer release()
 	}
-	r.Fingerprint = t.Fingerprint // reads the same places, because otherwise the content could not be compared
+	r.Fingerprint = t.Fingerprint // the fingerprint makes the helper read the same blocks, so that the content can be compared
 	a, err := h.do(ctx, r)
 	return device.Reading{Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed, Smart: a.Smart}, err
 }
@@ -151,7 +151,7 @@ func (h *client) do(ctx context.Context, r reset.Request) (reset.Answer, error) 
 	return a, a.Err()
 }
 
-// meanings are what results of the helper say of a device. The others say that the work has failed.
+// meanings maps results of the helper to errors about the device. All other results mean that the work has failed.
 var meanings = map[reset.Result]error{
 	reset.Busy:        device.ErrInUse,
 	reset.Foreign:     fmt.Errorf("%w: %w", turnover.ErrUnfit, device.ErrForeign),

@@ -16,11 +16,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// holding requests from metalplug-holders which processes have one of the nodes open, or another node of the same
-// device. It waits until no helper of ours works on the devices, because a helper that reads a disk has it open but is
-// not a holder.
+// holding requests from metalplug-holders which processes have one of the nodes open, or another node of the same device. It
+// first waits until no reset helper works on the devices, because such a helper has the disk open but is not a holder.
 func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
-	paths := make(map[cgroup.Number][]string) // several if namespaces share a controller
+	paths := make(map[cgroup.Number][]string) // a number has several paths if namespaces share a controller
 	var numbers []cgroup.Number
 	var ours []string
 	for _, path := range nodes {
@@ -63,19 +62,21 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 	return holders, nil
 }
 
-// gathering is how long a question waits for others, so that a start of several devices asks one.
+// gathering is how long a request waits for further callers. So starting a container with several devices sends only one
+// request.
 const gathering = 2 * time.Millisecond
 
-// question is asked for several callers at once.
+// question is one request for several callers.
 type question struct {
 	numbers []cgroup.Number
 	done    chan struct{} // closed when there is an answer
-	answer  cgroup.Answer // also about the numbers of the other callers
+	answer  cgroup.Answer // the answer for the numbers of all callers
 	err     error
-	cut     bool // ctx of the caller that asked has ended
+	cut     bool // the ctx of the caller that sent the request has ended
 }
 
-// ask asks who has nodes of these numbers open, together with those who ask at the same time. One of them asks for all.
+// ask requests the processes that have nodes with these numbers open. Callers at the same time share one request, which one
+// of them sends.
 func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answer, error) {
 	for {
 		h.mu.Lock()
@@ -101,7 +102,7 @@ func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answe
 	}
 }
 
-// askFor asks a question after its time of gathering.
+// askFor sends a question after the time gathering.
 func (h *client) askFor(ctx context.Context, q *question) {
 	defer close(q.done)
 	select {
@@ -109,7 +110,7 @@ func (h *client) askFor(ctx context.Context, q *question) {
 	case <-ctx.Done():
 	}
 	h.mu.Lock()
-	if h.next == q { // else it was full
+	if h.next == q { // otherwise the question was full, and has already been replaced
 		h.next = nil
 	}
 	h.mu.Unlock()
@@ -117,7 +118,8 @@ func (h *client) askFor(ctx context.Context, q *question) {
 	q.cut = ctx.Err() != nil
 }
 
-// claimAll claims several devices, each once and in one order, so that two of us cannot wait for each other.
+// claimAll claims several devices. It claims each device once and in sorted order, so that two callers cannot wait for each
+// other.
 func (h *client) claimAll(ctx context.Context, paths []string) (release func(), err error) {
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 	slices.Sort(paths)

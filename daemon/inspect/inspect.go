@@ -46,8 +46,8 @@ type Inspector struct {
 	slowly   int                    // running inspections that have given up their slot
 
 	enumerating bool            // an enumeration is running
-	again       bool            // another enumeration is needed after it
-	newer       map[string]bool // paths with an event since it began, which are more recent
+	again       bool            // another enumeration is needed after the running one
+	newer       map[string]bool // paths with an event since the enumeration began; the event is more recent
 	enumerated  bool            // the first enumeration has finished
 
 	mu     sync.Mutex
@@ -62,7 +62,7 @@ func New(o Options) *Inspector {
 // SetRules sets the rules of future inspections, and queues an inspection of everything.
 func (n *Inspector) SetRules(rules []device.Rule) {
 	n.rules = rules
-	for _, s := range n.subjects { // a class that had no rule before
+	for _, s := range n.subjects { // its class may have had no rule before
 		n.pollSubject(s)
 	}
 	n.Enumerate()
@@ -159,7 +159,7 @@ func (n *Inspector) add(d udev.Device) {
 	n.pollSubject(s)
 }
 
-// pollSubject schedules polls for the classes of a subject, if there is none yet.
+// pollSubject schedules a poll for each class of a subject that has none yet.
 func (n *Inspector) pollSubject(s *Subject) {
 	for _, c := range device.Classes {
 		if c.Every > 0 && !n.polled[c] && c.Selects(*s.udev) && n.wanted(c) {

@@ -23,11 +23,12 @@ const (
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
 	// renameLimit is the maximum time until udev reports a new name of a device ("move" of device_rename in
-	// drivers/base/core.c). During this time the old path is gone. In an emulated machine this took 300 ms.
+	// drivers/base/core.c). During this time the old path does not exist. In an emulated machine the report took 300 ms.
 	renameLimit = 2 * time.Second
 )
 
-// places returns how many inspections may run at the same time. They mostly wait for the kernel.
+// places returns the maximum number of inspections at the same time. There may be more than processors, because an
+// inspection mostly waits for the kernel.
 func places() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the stage of a subject's inspection.
@@ -42,19 +43,19 @@ const (
 
 // Subject is a udev device that represents hardware, or may do so.
 type Subject struct {
-	Sightings []device.Sighting // of the last inspection
+	Sightings []device.Sighting // results of the last inspection
 
-	udev    *udev.Device // the last report, to which the sightings refer
+	udev    *udev.Device // the last report of udev, to which the sightings refer
 	phase   phase
 	again   bool // another inspection is needed after it
-	removed bool // nothing was found, and the inspector has dropped it
-	left    bool // udev has reported it as removed
+	removed bool // nothing was found, and the inspector has dropped the subject
+	left    bool // udev has reported that the device was removed
 
 	began    time.Time   // when the last inspection began
 	looks    int         // number of finished inspections
 	vanished time.Time   // when an inspection first found nothing although udev had reported no removal, or zero
-	retry    *time.Timer // of the next inspection of an incomplete device
-	waiting  time.Time   // since when this next inspection is pending
+	retry    *time.Timer // starts the next inspection of an incomplete device
+	waiting  time.Time   // when the next inspection was requested
 }
 
 // Removed reports whether nothing was found, and the inspector has dropped the subject.
@@ -71,14 +72,14 @@ func (s *Subject) Looks() int { return s.looks }
 
 // Next returns the value of [Subject.Looks] after an inspection that begins now or later has finished.
 func (s *Subject) Next() int {
-	if s.phase >= looking { // the running one may have been too early
+	if s.phase >= looking { // a running inspection may have begun too early
 		return s.looks + 2
 	}
 	return s.looks + 1
 }
 
-// reported processes a report of udev. A report without changes does not replace the old one. The sightings refer to
-// the old one, and both would take memory.
+// reported processes a report of udev. A report without changes is dropped to save memory, because the sightings refer to
+// the old report.
 func (s *Subject) reported(d udev.Device) {
 	if *s.udev != d {
 		newer := d // a copy, so that d stays on the stack in most calls
@@ -156,7 +157,7 @@ func (n *Inspector) slow(s *Subject) {
 	n.slowly++
 	look := s.looks
 	n.later(StuckLook-slowLook, func() {
-		if s.looks == look { // still the same inspection
+		if s.looks == look { // the same inspection is still running
 			n.Stuck(s)
 		}
 	})

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Current returns the newest state of a device. It contains every change that was posted before the call, also those
-// that no snapshot shows yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice]
-// or that of ctx.
+// Current returns the newest state of a device. The state contains every change that was posted before the call, even if no
+// snapshot shows it yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice] or the
+// error of ctx.
 func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	var s *Status
 	if err := i.ask(ctx, func(l *loop) { s = l.current(id) }); err != nil {
@@ -23,8 +23,8 @@ func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	return s, nil
 }
 
-// current returns the newest state of a device. It shows the hardware as the last inspection found it, also during
-// metalplug's own work.
+// current returns the newest state of a device. Unlike a snapshot, it shows the result of the last inspection even while
+// metalplug works on the device.
 func (l *loop) current(id string) *Status {
 	e := l.entries[id]
 	if e == nil || e.status == nil {
@@ -35,8 +35,8 @@ func (l *loop) current(id string) *Status {
 	return s
 }
 
-// Kept returns when every change that was posted before the call is on disk. Without a store it does not wait. The
-// error is that of the write or of ctx.
+// Kept returns when every change that was posted before the call is on disk. Without a store it does not wait. The error is
+// from the write or from ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
 	var kept chan error
 	if err := i.ask(ctx, func(l *loop) {
@@ -54,8 +54,8 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	}
 }
 
-// changeDurably makes a change and returns nil once the change is on disk. On an error nothing has changed. Either change
-// refused, or undo reverted the change because it could not be saved.
+// changeDurably makes a change and returns nil once the change is on disk. If it returns an error, nothing has changed:
+// either change has refused, or the change could not be saved and undo has reverted it.
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
 	var refused error
 	if err := i.ask(ctx, func(l *loop) { refused = change(l) }); err != nil || refused != nil {
@@ -68,8 +68,8 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 	return nil
 }
 
-// Started waits for a snapshot that shows that a container was started with each of these devices. Each later Allocate
-// sees that snapshot. The error is that of ctx.
+// Started waits for a snapshot that shows that a container was started with each of these devices. All later calls of
+// Allocate see that snapshot. The error is the error of ctx.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	for _, id := range ids {
 		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Used }); err != nil {

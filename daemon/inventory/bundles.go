@@ -17,14 +17,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// membership is the relation of a device to bundles. A bundle exists only as the devices that name it. Each member has
-// its own lease. The kubelet knows all members by the ID of the bundle.
+// membership is the relation of a device to bundles. There is no object for a bundle, only members that name the same
+// bundle. Each member has its own lease. The kubelet knows only the ID of the bundle.
 type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of the bundle
 	aside  string // why it is offered neither on its own nor in a bundle, or empty
 	// vacant is set once the kubelet has confirmed that no pod holds a device that is aside. A disk with a tenant's data
-	// stays in its own list, Unhealthy, because its data counts as the tenant's only there.
+	// stays in its own list, Unhealthy, because metalplug erases a tenant's data only by the rules of that list.
 	vacant bool
 }
 
@@ -37,7 +37,7 @@ func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 // list returns the resource whose device list contains a device, by its own ID or in a bundle.
 func (e *entry) list() string { return cmp.Or(e.of, e.resource) }
 
-// Name returns the ID by which the kubelet knows a device. This is the ID of the bundle for a member.
+// Name returns the ID by which the kubelet knows a device. For a member of a bundle this is the ID of the bundle.
 func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
 
 // Parts returns the members of a bundle, or the device itself if it is not a bundle.
@@ -59,7 +59,7 @@ func (s *Status) NUMANodes() (nodes []int) {
 	return slices.Compact(nodes)
 }
 
-// members returns which devices a bundle of a resource consists of. It returns nil if the resource has no bundles.
+// members returns the rule for the members of a bundle of a resource. It returns nil if the resource has no bundles.
 func (l bundler) members(resource string) *device.Members {
 	if r := l.rule(resource); r != nil {
 		return r.Bundle
@@ -79,7 +79,7 @@ func (l bundler) byBundle() map[string][]*entry {
 	for id, members := range all {
 		rank := func(e *entry) int {
 			if bundle.ID(e.device.ID) == id {
-				return -2 // before a resource that is a member no longer
+				return -2 // sorted before a resource that is no longer a member
 			}
 			return l.members(e.of).Kind(e.resource)
 		}
@@ -90,8 +90,8 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble combines devices into bundles. It uses devices that no pod can get, which are in no device list or vacant.
-// Existing bundles keep their members. A device that must move from its own list, or from an incomplete bundle, to
+// assemble combines devices into bundles. It uses only devices that no pod can get, because they are in no device list or
+// vacant. Existing bundles keep their members. A device that must move from its own list, or from an incomplete bundle, to
 // another bundle is Unhealthy until it is certainly free.
 func (l bundler) assemble() {
 	stirred := l.unmatched
@@ -158,9 +158,9 @@ func (l bundler) broken(id string, members []*entry) string {
 	return ""
 }
 
-// match assembles the bundles of a rule. It also counts devices that are in their own list and that no pod holds,
-// because they can move to a bundle. It assembles no bundle while inspections are pending, because one of them may find
-// a nearer device.
+// match assembles the bundles of a rule. It also considers devices that are in their own list and that no pod holds, because
+// they can move to a bundle. While inspections are pending, it assembles no bundle, because a pending inspection may find a
+// nearer device.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	left := make(map[*entry]bool) // the devices in no bundle
 	var items []bundle.Item
@@ -200,7 +200,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	}
 	for e := range left {
 		switch {
-		case l.unmatched && e.offered: // it does not change until the devices are matched
+		case l.unmatched && e.offered: // the bundle does not change until the devices are matched
 		case r.Bundle.Hold, l.unmatched:
 			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, lack))
 		default:
@@ -216,7 +216,7 @@ func (l bundler) spare(e *entry) bool {
 	return e.sighting != nil && f.Unusable() == nil && f.Sick() == "" && f.Cordon == "" && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
 }
 
-// join makes the statuses of the bundles whose members have changed.
+// join creates new statuses for the bundles whose members have changed.
 func (l bundler) join(changed map[string][]*Status, removed map[string]map[string]bool, now time.Time) {
 	there := l.byBundle()
 	for _, id := range slices.Sorted(maps.Keys(there)) {

@@ -11,11 +11,11 @@ import (
 // known has the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	left                 // by the last tenant, if no other process has written since
-	Wrote       wrote    `json:"wrote,omitzero"`        // the writes to the disk up to which every writer is known, or zero if unknown
+	left                 // the last tenant left it, if no other process has written since
+	Wrote       wrote    `json:"wrote,omitzero"`        // the count of writes to the disk when all writers were last known, or zero if unknown
 	Initialised string   `json:"initialised,omitempty"` // the value of [device.Rule].Init whose unit ran for this appearance of the hardware
-	Given       []string `json:"given,omitempty"`       // paths of the nodes that its pods got. The slice is replaced and never modified
-	Numbers     []string `json:"numbers,omitempty"`     // device numbers of its node in this boot, by which its pods may open it, see [devices.noteNumber]
+	Given       []string `json:"given,omitempty"`       // paths of the nodes that the device's pods got; the slice is replaced and never modified
+	Numbers     []string `json:"numbers,omitempty"`     // device numbers in this boot with which the device's pods may open its node, see [devices.noteNumber]
 }
 
 // left identifies the data that a tenant left on a disk. The zero value means unknown data.
@@ -42,10 +42,10 @@ func (l *leases) replaced(e *entry) {
 	}
 }
 
-// appears records which appearance of a disk an inspection found. A tenant left its data on the earlier appearance.
-// Before Linux 5.15 the kernel does not count disks. Then the inode of the directory in sysfs shows a new appearance. A
-// disk that reappears during metalplug's work may be another disk with the same identity. It counts as the same disk
-// only if the helper has proven that, which is known when the work ends.
+// appears handles a disk that appeared again since its tenant left data on it. It recognises a new appearance by the
+// diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it may
+// be another disk with the same identity. It counts as the same disk only if the helper has proven this, which is known when
+// the work ends.
 func (l *leases) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -60,9 +60,9 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin compares the medium of a disk with the media of all others. Otherwise metalplug would take the evidence of
-// one disk for that of another disk with the same serial number. After a match, the appearance alone identifies each of
-// the two. metalplug does not know which of them a tenant had, or whether both are one disk.
+// noteTwin compares the medium of a disk with the media of all others. Otherwise metalplug would use the evidence about one
+// disk for another disk with the same serial number. After a match, each of the two disks is identified by its appearance
+// alone. metalplug does not know which of them a tenant had, or whether both are paths to one disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -89,7 +89,7 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 		return
 	}
 	if e.left.Fingerprint != "" && e.left.Fingerprint != s.Asked && e.left.Blank == s.Blank {
-		return // the probe began before the fingerprint was known, and has read other places
+		return // the probe began before the fingerprint was known, and has read other blocks
 	}
 	e.seen = found
 	switch {
@@ -101,9 +101,9 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 	e.left, l.unsaved = found, true
 }
 
-// noteWrites compares the sectors written to a disk with those at the last inspection. If no container of a tenant has
-// the disk and metalplug does not work on it, another process wrote the difference. Then an order and an adoption end,
-// and the content no longer counts as the tenant's.
+// noteWrites compares the number of sectors written to a disk with the number at the last inspection. If it has increased
+// while no container of a tenant has the disk and metalplug does not work on it, another process has written to the disk.
+// Then an order and an adoption end, and the content no longer counts as the tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():

@@ -27,7 +27,7 @@ type record struct {
 	SysPath  string         `json:"sysfsPath"`
 	NUMANode int            `json:"numaNode"`
 	Present  bool           `json:"present"`
-	Away     bool           `json:"away,omitempty"`  // not in the device list until it is erased
+	Away     bool           `json:"away,omitempty"`  // the device is not in the list until it is erased
 	Bundle   kubelet.Member `json:"bundle,omitzero"` // the bundle that it is in
 
 	lease.Lease
@@ -40,7 +40,7 @@ type record struct {
 
 type contents struct {
 	Version int          `json:"version"`
-	Machine string       `json:"machine"` // as in [Options]
+	Machine string       `json:"machine"` // see [Options]
 	Health  fault.Record `json:"health"`
 	// Disks has the evidence of disks by medium, also of absent disks. metalplug reads a disk without evidence in full
 	// before it offers the disk.

@@ -20,10 +20,10 @@ var errStopped = errors.New("the inventory has stopped")
 // mayHaveBeen is the reason of a cordon that metalplug sets because the last state is lost.
 const mayHaveBeen = "it may have been before the state was lost: uncordon it if not"
 
-// Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy
-// with the reason. A pod that holds the device keeps it. A cordon outlasts restarts and reboots. It is on disk when
-// Cordon returns nil. On an error nothing has changed. A cordon that is [api.Unexplained] does not replace another one.
-// The error may also be [ErrUnknownDevice] or that of ctx.
+// Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy with the
+// reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. It is on disk when Cordon returns
+// nil. If Cordon returns an error, nothing has changed. A cordon that is [api.Unexplained] does not replace another cordon.
+// The error may also be [ErrUnknownDevice] or the error of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	return i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		if now != nil && c.Reason == api.Unexplained {
@@ -43,8 +43,8 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 	return was, err
 }
 
-// changeCordon replaces the cordon of a device, which is nil without one. It waits for the snapshot that shows the
-// change.
+// changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. It waits for the
+// snapshot that shows the change.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	select {
 	case <-i.ready: // otherwise a lost state would cordon the device again

@@ -174,7 +174,7 @@ func TestCordonAtTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := udevtest.New(t, widget("w0", "A")+widget("w1", "B")+blank(0, "S0", ""))
-		answer := make(chan struct{}) // of a disk, so that it is a while until the inventory is ready
+		answer := make(chan struct{}) // delays the inspection of a disk, so that the inventory is ready only later
 		r := begin(t, m, state, onlyDisks, settledSoon, func(o *inventory.Options) {
 			o.Rules = append(rules, o.Rules...)
 			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {

@@ -19,16 +19,16 @@ type entry struct {
 	device   *device.Device   // never modified after it was published
 	resource string           // the resource that offers it, or would offer it
 	owner    *inspect.Subject // the subject in which it was last found, or nil if not found since the start
-	sighting *device.Sighting // of the last inspection, or nil while the hardware is absent
-	offered  bool             // it is in a device list, and stays there until it is certainly free
-	awaited  bool             // it was present when the last run ended
-	stuck    bool             // its inspection does not return
-	status   *Status          // as published, or nil
+	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
+	offered  bool             // the device is in a device list, and stays there until it is certainly free
+	awaited  bool             // the device was present when the last run ended
+	stuck    bool             // the inspection of the device does not return
+	status   *Status          // published status, or nil
 	settled  *settled         // the last verdict before metalplug's own work, or nil
 	lease    lease.Lease      // changed only by [leases.apply]
-	damper   *fault.Damper    // or nil if it has never been unhealthy
-	calm     *time.Timer      // until the damper releases it, or nil
-	line     []byte           // of the state file, or nil after a change
+	damper   *fault.Damper    // nil if the device has never been unhealthy
+	calm     *time.Timer      // fires when the damper releases the device, or nil
+	line     []byte           // line in the state file, or nil after a change
 	window   *window          // metalplug's own work on it, or nil
 	books
 	known
@@ -64,7 +64,7 @@ func (d *devices) changed(e *entry) {
 	d.dirty[e], d.untold[e], e.line = true, true, nil
 }
 
-// saveSoon queues an entry in the same way, and saves the state soon.
+// saveSoon queues an entry like changed, and saves the state soon.
 func (d *devices) saveSoon(e *entry) {
 	d.saveLater()
 	d.changed(e)
@@ -78,7 +78,7 @@ func (l *leases) apply(e *entry, event lease.Event) error {
 	return err
 }
 
-// change does the same without a new snapshot.
+// change is like apply, but does not request a new snapshot.
 func (l *leases) change(e *entry, event lease.Event) error {
 	f := l.facts(e)
 	event.Proven = f.Offerable() && (event.Name != lease.Changed || !f.Evident())
@@ -110,16 +110,16 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	return nil
 }
 
-// reconcile compares the lease of a device without a tenant with the evidence. First it drops the attribution of the
-// content to a tenant, if the host uses the disk or an inspection found it empty. A use of a disk that is not cleared
-// may result from the tenant's data, because udev assembles an array from a disk with the signature of an array.
+// reconcile compares the lease of a device without a tenant with the evidence. If the host uses the disk, or an inspection
+// found it empty, the content no longer counts as a tenant's. Use of a disk that is not cleared may be caused by the
+// tenant's data. For example, udev assembles an array from a disk with the signature of an array.
 func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
 	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
-	// The operator's order was for the content at that time, and not for later writes of the host.
+	// The operator ordered the erasure of the content at that time, not of later writes of the host.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})

@@ -16,9 +16,9 @@ import (
 // disks has the facts about disks.
 type disks struct {
 	*devices
-	evidence *evidence.Book         // the reasons why disks count as unused
+	evidence *evidence.Book         // the evidence that disks are unused
 	media    map[string]*entry      // the entry that was last found with a medium
-	notes    map[string]device.Note // for inspections, by device ID, without zero values
+	notes    map[string]device.Note // notes for inspections, without zero values; keys are device IDs
 	noted    map[string]device.Note // the copy for the last inspection, never modified, or nil after a change
 }
 
@@ -30,7 +30,8 @@ func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	}
 }
 
-// endEvidence deletes the evidence of a disk. reason is for the log. It is empty before a container writes to the disk.
+// endEvidence deletes the evidence of a disk. The log shows the reason. If the reason is that a container is about to write
+// to the disk, it is empty, and nothing is logged.
 func (d *disks) endEvidence(e *entry, reason string) {
 	v := d.evidence.Get(e.Disk)
 	if v == nil {
@@ -62,7 +63,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
 	}
-	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // otherwise udev has not inspected the disk since its erasure
+	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // if it is blank, udev has not inspected the disk since the erasure
 		seen.Data = verdict.Content(s.Offer)
 	}
 	switch next, ended := v.Weigh(seen); {
@@ -111,7 +112,7 @@ func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 	}
 }
 
-// erased records that a disk was erased. Its appearance according to the helper may be newer than the last inspection.
+// erased records that a disk was erased. The helper may report a newer appearance of the disk than the last inspection.
 func (l *leases) erased(e *entry, p device.Prepared) {
 	// No process had the disk open before the erasure.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})

@@ -56,7 +56,8 @@ func (l *loop) recovered(e *entry) {
 	l.look(e)
 }
 
-// distrust returns why metalplug does not trust a device without a fault yet, or empty. reason is its present fault.
+// distrust returns why metalplug does not offer a device yet although its fault has ended, or empty. reason is the present
+// fault.
 func (e *entry) distrust(reason string, now time.Time) string {
 	switch {
 	case e.damper != nil:

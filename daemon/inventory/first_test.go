@@ -33,7 +33,7 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 		r := start(t, udevtest.New(t, machine.String()), "", onlyDisks, settledSoon, func(o *inventory.Options) {
 			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
 				bus <- true
-				<-time.After(o.Settle * 9 / 10) // of the bubble's clock
+				<-time.After(o.Settle * 9 / 10) // uses the clock of the bubble
 				<-bus
 				return device.Reading{}, nil
 			}
@@ -64,7 +64,7 @@ func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slow = make(chan struct{}) // of this bubble
+				slow = make(chan struct{}) // the channel must belong to this bubble
 				var log strings.Builder
 				m := udevtest.New(t, blank(0, "S0", ""))
 				r := start(t, m, "", onlyDisks, settledSoon, func(o *inventory.Options) {

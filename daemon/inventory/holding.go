@@ -21,12 +21,12 @@ type allocations struct {
 	began time.Time       // when the daemon started
 }
 
-// books has what is known about the kubelet's records of a device.
+// books has what metalplugd knows about the kubelet's records of a device.
 type books struct {
 	as        []string     // the IDs by which pods may hold it, sorted and never modified
 	allocated time.Time    // when a container last got it
-	booked    bool         // since then the kubelet has listed a pod that holds it, or has finished that Allocate
-	owed      bool         // it was allocated, and nothing has shown yet that the kubelet has finished that Allocate
+	booked    bool         // since the allocation, the kubelet has listed a pod that holds the device, or has finished the call Allocate
+	owed      bool         // the device was allocated, and the kubelet may not have finished the call Allocate yet
 	pods      []string     // UIDs of the pods that the kubelet's checkpoint listed last
 	asker     string       // the kubelet that called Allocate, or empty if unknown
 	claim     api.ClaimRef // that holds it, or zero. The kubelet has no other record of that
@@ -51,17 +51,17 @@ func (e *entry) noteGiven() {
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
-// moved reports whether a pod got node paths that no longer belong to the device. The kubelet passes these paths to the
-// pod's containers again when it restarts them. Links such as those by identity do not change.
+// moved reports whether a pod got node paths that no longer belong to the device. When the kubelet restarts the pod's
+// containers, it passes the same paths again. Links that contain the identity do not change.
 func (e *entry) moved() bool {
 	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
 	})
 }
 
-// allocated records that pods are about to hold these devices. The change takes effect at once. The next snapshot
-// follows a little later, because the kubelet is waiting for an answer. started means that no pod gets the device now.
-// Either a container of its pod is about to start, perhaps again, or the pod is gone by now.
+// allocated records that pods are about to hold these devices. The change takes effect immediately. The next snapshot
+// follows a little later, because the kubelet is waiting for an answer. started means that no new pod gets the devices:
+// either a container of their pod is about to start or restart, or the pod is already gone.
 func (a *allocations) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
@@ -128,10 +128,10 @@ func (a *allocations) vacate(e *entry) {
 	a.changed(e)
 }
 
-// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it
-// does not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod
-// before it gives it to the next. So a later record names the pod that metalplugd knows. An Allocate of an earlier
-// kubelet has ended with that kubelet, or is in the checkpoint.
+// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it does
+// not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before it
+// gives the device to the next. So a record that is newer than the Allocate names the pod that metalplugd knows. If an
+// earlier kubelet made the call Allocate, the call has ended with that kubelet, or its result is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
 	if a.Booked != nil {
@@ -150,7 +150,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 		for _, e := range members {
 			l.confirmOne(e, holding, a.Asked)
 		}
-		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // the other members are as free as the one that has left
+		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // if one member has left the bundle, the others are free too
 			for _, e := range members {
 				if e.bundle != "" {
 					bundler{l}.setAside(e, lostMember)
@@ -172,7 +172,7 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 		a.listedByKubelet(e)
 	case holding == kubelet.Noted:
 		a.resend[e.list()] = true
-		if a.rule(e.list()) == nil { // the kubelet gets no list of this resource any more, and writes the checkpoint with any list
+		if a.rule(e.list()) == nil { // the kubelet no longer gets a list of this resource; it writes the checkpoint after a list of any resource
 			for _, r := range a.rules {
 				a.resend[r.Resource] = true
 			}
@@ -182,9 +182,9 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 	}
 }
 
-// listedByKubelet records that the kubelet lists a pod that holds a device. The kubelet may have started a container
-// before metalplugd registered again. An announcement is still due for a container that got a device and was not
-// announced. If the checkpoint does not name the pod yet, the next list makes the kubelet write it.
+// listedByKubelet records that the kubelet lists a pod that holds a device. The kubelet may have started a container before
+// metalplugd registered again. If a container got a device and PreStartContainer was not called for it, that call is still
+// to come. If the checkpoint does not name the pod yet, the next list makes the kubelet write the checkpoint.
 func (a *allocations) listedByKubelet(e *entry) {
 	recent := time.Since(e.allocated) <= a.Grace
 	switch {
@@ -194,7 +194,7 @@ func (a *allocations) listedByKubelet(e *entry) {
 	case len(e.pods) == 0:
 		a.resend[e.list()] = true
 	default:
-		// Without evidence from before the pod, the content does not count as the pod's.
+		// If there was no evidence before the pod got the disk, the content does not count as the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && a.owns(e)
 		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.Medium, Residue: residue})
 	}
@@ -207,9 +207,8 @@ func (l *leases) started(e *entry, event lease.Event) {
 	e.delayed("")
 }
 
-// owns reports whether the content of a device counts as its tenant's after a container was started with it. This
-// requires a disk without a twin. Its resource must not offer disks with the host's data, or one disk to several
-// tenants.
+// owns reports whether the content of a device counts as its tenant's after a container was started with it. The device must
+// be a disk without a twin, and its resource must not offer disks with the host's data, or one disk to several tenants.
 func (l *leases) owns(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.evidence.HasTwins(e.Medium)
@@ -220,9 +219,9 @@ func (e *entry) shared() bool {
 	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID && id != e.bundle })
 }
 
-// mayBeFree reports whether a device that the kubelet does not list may count as free. This requires that the kubelet
-// listed it before, or has finished its Allocate. A stopped kubelet may take any time for that (R12), so time alone
-// proves nothing. If one share is listed, the others are unknown.
+// mayBeFree reports whether a device that the kubelet does not list may count as free. The kubelet must have listed the
+// device before, or have finished the call Allocate. A stopped kubelet may take any time for that (R12), so time alone
+// proves nothing. If one share of a device is listed, the state of the other shares is unknown.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.owed:
@@ -233,8 +232,8 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.allocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
-// free records that certainly no pod holds a device. Only then the device may leave the device list. The resource that
-// it leaves clears it first. A disk also waits for an answer about its content.
+// free records that certainly no pod holds a device. Only such a device may leave the device list. Before that, it is
+// cleared by the rules of the resource that it leaves, and a disk waits for the result of a probe.
 func (a *allocations) free(e *entry) {
 	a.vacate(e)
 	// IDs of shares that the resource no longer has leave the list.
@@ -243,8 +242,8 @@ func (a *allocations) free(e *entry) {
 	}
 	e.as = nil
 	f := a.facts(e)
-	// A device that waits only for the check of open files would return at once. In between, the kubelet might allocate
-	// it by the older list.
+	// If the device waits only for the check of open files, it would return to the list immediately. In between, the kubelet
+	// might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {
@@ -255,14 +254,14 @@ func (a *allocations) free(e *entry) {
 		e.offered = false
 		e.leave()
 		if e.sighting != nil {
-			e.resource = e.sighting.Resource // otherwise the old resource would offer it once more
+			e.resource = e.sighting.Resource // otherwise the old resource would offer the device once more
 			a.look(e)
 		}
 	}
 }
 
-// leave ends the lease of a device that is no longer in the device list. The lease of a disk continues, because the
-// disk may come back and must be erased then.
+// leave ends the lease of a device that is no longer in the device list. The lease of a disk continues, because the disk
+// must be erased if it comes back.
 func (e *entry) leave() {
 	e.delayed("")
 	e.membership = membership{}

@@ -37,7 +37,7 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 		sighting := &s.Sightings[n]
 		unfinished = unfinished || errors.Is(sighting.Offer, device.ErrIncomplete)
 		if sighting.Device.ID == "" {
-			if !errors.Is(sighting.Offer, device.ErrPart) { // otherwise another device replaces this one
+			if !errors.Is(sighting.Offer, device.ErrPart) { // with ErrPart, another device represents this one
 				unreadable = sighting.Offer
 			}
 			now.others = append(now.others, unidentified(sighting))
@@ -64,14 +64,14 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 	return unfinished || now.contested != nil
 }
 
-// missing records that a device was not found in its subject. The device is gone, or it is present and cannot be
-// identified now.
+// missing records that a device was not found in its subject. Either the device is gone, or it is present and cannot be
+// identified at the moment.
 func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
 	if unreadable == nil {
 		e.departs()
 	}
-	if e.Appearance == "" { // then nothing distinguishes it from the next device
+	if e.Appearance == "" { // without it, nothing distinguishes the disk from the next one
 		i.replaced(e)
 	}
 	if there = unreadable != nil && e.offered; there {
@@ -95,19 +95,19 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	if e == nil {
 		e = &entry{device: sighting.Device, lease: newLease()}
 		i.entries[id] = e
-	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the state file or an inspection knows the old path, the kubelet's checkpoint does not
+	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the state file or an inspection has the old path; the kubelet's checkpoint has no path
 		i.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
 	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be in removal, and has not moved
 		sighting.Device.NUMANode = e.device.NUMANode
 	}
-	if *sighting.Device == *e.device { // then all snapshots share one value
+	if *sighting.Device == *e.device { // all snapshots then share one value
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
 	e.withholdIncomplete(sighting)
-	if sighting.Target != nil || !e.isDisk() { // otherwise the appearance is unknown
+	if sighting.Target != nil || !e.isDisk() { // without a target, the appearance of a disk is unknown
 		i.appears(e, sighting)
 		i.noteTwin(e)
 	}
@@ -125,8 +125,8 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	return e
 }
 
-// idFor returns the ID of a device that was found in a subject. If another device has that ID, the result has the place
-// of the device as a suffix. It is empty while that is undecided.
+// idFor returns the ID of a device that was found in a subject. If another device has that ID, the result has the place of
+// the device as a suffix. It is empty while it is undecided which device has the ID.
 func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
@@ -135,7 +135,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	}
 	e := i.entries[id]
 	switch {
-	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // then the other entry is an old name of this device
+	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // the other entry is an old name of this device
 		return id
 	case !before[id] || e.owner.Due():
 		i.contest(e)
@@ -162,13 +162,13 @@ func place(d *device.Device) string {
 // subject is about to disappear. If both still exist at the next inspection, two devices have one identity. Then the
 // new device gets an ID with its place as a suffix.
 func (i *identities) contest(owned *entry) {
-	i.replaced(owned) // it is unknown which of them a tenant had
+	i.replaced(owned) // metalplugd does not know which of the two devices a tenant had
 	i.changed(owned)
 	i.look(owned)
 }
 
-// withholdIncomplete withholds a disk while the kernel adds or removes its attributes. Without its diskseq, metalplug could take
-// another disk for it.
+// withholdIncomplete withholds a disk while the kernel adds or removes its attributes. If the diskseq is missing, metalplug
+// could mistake another disk for this one.
 func (e *entry) withholdIncomplete(s *device.Sighting) {
 	if e.Appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
 		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
@@ -184,8 +184,8 @@ func (e *entry) arrives(s *device.Sighting) (another bool) {
 	return another
 }
 
-// departs records that hardware is gone or was replaced. Its successor is not initialised. A reset by metalplugd or new
-// firmware may drop the device off the bus, which does not count.
+// departs records that hardware is gone or was replaced. The next hardware is not initialised. If a reset by metalplugd or
+// new firmware drops the device off the bus for a moment, this does not count.
 func (e *entry) departs() {
 	now := time.Now()
 	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {

@@ -26,22 +26,22 @@ import (
 
 const (
 	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
-	// time starts when metalplugd starts. It starts again with the first inspection of each device that has come back.
-	// Otherwise the snapshot would be incomplete with many or slow disks.
+	// time starts when metalplugd starts, and again with the first inspection of each device that comes back. Otherwise the
+	// snapshot would be incomplete on a node with many or slow disks.
 	settleTimeout = 10 * time.Second
 	// maxSettleRounds is the maximum of the wait in multiples of settleTimeout. TimeoutStartSec= of the unit is 90 s.
 	maxSettleRounds = 6
 	// allocationGrace is how long after Allocate the kubelet may take to record the device. If the kubelet has listed
 	// the pod and no longer lists it, the device is free.
 	allocationGrace = 30 * time.Second
-	// fileClock is how far the timestamp of a file may lag behind. The kernel takes it from its last tick
+	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel uses the time of its last tick
 	// (current_time, fs/inode.c), at 100 Hz or more.
 	fileClock = 10 * time.Millisecond
 	// settlePoll is how often the first snapshot checks whether it is complete.
 	settlePoll = 5 * time.Millisecond
 	// minPublishInterval is the minimum time between two snapshots while inspections are running.
 	minPublishInterval = 100 * time.Millisecond
-	// crowdInterval is the minimum time to the next snapshot after one in which more than crowd devices have changed. After
+	// crowdInterval is the minimum time to the next snapshot if more than crowd devices have changed in the last one. After
 	// so many changes, more are likely to follow.
 	crowdInterval = 50 * time.Millisecond
 	crowd         = 16
@@ -54,7 +54,7 @@ type Options struct {
 	Source  udev.Source
 	Host    *device.Host
 	Rules   []device.Rule
-	Store   *statefile.Store // for the state file, or nil
+	Store   *statefile.Store // writes the state file, or nil
 	Machine string           // the ID of the node; if empty, metalplugd accepts the state file of any node
 	// AfterBoot reports that the node was booted since the last run. The first snapshot then waits for devices of that
 	// run that the kernel has not found yet.
@@ -115,10 +115,10 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated records that a container is about to get devices, or that metalplugd refused a kubelet's request for them.
-// as has the IDs by which the kubelet knows each device. asker distinguishes the kubelet from its predecessors and
-// successors, and is empty if unknown. A kubelet allocates for one container at a time. So it has recorded all devices
-// of its earlier requests, or never will. Allocated does not wait.
+// Allocated records that a container is about to get devices, or that metalplugd refused a kubelet's request for them. as
+// has the IDs by which the kubelet knows each device. asker distinguishes the kubelet from its predecessors and successors,
+// and is empty if unknown. A kubelet allocates for one container at a time. So at the time of this request, it has recorded
+// the devices of its earlier requests, or never will. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -148,9 +148,9 @@ func (i *Inventory) Released(ids []string) {
 }
 
 // Confirm records the kubelet's answer. A free device that must not be offered leaves the device list. For a recorded
-// device, the plugin sends the list again. The kubelet takes a device from a pod before it gives the device to another.
-// So a checkpoint that is newer than the Allocate does not name an earlier pod, and the kubelet has finished the
-// Allocate. Confirm does not wait.
+// device, the plugin sends the list again. The kubelet takes a device from a pod before it gives the device to another. So
+// if a checkpoint is newer than the call Allocate, it does not name an earlier pod, and the kubelet has finished that call.
+// Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
 // Recovered records that a device was reset or repaired. It clears the faults from events and error counters. It does
@@ -181,12 +181,12 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx. The goroutine that
-// reads from the source waits only for that goroutine.
+// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx. The goroutine that reads
+// from the source waits for no other goroutine.
 func (i *Inventory) Alive(ctx context.Context) error { return i.ask(ctx, func(*loop) {}) }
 
-// Run reads events from the source, enumerates devices and updates the inventory until ctx ends. The error is that of
-// the source, or nil after ctx ended. Run may be called once.
+// Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the error of
+// the source, or nil after ctx has ended. Run may be called once.
 func (i *Inventory) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -294,17 +294,17 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	confirm(before, kubelet.Held, kept) // the pod before
 	confirm(time.Now(), kubelet.Free, kept)
 	confirm(time.Now(), kubelet.Held, kept)
-	allocate() // to the next one
+	allocate() // allocate the device to the next pod
 	confirm(time.Now(), kubelet.Free, kept)
 	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}}) // late, for a pod that is gone
 	confirm(time.Now(), kubelet.Free, kept)
-	confirm(time.Now(), kubelet.Named, kept) // which may be said of the pod before
+	confirm(time.Now(), kubelet.Named, kept) // the kubelet may mean the previous pod
 	confirm(time.Now(), kubelet.Free, kept)
 	confirm(time.Now(), kubelet.Held, kept)
 	before = time.Now()
 	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}})
 	confirm(before, kubelet.Free, kept)
-	confirm(time.Now(), kubelet.Free, "") // it was in the kubelet's books, and is no more
+	confirm(time.Now(), kubelet.Free, "") // the kubelet had listed the device and no longer does
 }
 
 // TestAllocationBeforeAStartOfOurs may be seconds old, and the daemon has forgotten it.
@@ -435,7 +435,7 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 	if node := s.Offer("example.org/widget").Find(lost).Device.NUMANode; node != 1 {
 		t.Errorf("its NUMA node is %d, not the one that the kubelet knows", node)
 	}
-	r.offers(nvmeResource, used+" Healthy") // its pod has made the file system
+	r.offers(nvmeResource, used+" Healthy") // the pod of the disk has created the file system
 	r.offers("example.org/other", "")
 }
 
@@ -526,7 +526,7 @@ func TestStateDirectoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
 	dir := t.TempDir()
 	state := filepath.Join(dir, "state")
-	if err := os.WriteFile(state, nil, 0o600); err != nil { // in the way of the directory
+	if err := os.WriteFile(state, nil, 0o600); err != nil { // a file prevents the creation of the directory
 		t.Fatal(err)
 	}
 	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
@@ -680,7 +680,7 @@ func TestClassOfAReloadIsPolled(t *testing.T) {
 	}
 	r.until("the drive", healthy(true))
 	state := filepath.Join(m.Root(), "sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1/state")
-	if err := os.WriteFile(state, []byte("dead\n"), 0o644); err != nil { // of which no event tells
+	if err := os.WriteFile(state, []byte("dead\n"), 0o644); err != nil { // no event reports this change
 		t.Fatal(err)
 	}
 	r.until("its end", healthy(false))

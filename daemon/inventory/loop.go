@@ -22,7 +22,7 @@ type loop struct {
 	publishing
 	lost         bool // the state of the last run is lost, so each device found at the start may have been cordoned
 	isReady      bool
-	deadline     time.Time // of the first snapshot, extended when another device is found
+	deadline     time.Time // deadline for the first snapshot, extended when another device is found
 	lastDeadline time.Time // never extended
 }
 
@@ -30,13 +30,13 @@ type loop struct {
 type devices struct {
 	*Inventory
 	rules     []device.Rule
-	entries   map[string]*entry // by device ID
+	entries   map[string]*entry // keys are device IDs
 	faults    fault.Record
-	cordons   map[string]*api.Cordon // by device ID; a cordon is never modified
+	cordons   map[string]*api.Cordon // keys are device IDs; a cordon is never modified
 	granted   map[string][]*entry    // the devices whose pods may open a node, by its device number
 	dirty     map[*entry]bool        // changed since the last publication
 	untold    map[*entry]bool        // changed since the last inspection began
-	claims    []*claim               // of workers, the oldest first
+	claims    []*claim               // claims of workers, the oldest first
 	resend    map[string]bool        // resources whose list is sent again without a change
 	stale     bool                   // a device that is not offered changed since the last publication
 	unsaved   bool                   // changed since the last save
@@ -72,8 +72,8 @@ func (l *loop) event(e udev.Event) {
 	l.inspector.Event(e)
 }
 
-// settle waits until the first snapshot can be published. Then the devices are enumerated and inspected, and the
-// devices of the last run are back, or the time limit has passed. udevd has processed the events of the boot before
+// settle waits until the first snapshot can be published. This is when all devices are enumerated and inspected, and the
+// devices of the last run are back, or when the time limit has passed. udevd has processed the events of the boot before
 // metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()

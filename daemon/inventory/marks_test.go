@@ -100,7 +100,7 @@ func TestHealth(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name, recording string
-		steps           []string // by turns an event and the devices that are offered after it
+		steps           []string // alternates between an event and the devices that are offered after it
 	}{
 		{"Xid", "gpu-nvidia", []string{
 			xid + "31, pid=1, name=a, Ch 8", gpuID,
@@ -306,7 +306,7 @@ func TestMarksSurviveARestartButNoBoot(t *testing.T) {
 		r = again(boot+"one", text, xid)
 		r.send("bind pci " + gpu)
 		r.until(id, func(s *inventory.Snapshot) bool { return states(s) == id })
-		synctest.Wait() // from what the next look sees is counted
+		synctest.Wait() // errors are counted from the value at the next inspection
 		stop(r)
 		// An error while the daemon was not there is counted from before.
 		worse := strings.Replace(text, "TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 2", 1)

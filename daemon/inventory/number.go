@@ -29,8 +29,8 @@ func (e *entry) number() string {
 	return kind + " " + major + ":" + minor
 }
 
-// noteNumber records the numbers that a device has while pods hold it. It deletes them when the last pod has ended, for
-// which another device may have waited.
+// noteNumber records the numbers that a device has while pods hold it. When the last pod has ended, it deletes them. Another
+// device with one of these numbers may have waited for that.
 func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
@@ -56,8 +56,8 @@ func (d *devices) numbered(e *entry) {
 	}
 }
 
-// opened returns why a device cannot be offered because the pod of another device can open it, or nil. The pod that
-// holds the device is not a reason. The kubelet may know that this pod has ended before metalplugd does.
+// opened returns why a device cannot be offered because the pod of another device can open it, or nil. The pod that holds
+// the device itself does not count. The kubelet may know before metalplugd that this pod has ended.
 func (d *devices) opened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil

@@ -10,16 +10,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
-// lastProbe is the last probe of a disk that had a result, for the time without a result.
+// lastProbe is the last probe of a disk that had a result. It is used while a new probe has no result.
 type lastProbe struct {
 	clean bool      // the probe found the disk empty, and no pod has had it since
 	sick  error     // the health error of the probe
 	since time.Time // when a probe first had no result after that, or zero
 }
 
-// applyLastProbe returns a sighting in which the last probe replaces a missing one. It does so for at most inspect.StuckLook,
-// the time in which hardware may answer. This is safe for a pod that gets the disk in the meantime, because the disk
-// must be proven empty again before its container starts. A disk without any result is not offered.
+// applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. It uses the old result
+// for at most inspect.StuckLook, the time in which hardware must answer. This is safe for a pod that gets the disk in the
+// meantime, because the disk must be proven empty again before its container starts. A disk without any result is not
+// offered.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s

@@ -21,7 +21,7 @@ const LevelNotice = slog.Level(2)
 type publishing struct {
 	*leases
 	unmatched   bool               // devices may form new bundles once no inspection is pending
-	bundles     map[string]*Status // as published, by ID
+	bundles     map[string]*Status // published bundles; keys are IDs
 	cause       time.Time          // when the first event since the last snapshot arrived
 	publishedAt time.Time
 	changes     int             // number of devices that changed in the last snapshot
@@ -125,7 +125,7 @@ func affected(changed map[string][]*Status, removed map[string]map[string]bool, 
 // IDs that leave it.
 func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
 	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
-	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for a stable order in the log
+	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // the order in the log is stable
 	for _, e := range slices.SortedFunc(maps.Keys(p.dirty), byID) {
 		old := e.status
 		e.status = p.judge(e, now)
@@ -158,7 +158,7 @@ func same(a, b *Status) bool {
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 
-// sameIdentity reports whether the records of a and b in the store are the same.
+// sameIdentity reports whether the state file has the same record for a and b.
 func sameIdentity(a, b *Status) bool {
 	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode

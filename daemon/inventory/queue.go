@@ -15,7 +15,7 @@ type request func(*loop)
 // requests has the requests that the loop has not run yet. Their number has no limit, so a post never waits for the
 // loop. The methods are safe for concurrent use.
 type requests struct {
-	wake    chan struct{} // one slot, full while requests are waiting
+	wake    chan struct{} // has one slot, which is full while requests are waiting
 	done    chan struct{} // closed when the loop has ended, so that no caller waits for it
 	mu      sync.Mutex
 	waiting []request

@@ -66,7 +66,7 @@ func TestRename(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		steps []func(*running)
-		said  []string // by the log
+		said  []string // messages of the log
 		path  string
 		offer string
 	}{

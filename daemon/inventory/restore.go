@@ -29,7 +29,7 @@ func (l *loop) restore() {
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
 	}
 	maps.Copy(l.cordons, kept.Cordons)
-	if kept.Version == 0 { // from now on, a missing state file means that it was removed
+	if kept.Version == 0 { // if the state file is missing later, it was removed
 		defer func() { l.unsaved = true; l.save() }()
 	}
 	sameBoot := kept.Health.Boot == l.faults.Boot
@@ -80,10 +80,10 @@ func (l *loop) restore() {
 	}
 }
 
-// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. Another disk may have its
-// name or its place, so the disk must have an identity. Another machine may have used it, so a fingerprint of its
-// content is required. A disk has no fingerprint while a pod may write to it. Then only the same pod may start a
-// container with it again ([lease.Interrupted]).
+// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. The disk must have an identity,
+// because another disk may have its name or its place. A fingerprint of the content is required, because another machine may
+// have used the disk. A disk has no fingerprint while a pod may write to it. In that case only the same pod may start a
+// container with the disk again ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

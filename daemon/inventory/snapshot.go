@@ -23,14 +23,14 @@ type Status struct {
 	verdict.Verdict
 	Observation
 	lease.Lease
-	Resource string       // whose list contains it, or empty; a bundle hides the list entry of its members
+	Resource string       // resource whose list contains the device, or empty; the members of a bundle are in no list
 	Bundle   string       // the ID of its bundle, or empty
-	Members  []*Status    // of a bundle; the first is the member that gives the bundle its name
-	Taker    string       // the resource that matches it, whether the device is offered or not, or empty
+	Members  []*Status    // members of a bundle; the first one gives the bundle its ID
+	Taker    string       // the resource that matches the device, even if it is not offered, or empty
 	As       []string     // the IDs by which pods may hold it, sorted
 	Claim    api.ClaimRef // that holds it, or zero
 	Cordon   *api.Cordon  // the operator's cordon, or nil
-	// Evidence is why a disk counts as unused, or how much of the disk was read so far.
+	// Evidence is the evidence that a disk is unused, or the amount of the disk that was read so far.
 	Evidence  evidence.Evidence
 	Moved     bool    // whether its pod got node paths that no longer belong to the device
 	LeftBlank bool    // whether the disk was empty when its tenant had ended
@@ -50,8 +50,8 @@ type Observation struct {
 	Target     *device.Target // the device that was found, for work on it
 }
 
-// Same reports whether the disk is the one that its tenants' containers were started with. Then the tenants may
-// continue to use its content.
+// Same reports whether the tenants' containers were started with the same disk. If so, the tenants may continue to use its
+// content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
@@ -85,8 +85,8 @@ func compareID(s *Status, id string) int { return strings.Compare(s.Device.ID, i
 // Snapshot is the inventory at one moment. It is never modified after it was published.
 type Snapshot struct {
 	Version uint64
-	Offers  map[string]*Offer // by resource
-	Others  []*Status         // not offered, sorted by sysfs path and ID
+	Offers  map[string]*Offer // keys are resource names
+	Others  []*Status         // devices that are not offered, sorted by sysfs path and ID
 }
 
 // Offer returns the offer of a resource, or an empty offer.

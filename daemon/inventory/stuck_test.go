@@ -22,7 +22,7 @@ import (
 // wedge is a disk at which a look hangs also after the end of its context, as at a register of a wedged PCIe device.
 type wedge struct {
 	looks atomic.Int64
-	until atomic.Pointer[chan struct{}] // or nil if it answers
+	until atomic.Pointer[chan struct{}] // nil if the device answers
 }
 
 func (w *wedge) probe(context.Context, device.Target, bool) (device.Reading, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// returnLimit is how long a device may be absent after a successful reset. The helper has seen that it is back, and
-// udev still has to report it.
+// returnLimit is how long a device may be absent after a successful reset. The helper has already found the device again,
+// but udev must still report it.
 const returnLimit = 10 * time.Second
 
 // phase is the progress of metalplug's own work on a device.
@@ -32,10 +32,10 @@ const (
 type window struct {
 	phase   phase
 	why     string           // the reason why the device is Unhealthy in this period
-	until   time.Time        // until this time it may be absent after a reset by metalplug
+	until   time.Time        // until this time, the device may be absent because metalplug reset it
 	relook  *inspect.Subject // the subject that needs a new inspection
-	after   int              // how many inspections of it must have returned by then
-	delay   string           // why pending work is not done, such as a process that has the device open
+	after   int              // number of inspections of the subject that must return before that
+	delay   string           // why pending work is delayed, for example because a process has the device open
 	from    evidence.Disk    // the disk when the work began
 	vouched string           // diskseq of the disk that the helper has proven to be the same medium after the work
 	given   bool             // the kubelet gave the device to a pod since the work began
@@ -93,7 +93,7 @@ func (e *entry) outdated() bool {
 	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
 }
 
-// frozen reports whether metalplug's own work causes the hardware changes. A failure is shown even then.
+// frozen reports whether hardware changes are hidden, because metalplug's own work causes them. A failure is not hidden.
 func (e *entry) frozen(now time.Time) bool {
 	w := e.window
 	switch {
@@ -105,7 +105,7 @@ func (e *entry) frozen(now time.Time) bool {
 	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.until))
 }
 
-// closeWindow ends the window after the return of an inspection that began after the work.
+// closeWindow ends the window when an inspection has returned that began after the work.
 func (e *entry) closeWindow() {
 	if w := e.window; w != nil && w.phase == afterWork && !e.outdated() {
 		w.phase = noWork
@@ -115,7 +115,7 @@ func (e *entry) closeWindow() {
 // Failure is the reason why work on a device failed.
 type Failure struct {
 	Err   error
-	Order lease.Order // of an operator, or empty
+	Order lease.Order // order of an operator, or empty
 	// Touched reports that the content of the disk may have changed because an erasure failed.
 	Touched bool
 	// Fingerprint is the fingerprint of the disk after the failure, as in [Evidence], or empty if unknown.
@@ -129,7 +129,7 @@ type Outcome struct {
 	Event lease.Name
 	Failure
 	Foreign bool     // the content of the disk is not a tenant's, and the work did not change it
-	Tenants []string // for a start, the UIDs of the pods
+	Tenants []string // for a container start, the UIDs of the pods
 }
 
 // claim is a worker's request for exclusive use of devices.
@@ -139,9 +139,9 @@ type claim struct {
 	given chan struct{} // closed when the worker gets them
 }
 
-// Take waits until no other worker has any of these devices. The caller then has all of them until [Inventory.End]. If
-// two workers wait for a device, the first one gets it first. Take returns the newest state of the first device. The
-// error is [ErrUnknownDevice], that of ctx, or the error of a stopped inventory.
+// Take waits until no other worker has any of these devices. The caller then has all of them until [Inventory.End]. If two
+// workers wait for a device, the first one gets it first. Take returns the newest state of the first device. The error is
+// [ErrUnknownDevice], the error of ctx, or the error of a stopped inventory.
 func (i *Inventory) Take(ctx context.Context, ids []string) (s *Status, err error) {
 	c := &claim{ids: ids, given: make(chan struct{})}
 	if err := i.ask(ctx, func(l *loop) {
@@ -189,11 +189,11 @@ func (d *devices) drop(which func(*claim) bool) {
 	d.give()
 }
 
-// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear], or empty for work on another
-// device that affects this one. The kubelet sees no change of the hardware until [Inventory.End] and an inspection
-// after it. With a reason, the device is Unhealthy with this reason until then. Inspections do not open the device in
-// the meantime. Begin returns the newest state of the device. It waits for the goroutine that owns the inventory. The
-// error is [ErrUnknownDevice], that of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
+// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear], or empty for work on another device
+// that affects this one. The kubelet sees no change of the hardware until [Inventory.End] and an inspection after it. If
+// reason is not empty, the device is Unhealthy with this reason during that time. Inspections do not open the device in the
+// meantime. Begin returns the newest state of the device. It waits for the goroutine that owns the inventory. The error is
+// [ErrUnknownDevice], the error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	if askErr := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]
@@ -253,7 +253,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := e.ensureWindow()
-	other := w.other(e.Disk) // then the work was on another disk
+	other := w.other(e.Disk) // whether the work was on another disk
 	w.phase, w.why = afterWork, ""
 	v := l.evidence.Get(e.Disk)
 	did := o.Event != "" && o.Event != lease.Refused

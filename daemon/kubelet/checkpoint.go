@@ -13,10 +13,10 @@ import (
 
 // Known holds the kubelet's facts about a device that its pods hold.
 type Known struct {
-	NUMANode int      // or -1
-	As       []string // the IDs by which pods hold it: its own, those of shares, or that of its bundle
-	Pods     []string // their UIDs
-	Members  []Member // of a bundle, as far as the kubelet knows the members
+	NUMANode int      // -1 if unknown
+	As       []string // the IDs by which pods hold the device: its own ID, IDs of shares, or the ID of its bundle
+	Pods     []string // UIDs of the pods
+	Members  []Member // members of a bundle, as far as the kubelet knows them
 }
 
 // Member is a device in a bundle, or a bundle itself, as recorded in the checkpoint.
@@ -25,8 +25,8 @@ type Member struct {
 	ID       string `json:"id"`
 }
 
-// Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir, by resource and ID. They
-// must be in the device list, whether we know them or not.
+// Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir, by resource and ID. They must
+// be in the device list, even if metalplugd does not know them.
 func Remembered(dir string) (map[string]map[string]Known, error) {
 	all, _, err := checkpoint.Read(dir)
 	devices := make(map[string]map[string]Known)

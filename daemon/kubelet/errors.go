@@ -27,7 +27,7 @@ func Readable(err error, limit time.Duration) error {
 	if s.Code() == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer after %v: check that the kubelet listens there and works", limit)
 	}
-	if s.Code() != codes.Unavailable { // no kubelet returns this code, so it concerns the connection
+	if s.Code() != codes.Unavailable { // a kubelet never returns the code Unavailable, so this error is about the connection
 		return errors.New(s.Message())
 	}
 	// The message is connection error: desc = "transport: …: dial unix /x: connect: …"

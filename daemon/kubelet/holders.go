@@ -22,8 +22,8 @@ const (
 	// podResourcesSize is the maximum size of an answer in bytes. The kubelet has no limit.
 	podResourcesSize = 64 << 20
 	// rememberedFirst is the initial time for which an entry that only the checkpoint has is accepted. Each repetition
-	// doubles it, up to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes it. So
-	// the checkpoint may name a pod that has ended since it was written. It may also name a pod whose init container
+	// doubles the time, up to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the
+	// checkpoint. So the checkpoint may name a pod that has ended since then. It may also name a pod whose init container
 	// has the device for hours.
 	rememberedFirst = 20 * time.Second
 	rememberedLast  = 10 * time.Minute
@@ -50,7 +50,7 @@ const (
 // Answer has the kubelet's facts about the devices.
 type Answer struct {
 	Asked    time.Time           // when the kubelet was queried
-	Holdings map[string]Holding  // by device ID
+	Holdings map[string]Holding  // keys are device IDs
 	Kubelet  string              // identifies the kubelet process, or empty if unknown
 	Booked   map[string][]string // UIDs of the pods in the checkpoint by device ID, or nil if it was not read
 	Written  time.Time           // when the kubelet wrote the checkpoint
@@ -58,35 +58,35 @@ type Answer struct {
 
 // Holders queries which devices the kubelet's pods hold.
 type Holders struct {
-	Socket string // of the kubelet's PodResources service
+	Socket string // path of the socket of the kubelet's PodResources service
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon reports that the next answer may differ. A part of the last answer was new, and is accepted only when it is
-	// repeated.
+	// Soon reports whether the next query should follow soon. A part of the last answer was new, and is accepted only when
+	// the next answer repeats it.
 	Soon bool
 
 	missed     map[string]bool       // devices that the last answer did not name
 	remembered map[string]remembered // devices that the checkpoint alone names
-	pods       map[string][]api.Pod  // of the last answer
+	pods       map[string][]api.Pod  // pods in the last answer
 }
 
 // remembered records that Ask has returned a device that only the checkpoint names.
 type remembered struct {
 	at      time.Time
-	stands  time.Duration // for how long this is accepted
+	stands  time.Duration // how long this answer is valid
 	written time.Time     // when the checkpoint was written
 }
 
-// Ask returns for each device whether the kubelet's pods hold it. A device is free if it is missing in both the pods
-// and the checkpoint twice in a row. Between our answer to Allocate and the writing of the checkpoint, a device is in
-// neither. A device that only the checkpoint names is [Noted], which Ask returns from time to time. If the next
-// checkpoint of the kubelet still names it, a pod holds it. The kubelet does not list a pod in which only an init
+// Ask returns for each device whether the kubelet's pods hold it. A device is free if it is missing in both the pods and the
+// checkpoint twice in a row. One answer is not enough, because after our answer to Allocate a device is in neither until the
+// kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from time to time. If the
+// kubelet's next checkpoint still names the device, a pod holds it. The kubelet does not list a pod in which only an init
 // container has a device. Ask blocks until the kubelet has answered, for at most five seconds. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
 	h.missed, h.Soon = nil, false
-	// The checkpoint is read first, because otherwise a device that is allocated in between would only be in the
+	// The checkpoint is read before the query. Otherwise a device that is allocated between the two would appear only in the
 	// checkpoint.
 	saved, written, err := booked(h.Dir)
 	if err != nil {
@@ -127,7 +127,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 	return a, nil
 }
 
-// list returns the holders by the kubelet's PodResources service. A holder of a share also holds the device.
+// list returns the holders that the kubelet's PodResources service reports. A holder of a share also holds the device.
 func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()

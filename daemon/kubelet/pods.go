@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
-// Pods returns the holders of each device, by its ID, from the last answer to Ask. A device with shares may have several.
-// The caller must not write to the result. Like Ask it is for one goroutine.
+// Pods returns the holders of each device, by its ID, from the last answer to Ask. A device with shares may have several
+// holders. The caller must not modify the result. Like Ask, it must not be called concurrently.
 func (h *Holders) Pods() map[string][]api.Pod { return h.pods }
 
 // podsOf sorts the list of PodResources by device and share. The list has restartable init containers and app containers
@@ -48,8 +48,8 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted is returned if the kubelet does not report which devices it counts. This is so before 1.21, and before
-// 1.28 if the feature gate KubeletPodResourcesGetAllocatable is off.
+// ErrNotCounted is the error if the kubelet does not report which devices it counts. This is so before 1.21, and before 1.28
+// if the feature gate KubeletPodResourcesGetAllocatable is off.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so that another plugin with one of our " +
 
 	"resources is not noticed")

@@ -26,7 +26,7 @@ type pods struct{ books }
 
 func container(name string, ids ...string) *podresources.ContainerResources {
 	return &podresources.ContainerResources{Name: name, Devices: []*podresources.ContainerDevices{
-		{ResourceName: "t/a", DeviceIds: ids}, {ResourceName: "t/a", DeviceIds: ids}, // by NUMA node
+		{ResourceName: "t/a", DeviceIds: ids}, {ResourceName: "t/a", DeviceIds: ids}, // the kubelet lists a resource once for each NUMA node
 	}}
 }
 

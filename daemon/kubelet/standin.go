@@ -19,16 +19,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// Standin simulates the kubelet if there is no cluster. Plugins register with it. It gives their devices to pods, which
-// have one container that never starts, and it lists these pods. Its methods are safe for concurrent use.
+// Standin simulates the kubelet if there is no cluster. Plugins register with it. It gives their devices to simulated pods,
+// and lists these pods. A pod has one container, which never starts. Its methods are safe for concurrent use.
 type Standin struct {
 	pluginapi.UnimplementedRegistrationServer
 	podresources.UnimplementedPodResourcesListerServer
-	ctx context.Context // of all streams
-	dir string          // of the plugins' sockets
+	ctx context.Context // context of all streams
+	dir string          // directory with the sockets of the plugins
 
 	mu      sync.Mutex
-	plugins map[string]*registered // by resource
+	plugins map[string]*registered // keys are resource names
 	pods    []*podresources.PodResources
 }
 
@@ -106,11 +106,11 @@ func (p *registered) healthy(taken []string) (ids []string) {
 	return ids
 }
 
-// errTooFew is why a pod is not admitted.
+// errTooFew is the error if a pod cannot be admitted.
 var errTooFew = errors.New("too few healthy devices are free")
 
-// Give gives n devices of a resource to the container of a new pod. As at an admission it asks the plugin which devices, and then
-// for the container's answer.
+// Give gives n devices of a resource to the container of a new pod. Like the kubelet at an admission, it asks the plugin
+// which devices it prefers, and then calls Allocate.
 func (s *Standin) Give(ctx context.Context, resource string, n int) (api.Granted, error) {
 	s.mu.Lock()
 	p := s.plugins[resource]
@@ -180,7 +180,7 @@ func (s *Standin) Pods() map[string][]api.Pod {
 	return podsOf(&podresources.ListPodResourcesResponse{PodResources: s.pods})
 }
 
-// List lists the pods, as the kubelet's PodResources service.
+// List implements the method List of the PodResources service.
 func (s *Standin) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

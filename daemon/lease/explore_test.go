@@ -26,7 +26,7 @@ type explorer struct {
 	current world
 	fair    bool // the current step needs neither a crash nor a hardware change
 	asked   map[question]bool
-	calm    bool // without crashes, hardware changes, failures or the operator
+	calm    bool // true means without crashes, hardware changes, failures and the operator
 	broken  string
 }
 
@@ -180,7 +180,7 @@ func (x *explorer) hardware(w world) {
 	n = w // the disk is plugged in again
 	n.stale, n.staleFile, n.moved, n.opens = true, true, w.phase != idle, false
 	x.to(n)
-	n.on = foreign // it was in another machine in between
+	n.on = foreign // the disk was in another machine in between
 	x.to(n)
 	n.replace()
 	x.to(n)
@@ -328,7 +328,7 @@ func (x *explorer) looks(w world) {
 		n := w
 		n.proof = n.proof && w.seen == this && w.on == blank
 		n.stale, n.seen, n.written = false, this, false
-		if n.other = l.Working(); !n.other { // otherwise the worker posts it when it has finished
+		if n.other = l.Working(); !n.other { // during work, the worker posts the event when it has finished
 			x.apply(&n, lease.Event{Name: lease.Replaced})
 		}
 		x.settle(&n)
@@ -606,7 +606,7 @@ func (x *explorer) ways() {
 	var todo []int32
 	for n, w := range x.queue {
 		state := w.mem.lease().State
-		waits := x.rule.Disk && !x.rule.Scrubs && state == lease.Unproven // for the operator
+		waits := x.rule.Disk && !x.rule.Scrubs && state == lease.Unproven // only the operator can continue
 		if !w.down && w.phase == idle && (state == lease.Free || waits) {
 			reached[n] = true
 			todo = append(todo, int32(n))

@@ -35,9 +35,9 @@ type Hold string
 // Holds of a lease.
 const (
 	NoTenant    Hold = ""            // no tenant has the device
-	Due         Hold = "due"         // a tenant has the device, and no container was started yet
+	Due         Hold = "due"         // a tenant has the device, and no container was started with it yet
 	Started     Hold = "started"     // a container of the tenant was started
-	Interrupted Hold = "interrupted" // the node restarted after that, and no container was started since
+	Interrupted Hold = "interrupted" // the node restarted after a container was started, and no container was started since
 )
 
 // Order is work that an operator ordered.
@@ -58,9 +58,9 @@ type Lease struct {
 	Used    bool     `json:"used,omitempty"`    // a container was started with the device since it was last cleared
 	Residue bool     `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
 	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims whose containers were started since the device was last cleared, sorted
-	Medium  string   `json:"medium,omitempty"`  // of the disk that these containers were started with, see [device.Target.Medium]
+	Medium  string   `json:"medium,omitempty"`  // medium of the disk with which these containers were started, see [device.Target.Medium]
 	Failure string   `json:"failure,omitempty"` // why the last work failed, or empty after work succeeded
-	Order   Order    `json:"order,omitempty"`   // the operator's order if that work failed, else empty
+	Order   Order    `json:"order,omitempty"`   // the operator's order, if the work for this order failed; otherwise empty
 }
 
 // Valid returns an error if the lease has a value that [Table] does not know.
@@ -79,7 +79,7 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// Working reports whether metalplug works on the device. Then this work is the cause of hardware changes.
+// Working reports whether metalplug works on the device. Changes of the hardware are then caused by this work.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.
@@ -91,18 +91,18 @@ func (l Lease) Equal(o Lease) bool {
 // Event is a change in the life of a device, with the facts that the table needs.
 type Event struct {
 	Name    Name
-	Tenants []string // for started and listed, the UIDs in the kubelet's checkpoint
-	Medium  string   // for started, the medium of the disk
-	Reason  string   // for failed, the cause
-	Order   Order    // for failed, the work if the operator ordered it
-	// Proven reports whether the device can be offered when it has no tenant. This requires one of three: the device
-	// needs no evidence, its evidence is complete, or its residue is erased before the next start.
+	Tenants []string // only for started and listed: the UIDs in the kubelet's checkpoint
+	Medium  string   // only for started: the medium of the disk
+	Reason  string   // only for failed: the cause
+	Order   Order    // only for failed: the work, if the operator ordered it
+	// Proven reports whether the device can be offered when it has no tenant. Either the device needs no evidence, or its
+	// evidence is complete, or its residue is erased before the next start.
 	Proven bool
-	Given  bool // for started, whether the kubelet gave the device to the next tenant during the work
-	// Residue reports, for proven, whether a tenant's data is on the disk and is erased before the next start. For
-	// started and listed it reports whether metalplug attributes the content to the tenant from now on. This requires
-	// three facts: the disk was proven or erased, it is the disk that was prepared, and its resource does not offer
-	// disks in use by the host.
+	Given  bool // only for started: whether the kubelet gave the device to the next tenant during the work
+	// For proven, Residue reports whether a tenant's data is on the disk and is erased before the next start. For started
+	// and listed, it reports whether metalplug attributes the content to the tenant from now on. This requires that the disk
+	// was proven or erased, that it is the disk that was prepared, and that its resource does not offer disks in use by the
+	// host.
 	Residue bool
 }
 

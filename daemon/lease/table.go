@@ -23,7 +23,7 @@ const (
 	Proven   Name = "proven"    // evidence shows that the disk is unused
 	Doubted  Name = "doubted"   // the evidence is no longer valid
 	Adopted  Name = "adopted"   // the operator allows metalplug to erase the disk
-	Restart  Name = "restart"   // metalplugd started again after it, a helper or the node stopped
+	Restart  Name = "restart"   // metalplugd started after metalplugd itself, a helper or the node had stopped
 	Reboot   Name = "reboot"    // the node rebooted, and another disk may have the ID
 	Lost     Name = "lost"      // metalplugd started without its state file
 )
@@ -63,7 +63,7 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	Save        Effect = "save" // the caller saves at once, and waits for that before it answers the kubelet or erases
+	Save        Effect = "save" // the caller saves the lease immediately, and waits for this before it answers the kubelet or erases
 	EndEvidence Effect = "discard the evidence"
 	Inspect     Effect = "inspect the device"
 )

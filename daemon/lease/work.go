@@ -19,26 +19,26 @@ type Content string
 const (
 	AnyContent Content = ""
 	Blank      Content = "blank"
-	OfTenant   Content = "of a tenant" // kept unless the work erases it
+	OfTenant   Content = "of a tenant" // the data of the tenant, which stays unless the work erases it
 )
 
-// Work is what the helper is asked to do. The zero value asks for nothing.
+// Work is the work that the helper must do. The zero value means no work.
 type Work struct {
-	Reset   bool // by the method of the resource
+	Reset   bool // reset the device with the method of its resource
 	Erase   bool
-	ByHand  bool // the operator ordered it, and the helper does not compare the content
+	ByHand  bool // the operator ordered the work, and the helper does not compare the content
 	Content Content
 }
 
 // Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. tenants are the
-// tenants that the checkpoint lists. It is older if it lists none. After an Allocate it is also older if it lists only
-// tenants whose containers started before that Allocate.
+// tenants that the checkpoint lists. The checkpoint is older if it lists no tenant. After an Allocate, it is also older if
+// it lists only tenants whose containers started before that Allocate.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// First reports whether the next container is the first one of these tenants. This is so if no container was started
-// since the kubelet gave them the device, or if one of them has had no container yet.
+// First reports whether the next container is the first one of these tenants. This is so if no container was started since
+// the kubelet gave the device to these tenants, or if one of them has had no container yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // startedFor reports whether a container was started for each of these tenants.
@@ -53,7 +53,7 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
 	case !r.Disk:
-	case first && l.Residue && r.Scrubs && l.Hold != Interrupted: // also if the kubelet gave the disk to the next pod before the clean-up
+	case first && l.Residue && r.Scrubs && l.Hold != Interrupted: // this also applies if the kubelet gave the disk to the next pod before the clean-up
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
 		w.Content = OfTenant

@@ -18,7 +18,7 @@ const (
 	ofB             // pod B wrote it
 	foreign         // another machine or the host wrote it
 	half            // a tenant wrote it, and an erasure was interrupted
-	unknown         // there is no fingerprint
+	unknown         // the fingerprint is unknown
 )
 
 // tenant is a pod of the kubelet.
@@ -84,7 +84,7 @@ type phase uint8
 
 const (
 	idle  phase = iota
-	begun       // in the lease, but not yet in the state file
+	begun       // the work is in the lease, but not yet in the state file
 	asked       // the helper may act at any time
 	done        // the helper has answered
 	noted       // the result is in the lease, but not yet in the state file
@@ -112,23 +112,23 @@ const (
 type world struct {
 	mem, file            compact // the lease in memory and in the state file
 	seen, seenFile       uint8   // the disk of the last inspection, and the same in the state file
-	proof, proofFile     bool    // there is evidence of that disk
+	proof, proofFile     bool    // whether there is evidence about the disk, in memory and in the state file
 	stale, staleFile     bool    // the disk in the slot was plugged in after that inspection
 	print, printFile     content // the fingerprint of the content that the last tenant left
 	adopted              bool    // the state file records that the operator adopted the disk in the slot
 	ordered              uint8   // the disk that the operator ordered to be erased
-	on                   content // of the disk in the slot
+	on                   content // content of the disk in the slot
 	down                 bool    // the daemon does not run
-	pod                  tenant  // to which the kubelet gave the device
+	pod                  tenant  // tenant to which the kubelet gave the device
 	ran, runs, opens     bool    // a container of the pod was started, is running, and can write to the disk in the slot
 	phase                phase
 	job                  job
 	starts               tenant  // the pod that the container belongs to, for prepares
-	first                bool    // it is the first container of that pod
+	first                bool    // the container is the first of its pod
 	given                bool    // the kubelet gave the device to another pod since the preparation began
 	subject              uint8   // the disk of the current work
 	asks                 content // the fingerprint that the helper must compare
-	moved                bool    // it was unplugged since the work began
+	moved                bool    // the disk was unplugged after the work began
 	other                bool    // an inspection since then found another appearance
 	written, writtenFile bool    // the host wrote after the last inspection
 	elsewhere            bool    // the pod's disk was used elsewhere while the node was down, and no container was started with it since then

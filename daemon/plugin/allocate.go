@@ -15,12 +15,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// errUnknown is returned for an ID that the kubelet took from another plugin's list.
+// errUnknown is the error for an unknown ID, which the kubelet took from another plugin's list.
 var errUnknown = errors.New("not a device of this resource")
 
-// pick returns the devices of the given shares, sorted by ID and without duplicates. For each device it also returns
-// the IDs that the kubelet used. All devices must be healthy. A device whose reset failed is accepted for a container
-// that failed to start because of that reset.
+// pick returns the devices of the given shares, sorted by ID and without duplicates. For each device it also returns the IDs
+// that the kubelet used. All devices must be healthy. If the reset of a device failed, the device is accepted again for the
+// container that failed to start because of this.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -45,8 +45,8 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayGoOn reports whether a container may start with an unhealthy device. Its pod must already have held the device.
-// The device must be cordoned and have no other fault, or its reset must have failed, which is now tried again.
+// mayGoOn reports whether a container may start with an unhealthy device. The pod of the container must already hold the
+// device. Also, either the device is cordoned and has no fault, or its reset failed and is now tried again.
 func mayGoOn(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
@@ -56,7 +56,7 @@ func mayGoOn(d *inventory.Status) bool {
 	return true
 }
 
-// find returns the device of a share, also by an earlier ID, or nil.
+// find returns the device of a share, or nil. It also accepts an earlier ID of the share.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {
 		if d := offer.Find(id); d != nil {
@@ -69,8 +69,8 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// unused returns an error for devices that only the pod which holds them may have. The kubelet gives such a device to a
-// new pod only after it has taken it from the old one. So the old pod is gone, and the new pod must not see its data.
+// unused returns an error if only the pod that holds a device may use it. The kubelet gives such a device to a new pod only
+// after it has taken the device from the old pod. So the old pod is gone, and the new pod must not see its data.
 func (s service) unused(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
@@ -125,8 +125,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 				answer.Devices = append(answer.Devices, s.spec(n))
 			}
 		}
-		// Variables are set here even with CDI, because if several devices set the same variable in their specs, only
-		// the last one would take effect.
+		// Variables are set here even with CDI. If several CDI devices set the same variable, only the last value would take
+		// effect.
 		for key, value := range d.Allocation.Env {
 			if before := answer.Envs[key]; before != "" {
 				value = before + "," + value
@@ -146,7 +146,7 @@ func expand(template string, devices []*inventory.Status) string {
 	var values []string
 	for _, d := range devices {
 		function, node := device.FunctionIn(d.Device.SysPath), ""
-		if function == "" && d.Device.Udev != nil { // for a VFIO group, which is not below its PCI functions
+		if function == "" && d.Device.Udev != nil { // this is a VFIO group, which sysfs does not list below its PCI functions
 			function = d.Device.Udev.Properties.Value("PCI_SLOT_NAME")
 		}
 		if i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return !n.Shared() }); i >= 0 {

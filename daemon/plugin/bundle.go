@@ -24,7 +24,7 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// memberGroup is the service of a member's resource with the members of some bundles that belong to it.
+// memberGroup is the service of a resource, with the members of some bundles that belong to this resource.
 type memberGroup struct {
 	service
 	devices []*inventory.Status
@@ -91,8 +91,8 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 	return whole, nil
 }
 
-// ready returns an error if the starting container cannot use the devices. The names or nodes that the container got
-// may be from before a reboot.
+// ready returns an error if the starting container cannot use the devices. After a reboot, the names or nodes that the
+// container got may be outdated.
 func (s service) ready(devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {

@@ -30,13 +30,13 @@ type clients struct {
 
 	mu   sync.Mutex
 	open []*client // sorted by age, oldest first
-	full bool      // and this was logged
+	full bool      // there are too many clients, and this was logged
 }
 
 // client is a connection to our socket.
 type client struct {
 	*net.UnixConn
-	pid     int32 // of the process that connected
+	pid     int32 // process that connected
 	clients *clients
 }
 

@@ -35,7 +35,7 @@ func TestSilentClients(t *testing.T) {
 			b.allocatable(k, 0)
 			b.machine.Apply(widget)
 			b.allocatable(k, 1)
-			if n := k.Resource(resource).Lists; n != 3 { // since it registered
+			if n := k.Resource(resource).Lists; n != 3 { // lists since the registration
 				t.Errorf("%d lists came on the stream, want 3", n)
 			}
 			if _, err := b.client().GetDevicePluginOptions(t.Context(), &pluginapi.Empty{}); err != nil {
@@ -79,7 +79,7 @@ func (b *bench) fewConnections() {
 		switch {
 		case err != nil:
 			b.t.Fatal(err)
-		case n <= 9: // one of them is about to be closed
+		case n <= 9: // one of the nine is about to be closed
 			return
 		case time.Now().After(limit):
 			b.t.Fatalf("%d connections", n)

@@ -19,21 +19,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// Two plugins may serve the same resource name. The kubelet requests devices from the plugin that registered last,
-// accepts lists from both, and keeps the stream of the first one open. So the first plugin does not notice. Before
+// Two plugins may serve the same resource name. The kubelet requests devices from the plugin that registered last, accepts
+// lists from both, and keeps the stream of the first one open. So the first plugin does not notice the second one. Before
 // 1.37, the end of any stream for the name disconnects the plugin that registered last (kubernetes v1.36
-// pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as
-// long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
+// pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as long as
+// any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
 // So an endpoint queries the kubelet's device list before it registers a resource that yields, and after each event of
-// another plugin. If another plugin serves the name, the resource is held back. This means that the endpoint does not
-// register it. If the other plugin came later, our stream stays open, but sends nothing. The endpoint registers the
-// resource after the other plugin has ended.
+// another plugin. If another plugin serves the name, the endpoint holds the resource back, which means that it does not
+// register the resource. If the other plugin came later, our stream stays open, but sends nothing. The endpoint registers
+// the resource after the other plugin has ended.
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
-	// askAgain is the delay before the query that must confirm an answer. In between, a list or the end of a stream may
-	// be in transit.
+	// askAgain is the delay before the query that must confirm an answer. During this delay, the kubelet may process a list
+	// or the end of a stream.
 	askAgain = 300 * time.Millisecond
 	// askLate is the delay of a query after a second registration. The kubelet may process the end of the first stream
 	// after that registration.
@@ -62,21 +62,21 @@ type conflict struct {
 	suspect string            // evidence in the last answer, which the next one must confirm
 	given   map[string]string // containers that had devices of another plugin when this endpoint registered
 	taken   time.Time         // time of the last registration that an answer caused
-	ended   int               // number of plugins that had ended by then
+	ended   int               // number of plugins that had ended at that time
 	hold    *hold             // nil if the resource is not held back
 }
 
 // hold has the facts about the other plugin while the resource is held back.
 type hold struct {
 	kubelet   identity
-	restarted bool      // the kubelet has restarted, and has not counted devices of the other plugin since then
+	restarted bool      // the kubelet has restarted, and has not counted devices of the other plugin since its restart
 	rival     int       // the newest plugin at the start, which is most likely the other one, or 0
 	ended     int       // number of plugins that have ended so far
 	until     time.Time // deadline for the return of the other plugin, or zero if no plugin has ended
 }
 
-// begin clears the facts of an earlier registration. If the kubelet knew an earlier endpoint, it may process the end of
-// that one later, in spite of all pauses.
+// begin clears the facts of an earlier registration. known means that the kubelet knew an earlier endpoint. It may then
+// process the end of that endpoint later, in spite of all pauses.
 func (c *conflict) begin(known bool) {
 	c.forget()
 	if known {
@@ -84,7 +84,8 @@ func (c *conflict) begin(known bool) {
 	}
 }
 
-// forget makes Run ignore what the kubelet has counted, and what another plugin has given to containers, so far.
+// forget makes Run ignore the devices that the kubelet has counted so far, and the devices that another plugin has given to
+// containers so far.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
@@ -108,7 +109,7 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	case err != nil:
 		return e.again(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
 			"in a [[resource]] of that name", e.Resource.Name, err))
-	case c.suspect == "": // it may still be the list of our last endpoint
+	case c.suspect == "": // the kubelet may still have the list of our last endpoint
 		c.suspect, wait = counted[0], askAgain
 	default:
 		return c.holdBack(sock, "the kubelet counts "+counted[0])
@@ -117,8 +118,8 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	return wait
 }
 
-// compare queries the kubelet's device list if another plugin has come, has ended or may have sent a list, and reacts
-// to the answer. It returns the delay until the next query, or 0 to wait for an event. Our stream must be open.
+// compare queries the kubelet's device list if another plugin has come, has ended or may have sent a list, and reacts to the
+// answer. It returns the delay until the next query, or 0 to wait for an event. It requires that our stream is open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	_, ended, events := e.Watch.others()
@@ -152,7 +153,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		c.suspect = ""
 		return c.askIn(askLate)
 	case len(counted) == 0 && sent.healthy:
-		c.suspect = fmt.Sprintf("the kubelet counts no device of list %d", sent.number) // another list needs two more answers
+		c.suspect = fmt.Sprintf("the kubelet counts no device of list %d", sent.number) // two more answers must confirm the next list
 	default:
 		c.suspect = ""
 		return 0
@@ -189,8 +190,8 @@ func (e *Endpoint) checkpoint() identity {
 	return identityOf(filepath.Join(e.Dir, checkpoint.File), syscall.S_IFREG)
 }
 
-// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It may
-// be one of our IDs, in which case no list reveals the other plugin.
+// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". The device
+// may have one of our IDs. In this case, no list reveals the other plugin.
 func (c *conflict) givenNow() string {
 	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
@@ -234,9 +235,9 @@ func (c *conflict) setHeld(shows string) {
 	})
 }
 
-// reconsider decides whether the resource is still held back. It is not if the kubelet has requested devices from us.
-// It is also not if the other plugin has ended, or has not registered with a new kubelet, and has had enough time to
-// return. It returns the delay until the next check, or 0 if the resource is not held back.
+// reconsider ends the hold if the kubelet has requested devices from us. It also ends the hold if the other plugin has
+// ended, or has not registered with a new kubelet, and has had enough time to return. It returns the delay until the next
+// check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
 	if c.asked.Swap(false) && e.streams.open() {
@@ -309,8 +310,8 @@ func (c *conflict) notHeld() {
 	c.e.Log.Info("resource no longer held back")
 }
 
-// unpark closes the connection of an earlier endpoint that was kept open because of the other plugin, and our stream.
-// It returns the time that the kubelet needs to process their end, or 0 if neither was open.
+// unpark closes our stream, and the connection of an earlier endpoint that was kept open because of the other plugin. It
+// returns the time that the kubelet needs to process these ends, or 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.open()
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

@@ -44,7 +44,7 @@ const (
 	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet.
 	// Before 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause is the same for the end of an earlier endpoint, of which only the time is known.
+	// restartPause is the same pause after an earlier endpoint, if only the time of its end is known.
 	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
@@ -58,9 +58,9 @@ type Resource struct {
 	Name        string
 	Shares      int               // number of times that each device is offered; 0 means 1
 	Spread      bool              // prefer devices with the fewest shares in use over devices that are near each other
-	Permissions string            // of "rwm", for the nodes of a container
+	Permissions string            // rights of a container on the nodes, some of the letters "rwm"
 	Optional    bool              // registered with the kubelet only after it has had a device
-	Yields      bool              // not registered while another plugin serves its name
+	Yields      bool              // do not register while another plugin serves the name
 	Variable    string            // environment variable with the IDs of a container's devices
 	Env         map[string]string // more variables, in which {id}, {pci} and {node} are replaced for each device
 	// CDI returns the CDI names of devices, or an error if the container runtime could not resolve them. Allocate calls
@@ -91,12 +91,12 @@ type Endpoint struct {
 	// nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
 	Parked  *Parked // connections that outlive the endpoint while the resource is held back, or nil
-	// Before is the time when the last endpoint of the resource, possibly of another process, was registered or ended,
-	// or zero. A kubelet that existed then must first process the end of that endpoint.
+	// Before is the time when the last endpoint of the resource, possibly of another process, was registered or ended, or
+	// zero. If the kubelet already existed at that time, it must first process the end of that endpoint.
 	Before time.Time
 
 	probe    liveness.Probe
-	status   atomic.Value // of Status
+	status   atomic.Value // contains a Status
 	server   *grpc.Server // serves all successive sockets of the endpoint
 	streams  streams
 	conflict conflict
@@ -108,7 +108,7 @@ type Endpoint struct {
 func (e *Endpoint) Status() api.Standing {
 	s := e.last()
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
-		s.Complaint = "" // it concerns the kubelet that comes next
+		s.Complaint = "" // the next kubelet has its own complaint
 	}
 	return s
 }
@@ -119,8 +119,8 @@ func (e *Endpoint) last() api.Standing {
 	return s
 }
 
-// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started after the first check
-// for a kubelet. The socket exists by then, if the kubelet's directory does.
+// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started after the first check for a
+// kubelet. At that time the socket exists if the kubelet's directory exists.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
 	e.Log = e.Log.With("resource", e.Resource.Name)
@@ -129,7 +129,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	e.conflict.e, e.kubelet.begun = e, time.Now()
 	e.Parked = cmp.Or(e.Parked, &Parked{})
 	e.server = e.newServer()
-	defer func() { // this ends the kubelet's stream
+	defer func() { // closing the server ends the kubelet's stream
 		e.server.Stop()
 		e.socket.drop()
 	}()
@@ -170,8 +170,8 @@ func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// unwanted returns a channel that is closed when the devices change, if an optional resource has had no device yet.
-// Otherwise it returns nil.
+// unwanted returns nil, except for an optional resource that has had no device yet. Then it returns a channel that is closed
+// when the devices change.
 func (e *Endpoint) unwanted() <-chan struct{} {
 	snapshot, changed := e.Inventory.Snapshot()
 	if !e.Resource.Optional || len(snapshot.Offer(e.Resource.Name).Devices) > 0 {
@@ -225,7 +225,7 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 func (e *Endpoint) ensureSocket() error {
 	made, err := e.socket.ensure()
 	if made != nil {
-		go e.server.Serve(&clients{UnixListener: made, isKubelet: e.streams.isKubelet, log: e.Log}) // until either of the two is closed
+		go e.server.Serve(&clients{UnixListener: made, isKubelet: e.streams.isKubelet, log: e.Log}) // Serve returns when the server or the listener is closed
 	}
 	return err
 }

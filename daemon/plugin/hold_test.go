@@ -29,7 +29,7 @@ import (
 
 // counting is a kubelet that reports its device list.
 type counting struct {
-	gate  chan struct{} // it does not answer before this is closed, unless it is nil
+	gate  chan struct{} // if not nil, calls are not answered before this is closed
 	mu    sync.Mutex
 	next  [][]string // the next answers, to be returned before ids
 	ids   []string
@@ -127,7 +127,7 @@ func (c *counting) count(context.Context) ([]string, error) {
 type heldBench struct {
 	*bench
 	counting   *counting
-	hints      <-chan struct{} // of other plugins, too
+	hints      <-chan struct{} // receives hints about other plugins too
 	parked     *plugin.Parked
 	storing    sync.Mutex
 	stored     map[string]bool // names in the service manager, protected by storing

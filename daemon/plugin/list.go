@@ -18,8 +18,8 @@ import (
 // kubelet does not change.
 const listSize = 4 << 20
 
-// response returns the whole list. A list that is too large would cost all devices, so response omits some of them and
-// returns their number.
+// response returns the whole list. If the list were too large, the kubelet would drop all devices. So response omits some of
+// them, and returns the number of omitted devices.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	// Computing the exact size takes as long as sending the list.
@@ -88,7 +88,7 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	for _, s := range offer.Devices {
 		withNUMA = withNUMA && s.Device.NUMANode >= 0
 	}
-	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares)) // one allocation, because there may be thousands
+	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares)) // allocated once, because there may be thousands of devices
 	nodes := make(map[int]*pluginapi.TopologyInfo)
 	for _, s := range offer.Devices {
 		d := pluginapi.Device{Health: pluginapi.Unhealthy}
@@ -113,9 +113,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs under which pods hold a device since a time when the resource had another number of shares.
-// They stay in the list until the device is free, and no other pod gets the device. Otherwise a device could be shared
-// that was promised to one pod alone, or be shared with more pods than promised.
+// outdated returns the IDs under which pods hold a device since a time when the resource had another number of shares. Until
+// the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise the device would have more
+// users than the pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.As {
@@ -126,8 +126,8 @@ func (r *Resource) outdated(s *inventory.Status) []string {
 	return ids
 }
 
-// topology returns the description of a NUMA node, which all its devices share, or a separate one for a bundle whose
-// members are on several nodes.
+// topology returns the description of a device's NUMA node. Devices on the same node share one description. A bundle with
+// members on several nodes gets its own.
 func topology(nodes map[int]*pluginapi.TopologyInfo, s *inventory.Status) *pluginapi.TopologyInfo {
 	node := s.Device.NUMANode
 	if s.Members == nil && nodes[node] != nil {

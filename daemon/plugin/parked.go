@@ -9,7 +9,7 @@ import (
 )
 
 // Parked keeps a connection of the kubelet open after its endpoint has ended, while another plugin serves the resource.
-// Before 1.37, the kubelet would take the end of this connection for the end of the other plugin. The service manager
+// Before 1.37, the kubelet would mistake the end of this connection for the end of the other plugin. The service manager
 // keeps a copy of the descriptor for the next process. Its methods are safe for concurrent use. The zero value keeps no
 // connection.
 type Parked struct {
@@ -17,7 +17,7 @@ type Parked struct {
 	Remove func(name string) error             // makes the service manager close its copy
 
 	mu    sync.Mutex
-	files map[string]*os.File // by their name in the service manager
+	files map[string]*os.File // keys are the names in the service manager
 }
 
 // parkedPrefix is the prefix of the names of all connections.

@@ -64,9 +64,9 @@ func (w *Watch) others() (live []int, ended, events int) {
 	return live, w.peers.ended, w.peers.events
 }
 
-// stir records that another plugin's socket may have come or gone, or that the kubelet may have processed a list, after
-// which it writes its checkpoint (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go,
-// genericDeviceUpdateCallback). The list may be that of a running plugin.
+// stir records that another plugin's socket may have appeared or disappeared, or that the kubelet may have processed a list,
+// which can be the list of another plugin. The kubelet writes its checkpoint after each list (kubernetes v1.36
+// pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
 func (w *Watch) stir() {
 	if live, _, _ := w.others(); len(live) > 0 {
 		w.mu.Lock()
@@ -138,7 +138,7 @@ func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 	switch {
 	case err == nil:
 		conn.Close()
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // only its file shows whether the plugin exists
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // the daemon may not connect, so only the file shows whether the plugin exists
 		return
 	}
 	client, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0))

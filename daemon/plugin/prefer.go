@@ -11,13 +11,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// The cost of a packed choice is the number of its NUMA nodes, then the sum of the distances between all pairs of its
-// shares on the bus tree. A step on the tree counts once for each pair of shares that it separates. So the cheapest
-// choices of a branch consist of the cheapest choices of its children. The cost of a spread choice is the number of
-// used shares of its devices.
+// The cost of a packed choice is the number of its NUMA nodes, then the sum of the distances between all pairs of its shares
+// on the bus tree. A step on the tree counts once for each pair of shares that it separates. So the cheapest choice in a
+// branch consists of the cheapest choices in its children. The cost of a spread choice is the number of used shares of its
+// devices.
 const (
-	// bridgeWay is the distance from a PCI host bridge to its parent. It makes the distance between two host bridges
-	// greater than any distance below one.
+	// bridgeWay is the distance from a PCI host bridge to its parent. It is greater than any distance below one host bridge,
+	// so devices below one bridge are always nearer.
 	bridgeWay = 16
 	// sameDeviceCost is the cost of two shares of the same device. A container that requests two devices expects two
 	// different ones.
@@ -26,22 +26,21 @@ const (
 	nodeCost = 1 << 32
 )
 
-// places keeps where an offer's devices are, from one request to the next. The zero value is ready. It is safe for
-// concurrent use.
+// places caches the tree of an offer for later requests. The zero value is ready for use. It is safe for concurrent use.
 type places struct {
 	mu   sync.Mutex
 	last *tree
 }
 
-// tree has the places of the devices of an offer.
+// tree has the positions of an offer's devices on the bus tree.
 type tree struct {
-	listed uint64         // of the offer
-	index  map[string]int // of a device in the offer, by ID
+	listed uint64         // version of the offer
+	index  map[string]int // index of each device in the offer; keys are IDs
 	root   *bundle.Node
 }
 
-// of returns the tree of an offer. It takes some milliseconds for 10,000 devices after each change of the list, and next to
-// nothing otherwise. In a flat tree all devices are equally near.
+// of returns the tree of an offer. After a change of the list, it takes some milliseconds for 10,000 devices. Otherwise it
+// returns the cached tree. In a flat tree all distances are equal.
 func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +70,7 @@ type request struct {
 // choice is the cheapest choice of a certain number of shares. It consists of a share and a choice with one share less,
 // or of two choices.
 type choice struct {
-	cost  int64 // or noChoice
+	cost  int64 // noChoice if there is none
 	share string
 	parts [2]*choice
 }
@@ -80,8 +79,8 @@ type choice struct {
 const noChoice = -1
 
 // prefer chooses n of the available shares, including all that must be included. It prefers devices that are near each
-// other, or with Spread those that are used least. It is deterministic. For an invalid request it returns nothing, so
-// the kubelet chooses.
+// other, or with Spread the devices with the fewest shares in use. It is deterministic. For an invalid request it returns
+// nothing, so the kubelet chooses.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil
@@ -106,7 +105,7 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	for _, share := range must {
 		q.must[share] = -1
 	}
-	room := make([]string, len(available)) // one allocation, because there may be thousands
+	room := make([]string, len(available)) // allocated once, because there may be thousands of devices
 	for i, share := range available {
 		id, ok := r.deviceID(share)
 		device, known := t.index[id]
@@ -131,8 +130,8 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse, if enough others are left. The pods of these devices have only
-// just ended. The kubelet considers such a device free before metalplug can know.
+// unbar removes the shares that Allocate would refuse, if enough others are left. The pods of these devices have only just
+// ended. The kubelet considers such a device free before metalplugd knows it.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {
@@ -149,7 +148,8 @@ func (q *request) unbar(offer *inventory.Offer) {
 	}
 }
 
-// cheapest returns the cheapest choices of shares below a node, by their number. above is the depth of the node above it.
+// cheapest returns the cheapest choices of shares below a node, indexed by the number of shares. above is the depth of the
+// node's parent.
 func (q *request) cheapest(node *bundle.Node, above int) []choice {
 	best := q.singles(node)
 	for _, below := range node.Below {
@@ -178,8 +178,8 @@ func way(from, to int) int64 {
 	return int64(to - from)
 }
 
-// singles returns the cheapest choices of shares of the devices next to a node, by their number. It takes the cheapest
-// shares, because each share of a device costs more than the previous one.
+// singles returns the cheapest choices of shares of the devices directly at a node, indexed by the number of shares. It
+// takes the cheapest shares, because each share of a device costs more than the previous one.
 func (q *request) singles(node *bundle.Node) []choice {
 	best, fixed := make([]choice, 1, len(node.Leaves)+1), 0
 	for _, l := range node.Leaves {

@@ -140,7 +140,7 @@ func TestPreferPackedIsOptimal(t *testing.T) {
 func randomMachine(random *rand.Rand, n int) *inventory.Offer {
 	var paths []string
 	var numa []int
-	nodes := []int{random.IntN(3) - 1, random.IntN(3) - 1, random.IntN(3) - 1} // of the bridges
+	nodes := []int{random.IntN(3) - 1, random.IntN(3) - 1, random.IntN(3) - 1} // NUMA nodes of the bridges
 	for i := range n {
 		bridge := random.IntN(3)
 		paths = append(paths, fmt.Sprintf("pci0000:%d0/0000:%d0:0%d.0/0000:%d1:0%d.0/0000:%d2:%02x.0",
@@ -253,7 +253,7 @@ func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	}{
 		{nil, 1, []string{"d"}},
 		{nil, 2, []string{"b", "d"}},
-		{nil, 3, []string{"a", "c", "d"}}, // not enough devices, which Allocate reports
+		{nil, 3, []string{"a", "c", "d"}}, // Allocate reports that there are not enough devices
 		{[]string{"a"}, 2, []string{"a", "d"}},
 	} {
 		if got := (&Resource{}).prefer(&places{}, offer, all, test.must, test.n); !slices.Equal(got, test.want) {

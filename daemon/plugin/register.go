@@ -25,16 +25,16 @@ import (
 type registration struct {
 	begun      time.Time     // when Run began, after the end of any earlier endpoint
 	seen       identity      // the current kubelet.sock
-	since      time.Time     // when it was first seen
-	known      bool          // whether it has known an endpoint of the resource
+	since      time.Time     // when kubelet.sock was first seen
+	known      bool          // whether this kubelet has known an endpoint of the resource
 	registered identity      // kubelet.sock at the last registration, or zero if there was none or its stream has ended
 	at         time.Time     // time of that registration
 	pause      time.Duration // delay of the next attempt, or 0 if none has failed
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// look records the current kubelet.sock. If it already existed before the given time, it has known an endpoint, and may
-// be processing the end of that.
+// look records the current kubelet.sock. If the socket is older than the given time, its kubelet has known an earlier
+// endpoint, and may still be processing the end of that endpoint.
 func (r *registration) look(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
@@ -65,7 +65,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	if err != nil {
 		return e.again(err)
 	}
-	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // 0 means a PID namespace that is not visible from ours
+	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // the PID is 0 if the process is in a PID namespace that ours cannot see
 		e.kubelet.registered, e.kubelet.known = kubelet, true
 		e.setRegistered(true)
 		return 0

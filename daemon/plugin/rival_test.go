@@ -188,7 +188,7 @@ func TestForeign(t *testing.T) {
 		shares   int
 		own      []string
 		another  string
-		cordoned bool // which the kubelet learns a moment later
+		cordoned bool // whether the device is cordoned, which the kubelet learns a moment later
 	}{
 		{0, []string{"node-A-widget"}, "x", false},
 		{0, []string{"node-A-widget"}, "x", true},
@@ -215,7 +215,7 @@ func TestStir(t *testing.T) {
 	h := newHeldBench(t, true)
 	h.other("vendor.sock")
 	path := func(name string) string { return filepath.Join(h.dir, name) }
-	want := 2 // its appearance, and that of its file
+	want := 2 // one for the plugin, and one for its socket file
 	events := func(what string) {
 		h.besides(what, func([]int, int) bool { _, _, n := h.endpoint.Watch.Others(); return n >= want })
 	}
@@ -269,7 +269,7 @@ func TestGracefulStopBesidePeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = conn.Invoke(t.Context(), "/none/none", &pluginapi.Empty{}, &pluginapi.Empty{}, grpc.WaitForReady(true)) // it serves
+	err = conn.Invoke(t.Context(), "/none/none", &pluginapi.Empty{}, &pluginapi.Empty{}, grpc.WaitForReady(true)) // waits until the plugin serves
 	if status.Code(err) != codes.Unimplemented {
 		t.Error(err)
 	}

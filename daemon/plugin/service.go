@@ -27,8 +27,8 @@ type service struct {
 	places *places
 }
 
-// handshake is the time in which a client has to say that it speaks HTTP/2. The end of the server waits for it, and
-// systemd would kill the daemon before gRPC's 120 seconds have passed.
+// handshake is the time limit for a client's HTTP/2 handshake. When the server stops, it waits for pending handshakes, and
+// systemd would kill the daemon before gRPC's default of 120 seconds.
 const handshake = 5 * time.Second
 
 // newServer returns the endpoint's gRPC server. A panic in a call becomes an error of that call and does not end the

@@ -75,9 +75,9 @@ type socket struct {
 	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure creates the socket, also if it was removed. It is always at the same path, where the kubelet expects it.
-// ensure returns the listener once, when it can be reached. If the socket cannot be reached, it stays, because a new
-// one would trigger another check.
+// ensure creates the socket if it does not exist. The path is always the same, because the kubelet expects the socket there.
+// ensure returns the listener once, when a connection has succeeded. If no connection succeeds, the socket stays, because a
+// new socket would trigger another check.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
 		s.drop()
@@ -111,7 +111,7 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach connects to the socket like the kubelet. If the kubelet could not reach us during a registration, its state
+// reach connects to the socket as the kubelet would. If the kubelet could not reach us during a registration, its state
 // would become inconsistent.
 func (s *socket) reach() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
@@ -121,8 +121,8 @@ func (s *socket) reach() error {
 	return fmt.Errorf("connect to own socket %s: %w", s.path, fsutil.Cause(err))
 }
 
-// drop closes the listener and removes the socket file, if it is still ours. As long as the file exists, no process can
-// listen at its path.
+// drop closes the listener and removes the socket file, if it is still ours. As long as the file exists, no other process
+// can listen at this path.
 func (s *socket) drop() {
 	if s.listener == nil {
 		return

@@ -9,14 +9,14 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// streams are the open ListAndWatch streams. Only those of the kubelet count. Other processes with uid 0 may also have
-// streams. The kubelet is the first client that calls us after we begin to register. It requests our options, and opens
-// its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
+// streams are the open ListAndWatch streams. Other processes with uid 0 may also have streams, but only the kubelet's
+// streams count. The kubelet is the first client that calls us after we begin to register. It requests our options, and
+// opens its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
 type streams struct {
 	changed chan struct{} // buffer of one, filled when a stream was opened or has ended
 
 	mu      sync.Mutex
-	kubelet *client // also nil if calls come without a connection, in tests
+	kubelet *client // nil in tests that call without a connection
 	waiting bool    // the kubelet's first call is expected
 	live    map[*stream]bool
 	opened  time.Time     // when the kubelet opened its last stream since we began to register
@@ -30,7 +30,7 @@ type streams struct {
 // sentList describes a list that was sent to the kubelet.
 type sentList struct {
 	number     uint64   // [inventory.Offer.Listed]
-	healthy    bool     // it has a healthy device
+	healthy    bool     // the resource has a healthy device
 	checkpoint identity // the kubelet's checkpoint before the list was sent
 }
 

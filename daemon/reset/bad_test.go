@@ -50,7 +50,7 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 			partly bool
 		}{{"zero", unix.EIO, true}, {"discard", unix.ENODATA, false}, {"secure-discard", unix.EILSEQ, false}} { // the last two of a direct read
 			if c.scrub != "zero" && name != "between the ends" {
-				continue // they verify by the same places
+				continue // these methods read the same places to verify
 			}
 			t.Run(name+"/"+c.scrub, func(t *testing.T) {
 				m, n := oneNVMe(t)
@@ -75,7 +75,7 @@ func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 	n.bigger().noiseAt(45<<20, 3*blockSize).badAt(unix.EIO, 45<<20+blockSize)
 	m.onIoctl = func(n *fakeNode, _ uintptr, b []byte) (int, error) {
 		if len(b) == 16 {
-			n.bad = nil // and nothing else changes
+			n.bad = nil // nothing else on the disk changes
 		}
 		return 0, nil
 	}
@@ -150,7 +150,7 @@ func TestProbeOfADiskThatTurns(t *testing.T) {
 			}
 			n.ext4()
 			r.Fingerprint = m.full(r).Fingerprint
-			m.files(map[string]string{disk0 + "/queue/rotational": "0\n"}) // by an operator
+			m.files(map[string]string{disk0 + "/queue/rotational": "0\n"}) // an operator changed it
 			if got := m.full(r); got.Fingerprint != r.Fingerprint {
 				t.Errorf("fingerprint is %s, was %s", got.Fingerprint, r.Fingerprint)
 			}

@@ -2,7 +2,7 @@
 
 package reset
 
-// This file holds a disk, so that no other process can start to use it.
+// The functions in this file hold a disk: they open it exclusively, so that no other process can start to use it.
 
 import (
 	"cmp"
@@ -49,8 +49,8 @@ type claim struct {
 // O_RDONLY or O_RDWR. udev inspects a disk again when a descriptor for writing is closed, so an inspection must use
 // O_RDONLY.
 //
-// The kernel claims a block device, and knows no other block device of the same disk. So hold opens the twins too.
-// besides are the paths that the caller holds itself.
+// A disk may have several block devices, which are called twins. The kernel's claim covers only one of them, so hold opens
+// the twins too. besides lists the paths that the caller already holds.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
 		if d, gone := h.diskAt(sysPath); gone == nil { // a failed exclusive open does not show who uses the disk
@@ -95,7 +95,7 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 // uses the disk.
 const claimedFor = time.Second
 
-// checkExclusive returns why a disk cannot be held now, or nil. It holds the disk only for this check.
+// checkExclusive returns the reason if a disk cannot be held now, or nil. It holds the disk only for a moment.
 func (h *host) checkExclusive(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
@@ -129,9 +129,9 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// sameAppearance compares the diskseq of the open disk with that in sysfs. The kernel increments the number with each
-// disk that appears. So a disk that replaced another one in between has a different number. It returns the number of
-// the open disk.
+// sameAppearance compares the diskseq of the open disk with that in sysfs. The kernel increments the number with each disk
+// that appears. So if another disk has replaced the first one, the number differs. sameAppearance returns the number of the
+// open disk.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
 	seq, err = h.number(fd, blkGetDiskSeq, 8)
@@ -192,9 +192,8 @@ func (c *claim) flush() error {
 // inspection.
 const lockedFor = 5 * time.Second
 
-// lock prevents udev from inspecting a disk until the disk is closed. It also checks that no tool that locks disks
-// works on it (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH for an inspection, which other inspections may share,
-// or LOCK_EX.
+// lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool has locked the disk
+// (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH for an inspection, which other inspections may share, or LOCK_EX.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {

@@ -31,7 +31,7 @@ const (
 	piece       = 1 << 20  // bytes of one read at an end
 	blockSize   = 4096     // bytes that are compared at a time
 	randomCount = 4096     // number of random places, each of one block
-	turnedCount = 1024     // the same on a rotating disk
+	turnedCount = 1024     // number of random places on a rotating disk
 	readers     = 8        // reads at the same time, because NVMe drives serve random reads in parallel
 	maxBad      = 16       // unreadable blocks of a read after which the rest is skipped; each may take a drive seconds
 )
@@ -40,12 +40,12 @@ const (
 type surface struct {
 	size   int64
 	seed   seed
-	chunks []chunk // in the order of their offsets
+	chunks []chunk // sorted by offset
 }
 
-// seed determines which places are read. Each check uses a new seed, so a forger cannot prepare a disk for it. The
-// lowest bit reports whether the disk rotates. Then fewer places are read. A disk of 7,200 rpm takes up to 10 ms for
-// each place, and a probe has 16 s.
+// seed determines which random blocks are read. Each check uses a new seed, so an attacker cannot prepare a disk for the
+// check. If the lowest bit is set, the disk rotates and fewer blocks are read, because a disk of 7,200 rpm takes up to 10 ms
+// for each block, and a probe must end within 16 s.
 type seed [8]byte
 
 // seed returns the seed of a fingerprint, or a new seed for the disk without a fingerprint
@@ -82,8 +82,8 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads the places of a disk. It reads the whole disk if that is less than twice the amount of the places
-// of a disk that does not rotate.
+// readSurface reads both ends of a disk and random blocks. It reads the whole disk if the disk is less than twice as large
+// as that, without regard to rotation.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -193,8 +193,8 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 	return first
 }
 
-// places returns random blocks between the ends of a disk, in the order of their offsets. Each block is equally likely.
-// The same seed returns the same places (ChaCha8, C2SP chacha8rand).
+// places returns the sorted offsets of random blocks between the ends of a disk. Each block is equally likely. The same seed
+// gives the same offsets (ChaCha8, C2SP chacha8rand).
 func places(size int64, from seed) (chosen []int64) {
 	blocks := uint64(lastFrom(size)-edge) / blockSize
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
@@ -273,7 +273,8 @@ func (s *surface) fingerprint() string {
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// filled yields the blocks with data, in order. Blocks of ff among blocks of 00 may be data, and the reverse.
+// filled yields the blocks with data, in order. Blocks of ff among blocks of 00 may be data, and so may blocks of 00 among
+// blocks of ff.
 func (s *surface) filled() iter.Seq2[int64, []byte] {
 	filler := s.filler()
 	return func(yield func(int64, []byte) bool) {

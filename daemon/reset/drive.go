@@ -51,7 +51,7 @@ const (
 
 // The timeout of a command, after which the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
-	queryTimeout = 5 * time.Second  // for commands that only return data
+	queryTimeout = 5 * time.Second  // timeout of commands that only return data
 	formatTime   = 10 * time.Minute // the timeout of nvme-cli; a reset of a controller during a format does not help
 )
 
@@ -197,7 +197,7 @@ const (
 	sanitizeOverwrite = 1 << 2
 )
 
-// controllerOf returns Identify Controller of an open disk. It asks only once.
+// controllerOf returns the data of Identify Controller for an open disk. It sends the command only once.
 func (d drive) controllerOf() (controller, error) {
 	if d.controller != nil {
 		return d.controller, nil
@@ -220,7 +220,7 @@ type namespace struct {
 	used       uint64 // blocks that are allocated (NUSE)
 }
 
-// namespace returns Identify Namespace of an open disk. The kernel provides the namespace ID.
+// namespace returns the data of Identify Namespace for an open disk. The kernel provides the namespace ID.
 func (d drive) namespace() (namespace, error) {
 	id, err := d.ioctl(d.fd, nvmeIoctlID, nil)
 	if err != nil {
@@ -244,7 +244,7 @@ func (d drive) smart() device.Smart {
 	}
 	return device.Smart{
 		Known: true, Warning: b[0], Spare: b[3], Used: b[5],
-		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // from kelvin
+		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // the page has kelvin
 		MediaErrors: binary.LittleEndian.Uint64(b[160:]),          // the low half of 128 bits
 	}
 }

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file erases disks. Each method holds the disk exclusively and locks it against udev before it writes. It reads
-// the disk before the erasure. After the erasure it reads the places again that had data.
+// This file erases disks. Each method holds the disk exclusively and locks it against udev before it writes. It reads the
+// disk before the erasure. After the erasure it reads the blocks that had data again.
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ import (
 // erasure is one method to erase a disk that is held.
 type erasure struct {
 	promise promise
-	// ready refuses a disk that the method cannot erase, or cannot erase without other disks.
+	// ready returns an error if the method cannot erase the disk, or cannot erase it without erasing other disks.
 	ready func(c *claim) error
 	// run erases the disk and returns a description of what it did. had is the data that was found before.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
@@ -43,9 +43,9 @@ func erasures() map[string]erasure {
 // Erasures returns the names of the erase methods. A disk may not support each of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
-// erase erases a disk that was examined before, and returns a description of what it did. It holds the disk open for
-// writing and reads it again. Since the examination, this process may have been stopped, or a reset may have made the
-// disk appear again.
+// erase erases a disk that was examined before, and returns a description of what it did. It holds the disk for writing and
+// reads it again, because this process may have been stopped since the examination, or a reset may have made the disk appear
+// again.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
@@ -55,7 +55,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := c.lock(ctx, unix.LOCK_EX); err != nil {
 		return "", err
 	}
-	if err := c.flush(); err != nil { // otherwise the kernel would write the cache back later
+	if err := c.flush(); err != nil { // if the cache were not flushed, the kernel would write it back after the erasure
 		return "", err
 	}
 	now, err := t.examined(ctx, c, before)
@@ -74,9 +74,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := t.unheld(ctx, c); err != nil {
 		return "", err
 	}
-	// The check of open files gets older from here on. Each step below takes only the time that the drive needs to
-	// identify itself. Reading the disk has taken time. Exports, loop devices and other hosts claim nothing, so they
-	// are checked again.
+	// From here on, the check of open files becomes outdated, so no slow step may follow. Reading the disk took time.
+	// Exports, loop devices and other hosts do not claim the disk, so they are checked again.
 	if err := cmp.Or(e.ready(c), t.unused(c.Disk), c.shared(), t.identified(anyAppearance)); err != nil {
 		return "", err
 	}

@@ -99,7 +99,7 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	return controllers, nil
 }
 
-// localController returns Identify Controller of an open disk, which must be in this node.
+// localController returns the data of Identify Controller for an open disk, which must be in this node.
 func (d drive) localController() (controller, error) {
 	if _, err := d.localNVMe(d.sysPath); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// sole refuses an erasure of the whole NVM subsystem unless the disk is its only namespace.
+// sole returns an error unless the disk is the only namespace of the NVM subsystem, which the method erases as a whole.
 func (d drive) sole() error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -129,8 +129,9 @@ func (d drive) sole() error {
 	return d.noOther()
 }
 
-// checkControllers checks that this kernel has all controllers of the NVM subsystem. A virtual machine may have one through
-// VFIO, or another host through the other port of the drive. It can use namespaces that this kernel does not know.
+// checkControllers checks that this kernel has all controllers of the NVM subsystem. A virtual machine may have another
+// controller through VFIO, or another host may have one through the other port of the drive. They can use namespaces that
+// this kernel does not know.
 func (d drive) checkControllers() error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
@@ -184,7 +185,7 @@ func (d drive) noOther() error {
 
 // sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
-	status   uint8  // since then no data was written (SSTAT bit 8)
+	status   uint8  // state of the last sanitize (SSTAT bits 2:0)
 	erased   bool   // nothing has been written since (SSTAT bit 8)
 	progress uint16 // 65536ths
 	action   uint32 // SCDW10 bits 2:0
@@ -195,7 +196,7 @@ const (
 	sanitizeDone       = 1
 	sanitizeRunning    = 2
 	sanitizeHasFailed  = 3
-	sanitizeDoneNoFree = 4 // without deallocating the blocks
+	sanitizeDoneNoFree = 4 // the blocks were not deallocated
 )
 
 // Actions, in dword 10 bits 2:0 of the command (Base Specification, figure 303).
@@ -251,8 +252,8 @@ func sanitizable(c *claim) error {
 }
 
 // sanitize erases the whole subsystem. If a sanitize is already running, it waits for that one, even if another program
-// started it. A completed sanitize counts if the controller reports that no data was written since. Then the disk must
-// be blank, because nothing distinguishes other data from the data before.
+// started it. If the controller reports a completed sanitize and no write since then, that sanitize is sufficient. In this
+// case the disk must be blank, because the earlier content is unknown.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()
@@ -288,7 +289,7 @@ func actionFor(id controller) uint32 {
 	return actOverwrite | onePass
 }
 
-// followed waits until a sanitize has ended, or ctx ends. Then the error is [Running].
+// followed waits until a sanitize has ended. If ctx ends first, the error is [Running].
 func (d drive) followed(ctx context.Context) (string, error) {
 	began := time.Now()
 	for {

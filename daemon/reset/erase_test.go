@@ -237,7 +237,7 @@ func TestErasureIsRefused(t *testing.T) {
 			if got := m.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 			}
-			if m.syncError == nil { // which is noticed when the disk is open to write
+			if m.syncError == nil { // this error appears when the disk is open for writing
 				m.untouched()
 			}
 			if string(n.data) != was {

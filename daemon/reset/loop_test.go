@@ -217,7 +217,7 @@ func TestLoopWithPartitions(t *testing.T) {
 	if got := l.do(t, r); got.Result != reset.Refused || !strings.Contains(got.Detail, "no pod of this node left what is on it") {
 		t.Errorf("answer is %+v", got)
 	}
-	fd := must(unix.Open(l.node+"p1", unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t) // as if it were mounted
+	fd := must(unix.Open(l.node+"p1", unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t) // simulates a mount
 	r.Tenant = true
 	if got := l.do(t, r); got.Result != reset.Busy {
 		t.Errorf("answer with a partition in use is %+v", got)

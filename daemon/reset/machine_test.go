@@ -30,7 +30,7 @@ type machine struct {
 	*testing.T
 	*host
 	root   string
-	nodes  map[string]*fakeNode // by path
+	nodes  map[string]*fakeNode // keys are paths
 	mu     sync.Mutex
 	open   map[int]*fakeNode
 	next   int
@@ -38,8 +38,8 @@ type machine struct {
 	turn   chan struct{}   // lets one read at a time run the hooks of a test
 	config config.Config
 	others []cgroup.Holder // processes that have nodes open
-	unread error           // of the question for them
-	pods   []cgroup.Unread // whose processes could not be read
+	unread error           // error of the request for holders
+	pods   []cgroup.Unread // pods with processes that could not be read
 	calls  []string        // everything that could change anything
 	// The answers to admin commands and ioctls, or nil for success.
 	onAdmin func(c adminCommand, data []byte) (uint16, error)
@@ -48,7 +48,7 @@ type machine struct {
 	onWrite func(path, value string) error
 	onLock  func(n *fakeNode)
 
-	syncError error // of a drive that cannot write back what it caches
+	syncError error // error of a drive that cannot write back its cache
 }
 
 // fakeNode is a node in /dev.
@@ -241,7 +241,7 @@ func (m *machine) openNode(name string, flags int) (int, error) {
 	m.next++
 	if flags&unix.O_EXCL != 0 {
 		n.exclusive++
-		m.next += 1000 // so that close knows
+		m.next += 1000 // the number tells close that the descriptor is exclusive
 	}
 	fd := m.next
 	m.next = fd % 1000

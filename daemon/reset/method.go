@@ -42,8 +42,8 @@ func (t *task) resetter() func(context.Context) (string, error) {
 	return nil
 }
 
-// holdReset holds the disks that a reset affects, and checks again that the disk of the request is the same. The
-// request must list each other disk.
+// holdReset holds the disks that a reset affects, and checks again that the disk of the request is the same. The request
+// must list all other affected disks.
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
@@ -182,9 +182,9 @@ func (t *task) works() error {
 		if f == "" {
 			return nil
 		}
-		// A function without a driver, or with that of VFIO, may be suspended again right after its reset (reset_store in
-		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). Reading its configuration space waits for that, and wakes it if
-		// it does not answer in this state (pci_config_pm_runtime_get).
+		// A function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
+		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). Reading its configuration space waits for the suspend,
+		// and wakes the function if it cannot answer while suspended (pci_config_pm_runtime_get).
 		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {
 			return errorf(Gone, "%w", err)
 		}

@@ -43,7 +43,7 @@ func TestControllerReset(t *testing.T) {
 			m.disk(secondPath, "259:4", "eui.02").fill()
 		}, Answer{Result: Refused, Detail: "nvme0n2 would be hit too: the request does not list it among the disks that no pod has"}, nil},
 		{"a second namespace, vouched for", func(m *machine, n *fakeNode, r *Request) {
-			m.disk(secondPath, "259:4", "eui.02").fill() // which a reset does not touch
+			m.disk(secondPath, "259:4", "eui.02").fill() // a reset must not affect this disk
 			r.Together = []string{secondPath}
 		}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 2 namespaces"}, []string{resetIoctl}},
 		{"a second namespace, mounted", func(m *machine, n *fakeNode, r *Request) {
@@ -100,7 +100,7 @@ func TestControllerReset(t *testing.T) {
 func TestComesBack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		after  time.Duration // until it is there again
+		after  time.Duration // time until the device is present again
 		wwid   string
 		state  string
 		want   Result

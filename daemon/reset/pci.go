@@ -31,7 +31,7 @@ func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanal
 // function is a PCI function.
 type function struct {
 	*host
-	path string // in sysfs
+	path string // path in sysfs
 }
 
 func (h *host) functionAt(sysPath string) function { return function{h, sysPath} }
@@ -138,7 +138,7 @@ func (f function) hasNetwork() (found bool) {
 			found = true
 			return fs.SkipAll
 		case name != root && f.Link(f.path+strings.TrimPrefix(name, root), "subsystem") == "pci":
-			return fs.SkipDir // it belongs to another function
+			return fs.SkipDir // this directory belongs to another function
 		}
 		return nil
 	})

@@ -206,7 +206,7 @@ func TestDrivesThatLie(t *testing.T) {
 		for content, write := range contents {
 			for _, scrub := range Erasures() {
 				if scrub != "discard" && content != "one block" || scrub != "discard" && strings.HasPrefix(drive, "keeps a") && drive != "keeps all" {
-					continue // they verify by the same places
+					continue // these methods read the same places to verify
 				}
 				t.Run(drive+"/"+content+"/"+scrub, func(t *testing.T) {
 					d, n, _ := newDrive(t)
@@ -304,7 +304,7 @@ func TestAppearsAgainWhileErased(t *testing.T) {
 	m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
 		if len(b) == 16 {
 			clear(n.data)
-			m.files(map[string]string{disk0 + "/diskseq": "10\n"}) // of the disk that has its name now; ours is open
+			m.files(map[string]string{disk0 + "/diskseq": "10\n"}) // another disk has the name now; the first one is still open
 		}
 		return 0, nil
 	}

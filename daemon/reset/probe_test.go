@@ -144,7 +144,7 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 		name   string
 		claims time.Duration
 		after  func(m *machine)
-		want   Answer // as far as it tells of a claim
+		want   Answer // only the fields about a claim
 		took   time.Duration
 	}{
 		{"for a moment", 90 * time.Millisecond, nil, Answer{Result: OK}, 100 * time.Millisecond},
@@ -191,7 +191,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		}
 		close(end)
 		synctest.Wait()
-		m.locked = map[string]bool{disk0: true} // by the process that did not come back
+		m.locked = map[string]bool{disk0: true} // the process that did not return holds the lock
 		n.busy, n.readHook = true, nil
 		if got := m.ask(r); got.Result != Late || got.Detail != "another request is at work on "+disk0 {
 			t.Errorf("the next answer is %+v", got)

@@ -60,7 +60,7 @@ func unheldHost(file string) *host {
 
 // killing serves as the program does, and kills itself after so many calls of the kernel.
 func killing() error {
-	const size = 48 << 20 // of the disk
+	const size = 48 << 20 // size of the disk
 	file := exchange.ConfigFile("")
 	h := unheldHost(file)
 	steps, err := os.ReadFile(file + ".steps")
@@ -78,7 +78,7 @@ func killing() error {
 	h.kernel.open = func(path string, flags int) (int, error) { die(); return open(path, flags) }
 	h.kernel.ioctl = func(fd int, request uintptr, b []byte) (int, error) {
 		die()
-		if request == blkZeroOut { // and in between, of which the kernel has done a part
+		if request == blkZeroOut { // the kernel has done a part of this ioctl
 			ranged := func(from, length uint64) (int, error) { return ioctl(fd, request, rangeOf(from, length)) }
 			for from := uint64(0); from < size; from += size / 16 {
 				if _, err := ranged(from, size/16); err != nil {
@@ -100,7 +100,7 @@ func rangeOf(from, length uint64) []byte {
 // locking is a process that takes the lock of a device in a directory, says how that went, and waits for its end.
 func locking() error {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), locks: os.Args[1]}
-	if len(os.Args) > 3 { // with a sysfs of its own, as a unit with PrivateNetwork= has it since systemd 254
+	if len(os.Args) > 3 { // use a separate sysfs, as systemd 254 does for PrivateNetwork=
 		if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
 			return err
 		}

@@ -23,8 +23,8 @@ type Do string
 // Kinds of requests. The first four only read.
 const (
 	Look    Do = "look"    // returns the users of the device and its state; it neither reads nor claims a disk, because a pod has the disk
-	Probe   Do = "probe"   // the same as look, and the content of the disk
-	Offer   Do = "offer"   // the same as probe, and claims on a disk that could be offered; only a claim shows an imported ZFS pool
+	Probe   Do = "probe"   // like look, and also returns the content of the disk
+	Offer   Do = "offer"   // like probe, and also checks for claims on the disk; only a claim shows an imported ZFS pool
 	Survey  Do = "survey"  // reads a disk from Request.From to its end
 	Prepare Do = "prepare" // proves that a device is free, resets it, and erases it or proves that it is blank
 )
@@ -113,14 +113,14 @@ func (r Result) Error() string { return string(r) }
 // Answer is the outcome of a request.
 type Answer struct {
 	Result      Result       `json:"result"`
-	Detail      string       `json:"detail,omitempty"`      // one line for the operator, with the action, the device and a remedy
-	Content     string       `json:"content,omitempty"`     // on the disk, as "ext4" or "gpt, unknown data at byte 4096", or ""
-	Fingerprint string       `json:"fingerprint,omitempty"` // of the data that was read, or "" for a blank disk
-	Claimed     bool         `json:"claimed,omitempty"`     // for a probe, the kernel refuses an exclusive open, and no other sign of use was found
-	Smart       device.Smart `json:"smart,omitzero"`        // of a probe of an NVMe namespace
-	Done        string       `json:"done,omitempty"`        // for a prepare, the work and how it was verified
-	Size        int64        `json:"size,omitempty"`        // of a disk, in bytes
-	Read        int64        `json:"read,omitempty"`        // for a survey, the number of blank bytes before the first data; equal to Size if the whole disk is blank
+	Detail      string       `json:"detail,omitempty"`      // one line for the operator that contains the action, the device and a remedy
+	Content     string       `json:"content,omitempty"`     // content of the disk, such as "ext4" or "gpt, unknown data at byte 4096", or ""
+	Fingerprint string       `json:"fingerprint,omitempty"` // fingerprint of the data that was read, or "" for a blank disk
+	Claimed     bool         `json:"claimed,omitempty"`     // only for a probe: the kernel refuses an exclusive open, and no other sign of use was found
+	Smart       device.Smart `json:"smart,omitzero"`        // only for a probe of an NVMe namespace
+	Done        string       `json:"done,omitempty"`        // only for a prepare: the work and how it was verified
+	Size        int64        `json:"size,omitempty"`        // size of a disk in bytes
+	Read        int64        `json:"read,omitempty"`        // only for a survey: the number of blank bytes before the first data; equal to Size if the whole disk is blank
 	Erased      bool         `json:"erased,omitempty"`      // a prepare erased the disk and verified that
 
 	// Appearance is the diskseq of the disk after the work. The helper has proven that it is the same medium, by the

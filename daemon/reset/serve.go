@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Serve answers the one request on standard input. It blocks until the time limit of the request and little longer,
-// even if the device hangs. file is the configuration file.
+// Serve answers the one request on standard input. It returns at the time limit of the request or a little later, even if
+// the device hangs. file is the configuration file.
 func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 
 // newHost returns this node with the configuration in a file.
@@ -39,7 +39,7 @@ func newHost(file string) *host {
 	return h
 }
 
-// step is the current step of the work, as a text that fits before "goes on".
+// step is the current step of the work, as a text for the message "... goes on".
 type step struct{ text atomic.Value }
 
 func (s *step) is(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }

@@ -21,7 +21,7 @@ type sharer struct {
 	attachedStatus     uint16
 	allStatus          uint16
 	registered         []uint16
-	holder             uint16 // which of them holds a reservation of type 1
+	holder             uint16 // the controller with a reservation of type 1
 	plain              bool   // the host identifier has 8 bytes
 	reportStatus       uint16
 	reportError        error
@@ -216,7 +216,7 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 				s.on(d.machine)
 				writes := func(call string) bool { return call == "open nvme0n1 for writing" }
 				first.readHook = func() {
-					if method == "survey" || slices.ContainsFunc(d.calls, writes) { // it has been looked at, and is read before the erasure
+					if method == "survey" || slices.ContainsFunc(d.calls, writes) { // the disk was inspected, and is now read in full
 						happens(d.machine, s)
 					}
 				}

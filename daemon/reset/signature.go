@@ -2,10 +2,10 @@
 
 package reset
 
-// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with one of them
-// may be one of several disks, or may belong to a system that is not running. Only an operator can order its erasure.
-// Each line of a Linux signature names the header that defines it. Other content is unknown data, which is erased only
-// if a pod wrote it. For messages, ID_FS_TYPE of udev names the content.
+// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with one of them may
+// be one of several disks, or may belong to a system that is not running. Only an operator can order its erasure. Each Linux
+// signature names the header that defines it. Other content is unknown data, which is erased only if a pod wrote it.
+// Messages name the content like udev's ID_FS_TYPE.
 
 import (
 	"encoding/binary"

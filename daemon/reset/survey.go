@@ -144,7 +144,7 @@ const watchEvery = time.Second
 // readSurvey reads the disk of a survey, and records how many bytes from the start are blank.
 func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.is("reading all of %s", c.Name())
-	runtime.LockOSThread() // for the idle class, which belongs to a thread; the program ends after this request
+	runtime.LockOSThread() // the I/O class applies to this thread; the thread is never unlocked, because the program ends after this request
 	t.idle()
 	start := chunk{b: aligned(int(min(blockSize, c.size)))}
 	if err := start.fill(c.read); err != nil {

@@ -51,7 +51,7 @@ func (h *host) resolved(sysPath string) error {
 
 func (h *host) isDisk(sysPath string) bool { return h.Link(sysPath, "subsystem") == "block" }
 
-// wholeDisk checks that a block device is a disk. Partitions and the single paths of a multipath disk are not.
+// wholeDisk checks that a block device is a disk, and not a partition or a single path of a multipath disk.
 func (h *host) wholeDisk(sysPath string) error {
 	switch {
 	case h.Present(sysPath + "/partition"):

@@ -49,7 +49,7 @@ func (h *host) looped(d sysfs.Disk) error {
 	for _, name := range h.Names("/sys/block") {
 		setUp := func() bool { return h.Present("/sys/block/" + name + "/loop/backing_file") }
 		if !setUp() {
-			continue // or not a loop device
+			continue // this is not a loop device, or it has no backing file
 		}
 		number, err := h.below(name)
 		switch {
@@ -84,7 +84,7 @@ func (h *host) below(loop string) (number string, err error) {
 }
 
 // This part finds processes that have a disk open. An exclusive open detects claims in the kernel. It does not detect a
-// process that has merely opened the node, such as a virtual machine. The helper that sees all processes finds them.
+// process that has merely opened the node, such as a virtual machine. metalplug-holders, which sees all processes, finds it.
 
 // passingFor is how long the helper waits for a process that has a disk open. Workers of udevd close it after a moment.
 const passingFor = 2 * time.Second
@@ -98,7 +98,7 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 }
 
 // unheld checks that no other process has a disk, its partitions or its controllers open. A process that cannot be read
-// counts as one that has.
+// counts as a user.
 func (t *task) unheld(ctx context.Context, c *claim) error {
 	settings, err := t.settings()
 	if err != nil { // a survey needs no configuration, and an erasure has read it already
@@ -110,7 +110,7 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 	}
 	names := make(map[cgroup.Number]string)
 	for _, node := range nodes {
-		if n, err := cgroup.ParseNumber(node.Block, node.Number); err == nil { // otherwise it has no node
+		if n, err := cgroup.ParseNumber(node.Block, node.Number); err == nil { // a disk without a valid number has no node
 			names[n] = node.Name()
 		}
 	}
@@ -126,9 +126,9 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 	}
 }
 
-// free returns as [Busy] which other process has, or may have, one of the nodes open. err is the error of the request.
-// A process of a pod that cannot be read counts if its pod has had the disk. If the pods of the disk are unknown, it
-// counts for each pod.
+// free returns [Busy] with the name of a process that has, or may have, one of the nodes open. err is the error of the
+// request to metalplug-holders. If a process of a pod cannot be read, it counts only if the pod has had the disk. If the
+// pods of the disk are unknown, every such process counts.
 func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {

@@ -11,11 +11,10 @@ import (
 	"slices"
 )
 
-// The helper verifies an erasure by reading the places that had data before. A drive may acknowledge Deallocate and
-// keep the data (NVM Command Set Specification 1.0, 3.2.3). The host cannot detect that, so places that were blank
-// before prove nothing.
+// The helper verifies an erasure by reading the places that had data before. A drive may acknowledge Deallocate and keep the
+// data (NVM Command Set Specification 1.0, 3.2.3). The host cannot detect this at blocks that were blank before the erasure.
 
-// promise is how a disk must read after an erasure.
+// promise is the content that a disk must have after an erasure.
 type promise int
 
 const (
@@ -51,9 +50,9 @@ func (e *evidence) add(at int64, b []byte) {
 	}
 }
 
-// written finds places that have data or cannot be read. It uses the quick check s first, and reads the disk if s has
-// too few places. It records only the first and the last block of each stretch. s is nil if the disk cannot be read
-// because of a sanitize.
+// written finds places that have data or cannot be read. It uses the result s of the quick check first, and reads the whole
+// disk if s has too few blocks with data. It then records only the first and the last block of each stretch. s is nil if the
+// disk cannot be read because of a sanitize.
 func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
 	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
 	if s == nil {
@@ -132,7 +131,7 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	return s, nil
 }
 
-// block judges a block that was read after the erasure.
+// block checks a block that was read after the erasure.
 func (e *evidence) block(at int64, b []byte) {
 	before, held := e.at[at]
 	switch {
@@ -171,7 +170,7 @@ func (e *evidence) verdict() error {
 	return e.bad
 }
 
-// inWords describes how the blocks of a disk read.
+// inWords describes the content of the blocks after the erasure.
 func (e *evidence) inWords() string {
 	had := fmt.Sprintf("%d blocks of %d bytes had held something", len(e.at), blockSize)
 	switch {

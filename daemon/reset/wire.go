@@ -95,8 +95,8 @@ func plain(text string) string {
 // Program is the name of the program for [Client].
 const Program = "metalplug-reset"
 
-// grace is how much longer than the time limit the program may take to report its current step. The client waits for
-// the same time once more. For a limit of 25 s, both together leave one second of the kubelet's 30 s for a start.
+// grace is the time after the limit in which the program must report its current step. The client waits for one more grace.
+// With a limit of 25 s, this leaves one second of the 30 s that the kubelet waits for a container start.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.

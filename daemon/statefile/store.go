@@ -43,7 +43,7 @@ type Store struct {
 	log    *slog.Logger
 	path   string
 	latest chan *encoded   // buffer of one, for contents that are not written yet
-	asked  chan chan error // calls that wait until everything is written
+	asked  chan chan error // channels of callers that wait until everything is written
 	ended  chan struct{}   // closed when the writer has ended
 	closed sync.WaitGroup
 	onDisk [sha256.Size]byte // hash of the contents that survive a crash, or zero if unknown; owned by writeAll after Load
@@ -77,7 +77,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	}
 	if err == nil {
 		if err = decode(text); err == nil {
-			if syncFile(s.path) == nil { // the last daemon may have died between rename and sync
+			if syncFile(s.path) == nil { // the last daemon may have been killed between rename and sync
 				s.onDisk = sha256.Sum256(text)
 			}
 			return nil
@@ -111,8 +111,8 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
-// encoded is the JSON of the contents, with a line for each device. Unchanged devices keep their line. The lines of
-// thousands of devices are megabytes, and a container waits for the file.
+// encoded is the JSON of the contents, with one line for each device. The line of an unchanged device is reused, because the
+// lines of thousands of devices have megabytes, and a container start may wait for the file.
 type encoded struct {
 	head  []byte
 	lines [][]byte // never modified
@@ -135,9 +135,9 @@ func (c *encoded) writeTo(w io.Writer) error {
 	return b.Flush() // returns the first error of all writes
 }
 
-// Save passes contents to the writer, which writes only the newest. They consist of a JSON object without its end, a
-// list of lines as the value of its last key, and the end. The lines are JSON, and must not be modified afterwards.
-// Save does not wait.
+// Save passes contents to the writer, which writes only the newest. The contents are a JSON object: head is its text up to
+// the value of the last key, and lines is that value, one element in each line. The lines are JSON, and must not be modified
+// afterwards. Save does not wait.
 func (s *Store) Save(head []byte, lines [][]byte) {
 	select {
 	case <-s.latest:
@@ -216,7 +216,7 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file, unless c is nil or the file already has these contents, as on a full or read-only disk.
+// write replaces the file. It does nothing if c is nil, or if the file already has these contents.
 func (s *Store) write(c *encoded) error {
 	if c == nil {
 		return nil

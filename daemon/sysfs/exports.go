@@ -6,14 +6,14 @@ package sysfs
 //
 // Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c;
 // drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c;
-// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c;
-// fs/configfs/mount.c. Only iblock claims the disk that it opens. If any other target has a disk open, an exclusive
-// open of the disk still succeeds.
+// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c. Of
+// these targets, only iblock claims the disk that it opens. An exclusive open succeeds while another target has the disk
+// open.
 //
-// A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node
-// created by mknod, so only the device number is reliable. If the name does not exist here, the use is unknown. No unit
-// of ours may trace process 1, so none can read below /proc/1/root (proc_pid_get_link). A link may point to any disk.
-// So in this case all disks count as exported, except if the kernel shows that the target cannot have them (see
+// A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node created
+// by mknod, so only the device number is reliable. If the name does not exist here, the use is unknown. The units of
+// metalplug may not trace process 1, so they cannot look below /proc/1/root (proc_pid_get_link). The name may be a link to
+// any disk. So in this case all disks count as exported, unless the kernel shows that the target cannot have them open (see
 // [reach]).
 
 import (
@@ -36,10 +36,10 @@ type export struct {
 	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or for passthrough "/dev/nvme0"
 	number string // number of the block device, such as "8:16", if the target shows it; the name then does not matter
 	scsi   string // address of the SCSI device that gets the commands, such as "2:0:1:3", if the target shows it
-	reach  reach  // what a name that does not exist here may be
+	reach  reach  // limits the possible devices if the name does not exist here
 }
 
-// reach limits what a target can have opened by a name.
+// reach describes which devices a target can have opened by a name.
 type reach int
 
 const (
@@ -110,11 +110,11 @@ func find(nodes []Node, is func(Node) bool) Node {
 	return Node{}
 }
 
-// spellings returns the names to look up. One is the given name. Another is for names from a container that has the
-// host's /dev at another path, such as "/host/dev/nvme0n1". It is the corresponding name in our /dev.
+// spellings returns the names to look up. The first is the given name. The second is the corresponding name in our /dev,
+// because a container may have the host's /dev at another path, as in "/host/dev/nvme0n1".
 func spellings(name string) []string {
 	if !path.IsAbs(name) {
-		return nil // relative to the directory of the process that configured it
+		return nil // the name is relative to a directory of the process that configured the target
 	}
 	names := []string{path.Clean(name)}
 	if i := strings.LastIndex(names[0], "/dev/"); i > 0 {
@@ -123,8 +123,8 @@ func spellings(name string) []string {
 	return names
 }
 
-// isNodeOf reports whether a file is a node of a device. It is one if it has the device's number, or is the device's
-// node in /dev.
+// isNodeOf reports whether a file is a node of a device. The file must have the device's number, or be the device's node in
+// /dev.
 func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	if number, block := Number(found); number != "" && block == n.Block && n.Number != "" {
 		return number == n.Number
@@ -133,8 +133,8 @@ func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	return err == nil && own.Dev == found.Dev && own.Ino == found.Ino
 }
 
-// exports returns all exports. A missing target exports nothing. An existing file or directory that cannot be read is
-// an error. So is a target that is active while configfs does not show its exports.
+// exports returns all exports. A missing target exports nothing. It is an error if an existing file or directory cannot be
+// read, or if a target is active and configfs does not show its exports.
 func exports(t *Tree) ([]export, error) {
 	r := targets{Tree: t}
 	const configfs = "/sys/kernel/config/"
@@ -214,9 +214,9 @@ func (r *targets) scsi(dir string) {
 	}
 }
 
-// scsiAddress returns the sysfs name of the device to which pscsi sends commands (pscsi_show_configfs_dev_params),
-// which consists of host, channel, target and LUN. The claim and udev_path may belong to another disk. In the mode for
-// a whole host, the host number is in the name of the plugin.
+// scsiAddress returns the sysfs name of the device to which pscsi sends commands (pscsi_show_configfs_dev_params), which
+// consists of host, channel, target and LUN. udev_path and the claimed disk may be another device. In the mode for a whole
+// host, the host number is in the name of the plugin.
 func scsiAddress(plugin, shown string) string {
 	host := between(shown, "Host ID: ", "\n")
 	if !isNumber(host) {
@@ -225,9 +225,9 @@ func scsiAddress(plugin, shown string) string {
 	return strings.Join([]string{host, between(shown, "Channel ID: ", " "), between(shown, "Target ID: ", " "), between(shown, "LUN: ", " ")}, ":")
 }
 
-// regular reports whether a storage object of fileio is a regular file. For a regular file fd_configure_device requires
-// a size, and sets the limit of WRITE SAME to 0x1000, which differs from that of a block device. Both can be set to
-// other values later. Then it counts as a possible disk.
+// regular reports whether a storage object of fileio is a regular file. For a regular file fd_configure_device requires a
+// size, and sets the limit of WRITE SAME to 0x1000, which differs from that of a block device. Both can be set to other
+// values later. In that case the object counts as a possible disk.
 func (r *targets) regular(place, shown string) bool {
 	size := between(shown, "  Size: ", " ")
 	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"

@@ -16,7 +16,7 @@ import (
 // Node is the node of a device.
 type Node struct {
 	SysPath string
-	Block   bool   // else a character device
+	Block   bool   // true for a block device, false for a character device
 	Number  string // such as "259:0", or empty if the device is vanishing or has none
 }
 
@@ -27,7 +27,7 @@ func Number(file unix.Stat_t) (number string, block bool) {
 	if kind != unix.S_IFBLK && kind != unix.S_IFCHR {
 		return "", false
 	}
-	device := uint64(file.Rdev) // its type differs between architectures
+	device := uint64(file.Rdev) // the type of Rdev differs between architectures
 	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), kind == unix.S_IFBLK
 }
 

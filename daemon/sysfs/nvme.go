@@ -184,7 +184,7 @@ func nvmeNodes(t *Tree, sysPath string) (found []string) {
 				continue
 			}
 			reaches = true
-			if p != sysPath && t.Uint(p, "hidden") == 0 { // otherwise it is a path, which has no node
+			if p != sysPath && t.Uint(p, "hidden") == 0 { // a hidden disk is a path, which has no node
 				found = append(found, p)
 			}
 		}

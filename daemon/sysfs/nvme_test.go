@@ -92,9 +92,9 @@ const (
 func TestNVMeTopology(t *testing.T) {
 	for _, c := range []struct {
 		name, tree  string
-		controllers map[string]string // of a namespace
+		controllers map[string]string // controllers of each namespace
 		generic     map[string]string
-		disks       map[string]string // of a controller
+		disks       map[string]string // disks of each controller
 		without     map[string]string // namespaces of the controller that are no disks
 		siblings    map[string]string
 	}{

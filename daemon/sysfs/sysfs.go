@@ -35,9 +35,9 @@ const Devices = "/sys/devices/"
 // Tree has the locations of the kernel's files. Its methods accept the kernel's names ("/sys/devices/…", "/dev/…",
 // "/proc/…") and translate them to the three directories. In the zero value all are in /.
 type Tree struct {
-	Sys  string // where sysfs is, "/sys"
-	Dev  string // where the device nodes are, "/dev"
-	Proc string // where procfs is, "/proc"
+	Sys  string // path of sysfs, "/sys"
+	Dev  string // path of the device nodes, "/dev"
+	Proc string // path of procfs, "/proc"
 }
 
 // At returns the tree whose three directories are below root. An empty root means that of this process.

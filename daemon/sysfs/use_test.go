@@ -154,7 +154,7 @@ func TestExported(t *testing.T) {
 		dir := t.TempDir()
 		opened := strings.ReplaceAll(c.opened, "DIR", dir)
 		for target, files := range exporting(opened) {
-			if target != "nvmet" && c.name != "its name" && c.name != "a name that only another mount namespace has" || target == "pscsi" && c.want == "?" { // which claims the disk
+			if target != "nvmet" && c.name != "its name" && c.name != "a name that only another mount namespace has" || target == "pscsi" && c.want == "?" { // these backends claim the disk
 				continue
 			}
 			t.Run(target+"/"+c.name, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		files       map[string]string
-		nvme, other bool // which disks count as exported
+		nvme, other bool // whether each disk counts as exported
 	}{
 		{"a regular file", file("1073741824", "4096"), false, false},
 		{"a block device", file("0", "65535"), true, true},

@@ -40,10 +40,10 @@ func (n *node) checks() map[string]verb {
 		return func(name, text string) error { return matches(n.do(word+" "+name), text) }
 	}
 	return map[string]verb{
-		"did":      func(a, b string) error { return same(n.since(), strings.TrimSpace(a+" "+b)) }, // by the helpers, or nothing
+		"did":      func(a, b string) error { return same(n.since(), strings.TrimSpace(a+" "+b)) }, // the work of the helpers, which may be empty
 		"did-also": func(a, b string) error { done := n.since(); return must(strings.Contains(done, a+" "+b), done) },
 		"did-once": func(a, b string) error { done := n.since(); return must(strings.Count(done, a+" "+b) == 1, done) },
-		"did-both": func(a, b string) error { // in any order
+		"did-both": func(a, b string) error { // both actions, in any order
 			sorted := func(text string) string {
 				return strings.Join(slices.Sorted(strings.SplitSeq(text, ", ")), ", ")
 			}
@@ -71,7 +71,7 @@ func (n *node) checks() map[string]verb {
 			proven := s.Healthy && s.Resource != "" && s.State != lease.Unproven
 			return must(s.Evidence.Kind == text && proven == (text != ""), "the evidence is another")
 		}),
-		"intact": func(name, _ string) error { // it has data, of which the helpers have erased nothing
+		"intact": func(name, _ string) error { // the disk has data, and the helpers have erased nothing
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			done := strings.Join(n.done, ", ")
@@ -79,7 +79,7 @@ func (n *node) checks() map[string]verb {
 				fmt.Sprintf("on it is %q, and the helpers did %q", n.content[name], done))
 		},
 		"listing": func(string, string) error { n.lists = n.listed(); return nil },
-		"unlisted": func(string, string) error { // since listing the kubelet was sent no list
+		"unlisted": func(string, string) error { // the kubelet received no list after the step "listing"
 			return must(n.listed() == n.lists, "the kubelet was sent a list")
 		},
 		"safe": of(func(s *inventory.Status, _ string) error { // no pod gets it with data
@@ -98,7 +98,7 @@ func (n *node) checks() map[string]verb {
 		"adopt-fails":         fails("adopt"),
 		"by-hand-fails":       fails("by-hand"),
 		"erase-by-hand-fails": func(name, text string) error { return matches(n.do("by-hand "+name+" zero"), text) },
-		"untouchable": func(name, text string) error { // where there are no helpers
+		"untouchable": func(name, text string) error { // the text of the error without helpers
 			of := &turnover.Turnover{Inventory: n.inventory, Host: &device.Host{}, Log: n.turnover.Log, Care: n.careOf}
 			return matches(of.ByHand(context.Background(), idOf(name), api.Change{Scrub: "zero"}), text)
 		},

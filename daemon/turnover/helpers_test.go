@@ -23,13 +23,13 @@ import (
 // helpers simulate the programs that open device nodes, the kubelet's checkpoint, cgroups and vendor units. They refuse the same
 // work as the real ones and record the rest.
 type helpers struct {
-	root func() string // of the machine
+	root func() string // returns the root directory of the machine
 
 	mu      sync.Mutex
-	content map[string]string // of disks, by name
-	hidden  map[string]int64  // by name, the byte at which only a full read finds data
-	size    int64             // of each disk
-	answers map[string]string // by name, how a disk answers a probe
+	content map[string]string // contents of disks; keys are names
+	hidden  map[string]int64  // offsets at which only a full read finds data; keys are names
+	size    int64             // size of each disk
+	answers map[string]string // answers of disks to a probe; keys are names
 	open    map[string][]string
 	unread  []device.Holder
 	owners  map[string][]string // UIDs of pods by ID, as in the kubelet's checkpoint
@@ -38,10 +38,10 @@ type helpers struct {
 	fail    map[string]error
 	during  map[string]func(context.Context) error
 
-	slices  int      // that were read of any disk
-	sectors int      // that were written to any disk
-	done    []string // since the last did
-	read    []string // since the last read
+	slices  int      // number of slices that were read from all disks
+	sectors int      // number of sectors that were written to all disks
+	done    []string // work since the last step "did"
+	read    []string // reads since the last step "read"
 }
 
 // diskSize is the size of each disk in bytes.

@@ -13,9 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// closeTimeout is how long the worker waits for a process that has the device open for a short time only, and for the last
-// pod to end. A runtime stops the sandbox one or two seconds after the containers. The worker asks again each
-// pollInterval.
+// closeTimeout is how long the worker waits for a process to close the device, and for the last pod to end. A runtime stops
+// the sandbox one or two seconds after the containers. The worker asks again each pollInterval.
 const (
 	closeTimeout = 5 * time.Second
 	pollInterval = 200 * time.Millisecond
@@ -25,13 +24,13 @@ const (
 type users struct {
 	own    bool   // a process of the pod that has the device
 	others string // a description of the first other process, or empty
-	soon   bool   // the others may end in a moment, such as a process of the node or a pod that is ending
+	soon   bool   // the other users may end soon, such as a process of the node or a pod that is ending
 }
 
-// look finds the processes that have a device open. owners are the pods that the kubelet has given the device to. Their
-// processes may have it open if ours is set. Daemons may watch some devices, such as GPUs. For these only processes of
-// the pods that have had the device count. A process that could not be read counts only if its pod has or had the
-// device.
+// look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If ours
+// is set, their processes may have it open. Some devices, such as GPUs, may be watched by daemons of the node. For these
+// devices, only processes of pods that have had the device count. A process that could not be read counts only if its pod
+// has or had the device.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -62,7 +61,8 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 	return who, nil
 }
 
-// lookForNext is look for the next pod. No process may have the device open, and all earlier pods must have ended.
+// lookForNext checks the users before the next pod gets the device. No process may have the device open, and all earlier
+// pods must have ended.
 func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err error) {
 	if who, err = j.look(ctx, owners, false); err != nil || who.others != "" {
 		return who, err
@@ -72,7 +72,7 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// retryUntil asks a question each pollInterval until it is answered or fails, or until closeTimeout or ctx ends.
+// retryUntil calls question each pollInterval until it reports an answer or an error, or until closeTimeout or ctx ends.
 func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(closeTimeout); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {
@@ -96,9 +96,9 @@ func settled(ctx context.Context, look func() (users, error)) (who users, err er
 	return who, err
 }
 
-// running returns the description of an earlier pod that still has a process, or empty. Such a process may open the
-// device at any time, and no list shows the files that it has registered with io_uring. For a disk that is erased, the
-// error is [ErrBusy] if the answer is unknown. For other devices the pods may be unknown.
+// running returns the description of an earlier pod that still has a process, or empty. Such a process may open the device
+// at any time, and the files that it has registered with io_uring are not visible. If a disk is to be erased and it is
+// unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an error.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil

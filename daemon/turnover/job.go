@@ -16,10 +16,10 @@ import (
 // job is work on one device. Until it ends, no other job works on that device or on the devices that it affects.
 type job struct {
 	*Turnover
-	*inventory.Status // of the device when the job, or its work, began
+	*inventory.Status // status of the device when the job, or its work, began
 	care              Care
-	taken             []string          // IDs of the devices of this job, its own first
-	outcome           inventory.Outcome // of the work on its own device
+	taken             []string          // IDs of the devices that this job has locked, beginning with the device of the job
+	outcome           inventory.Outcome // outcome of the work on this device
 }
 
 // take waits until no other job works on a device, or on the devices that its reset affects. The error is [ErrBusy] if
@@ -55,7 +55,7 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 	return nil
 }
 
-// method returns the reset method for the device, or empty. With an operator's order it also returns a method if the
+// method returns the reset method for the device, or empty. With an operator's order, it returns a method even if the
 // resource has none.
 func (j *job) method(byHand bool) string {
 	switch {

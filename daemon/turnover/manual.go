@@ -23,9 +23,9 @@ const (
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds, or erases it if o has a scrub. With a dry run it does nothing but the
-// checks, which are those of automatic work. It blocks until the work is done or ctx ends. The errors are
-// [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and those of the work.
+// ByHand resets a device that no pod holds, or erases it if o has a scrub. In a dry run it only makes the same checks as
+// automatic work. It blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy],
+// [ErrUnfit] and the errors of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
@@ -97,9 +97,9 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt carries out the operator's order to erase a disk with any content and then to offer it. The method is that of
-// the resource unless o names another. Adopt returns when the order is in the state file. [Turnover.Run] erases the
-// disk. With a dry run there is no order. note is a text for the operator if there was nothing to do. The errors are
+// Adopt carries out the operator's order to erase a disk with any content and then to offer it. The erase method is the
+// resource's unless o names another. Adopt returns when the order is in the state file. [Turnover.Run] then erases the disk.
+// A dry run records no order. If nothing had to be done, note is a text for the operator. The errors are
 // [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
@@ -138,7 +138,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	return "it is being erased by " + scrub + ", and offered after that", nil
 }
 
-// adoptable returns why the disk cannot be adopted. The newest status has the process that uses it.
+// adoptable returns why the disk cannot be adopted. The newest status names a process that uses the disk.
 func (j *job) adoptable() error {
 	newest := cmp.Or(j.find(j.Device.ID), j.Status)
 	switch {

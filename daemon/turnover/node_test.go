@@ -52,10 +52,10 @@ type node struct {
 	audit     *audit.Log
 	inventory *inventory.Inventory
 	turnover  *turnover.Turnover
-	stop      func()            // or nil while neither runs
+	stop      func()            // nil while neither runs
 	given     map[string]string // IDs that pods were given, by name
-	took      time.Duration     // by the last start
-	lists     uint64            // of which the kubelet had been sent that many
+	took      time.Duration     // duration of the last start
+	lists     uint64            // number of lists that the kubelet had received
 	behind    sync.WaitGroup    // what go began
 	errs      chan error
 }
@@ -375,7 +375,7 @@ func (n *node) start(ctx context.Context, names ...string) error {
 
 // books passes on how the kubelet's books name a device.
 func (n *node) books(name string, h kubelet.Holding) error {
-	clock.Pass(time.Millisecond) // since it was allocated
+	clock.Pass(time.Millisecond) // the release must be later than the allocation
 	s, err := n.status(name)
 	if err == nil {
 		n.mu.Lock()

@@ -20,13 +20,13 @@ import (
 )
 
 // startLimit limits the work before a start. The kubelet allows 30 s for PreStartContainer (kubernetes v1.36,
-// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the answer of the helper need some of them.
+// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the answer of the helper need some of this time.
 const startLimit = 25 * time.Second
 
-// Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may call
-// it again for the same devices. On any error the container must not start. After [ErrBusy] the device is unchanged,
-// because its own pod or another still has it. Start blocks until all work is done and recorded, at most 29 seconds.
-// The end of ctx does not stop the work, because a kubelet that disconnects is not a fault of the device.
+// Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may call it
+// again for the same devices. On any error the container must not start. After [ErrBusy] the device is unchanged, because a
+// process of its own pod or of another one still has it open. Start blocks until all work is done and recorded, at most 29
+// seconds. The end of ctx does not stop the work, because a kubelet that disconnects is not a fault of the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	care := t.careFor(resource)
 	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
@@ -53,8 +53,8 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 	return t.start(ctx, care, devices, owners, true)
 }
 
-// start prepares devices for their tenants. If keep is set, it returns once that is on disk. Before the start, the
-// state file must list each disk that must be erased, and the end of its evidence. Other devices need no record.
+// start prepares devices for their tenants. If keep is set, it returns once that is on disk. Before the start, the state
+// file must record for each disk that it must be erased, and that its evidence has ended. Other devices need no record.
 func (t *Turnover) start(ctx context.Context, care Care, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
@@ -75,9 +75,9 @@ func (t *Turnover) start(ctx context.Context, care Care, devices []*inventory.St
 	return t.Inventory.Started(ctx, ids...)
 }
 
-// ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint
-// before it starts a container. But a write that follows a plugin's list may replace it with an older state.
-// writeCheckpoint collects the state under its lock and writes after that (kubernetes v1.31 and v1.36,
+// ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint before
+// it starts a container. But when a plugin sends a list, the kubelet may replace the checkpoint with an older state, because
+// writeCheckpoint collects the state under its lock and writes it later (kubernetes v1.31 and v1.36,
 // pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write again, so ownersOf sends the list and
 // waits for a while.
 func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (owners map[string][]string, err error) {
@@ -110,12 +110,13 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 		return err
 	}
 	defer j.end()
-	j.care = care // also if another resource has the device by now
+	j.care = care // keep these rules even if another resource has the device by now
 	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}
 	p, err := j.prepare(ctx, owners)
-	// Not earlier. If metalplugd ends before the vendor's unit does, the data of the unit must be erased as well.
+	// This must not happen earlier. If metalplugd ends before the vendor unit, the data that the unit has written must be
+	// erased as well.
 	j.Inventory.Prepared(id, p)
 	if errors.Is(ctx.Err(), context.Canceled) { // the daemon stops, and the next one does it again
 		return cmp.Or(err, ctx.Err())
@@ -130,8 +131,8 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	return nil
 }
 
-// prepare prepares the device for a container of its pod. If other pods may have the device open, only the vendor's
-// units run.
+// prepare prepares the device for a container of its pod. If other pods may have the device open, it only runs the vendor's
+// units.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, err error) {
 	id := j.Device.ID
 	switch {
@@ -144,7 +145,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 	}
 	first := j.First(owners)
 	who, err := settled(ctx, func() (users, error) {
-		if first { // so no process may have the device open, not even of its own pod
+		if first { // no process may have the device open, not even one of the same pod
 			return j.lookForNext(ctx, owners)
 		}
 		return j.look(ctx, owners, true)
@@ -167,8 +168,8 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor's units after the reset and the erasure. A device that a pod had before its initialisation
-// is initialised now.
+// runUnits runs the vendor's units after the reset and the erasure. If a pod got the device before it was initialised,
+// runUnits also initialises it.
 func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // the rest of the time is for stopping a unit
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))

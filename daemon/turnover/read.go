@@ -23,7 +23,7 @@ const (
 	foundPause = 10 * time.Minute
 	// askLimit limits the check of which processes have a disk open before it is offered.
 	askLimit = 15 * time.Second
-	// waits is the reason while a disk cannot be read.
+	// waits is the reason of a disk while it cannot be read.
 	waits = "the read waits until a pod that uses its controller has ended"
 )
 

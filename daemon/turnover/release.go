@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// cleanUpLimit limits a reset and an erasure for which no container waits. If the resource erases before a start, the
-// kubelet's limit for that is much shorter. After a failure there is time to read a whole disk.
+// cleanUpLimit limits a reset and an erasure for which no container waits. If the resource erases disks before a start, its
+// own limit is much shorter because of the kubelet. The repetition after a failure has time to read a whole disk.
 func (c Care) cleanUpLimit() time.Duration {
 	if c.AtRelease {
 		return max(c.Timeout, time.Second)
@@ -68,9 +68,9 @@ func (j *job) restore(ctx context.Context) error {
 	return j.unit(limited, unit.Release, j.care.Units.Release)
 }
 
-// clear lets the helper work on a device without a tenant. The erasure must be in the state file before metalplugd
-// reports it. Otherwise, after a crash, later data on the disk would count as a pod's and would be erased. If the last
-// work on a disk failed, the failure may have been the write of the state file. So clear waits for that write again.
+// clear lets the helper work on a device without a tenant. The erasure must be in the state file before metalplugd reports
+// it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's and erase it. If the last work on a
+// disk failed, the state file may not have been written. So clear waits for the write again.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

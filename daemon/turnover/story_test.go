@@ -177,7 +177,7 @@ func (n *node) happenings() map[string]verb {
 			n.mu.Unlock()
 			return n.reload()
 		},
-		"bundles": func(rest, _ string) error { // of a widget and a disk
+		"bundles": func(rest, _ string) error { // each bundle consists of a widget and a disk
 			n.mu.Lock()
 			n.bundle = &device.Members{Resources: []string{widgetResource, diskResource}, Counts: []int{1, 1}, Near: "any", Hold: rest != "offer"}
 			n.mu.Unlock()
@@ -223,7 +223,7 @@ func (n *node) happenings() map[string]verb {
 		},
 		"uncordon": func(name, _ string) error { _, err := n.inventory.Uncordon(ctx, idOf(name)); return err },
 
-		"write": func(name, content string) error { // it may be unplugged
+		"write": func(name, content string) error { // the disk may be unplugged
 			n.mu.Lock()
 			n.content[name] = content
 			n.sectors += 8
@@ -240,7 +240,7 @@ func (n *node) happenings() map[string]verb {
 		"grow":   locked(func(string, string) error { n.size *= 2; return nil }),
 		"answer": locked(func(name, how string) error { n.answers[name] = how; return nil }), // see probe
 		"open":   locked(func(name, pods string) error { n.open[name] = strings.Fields(pods); return nil }),
-		"unread": locked(func(pod, _ string) error { // whose processes cannot be read
+		"unread": locked(func(pod, _ string) error { // the processes of this pod cannot be read
 			if n.unread = nil; pod != "" {
 				n.unread = []device.Holder{{PodUID: pod, Unread: "process 7: the kernel does not answer about it"}}
 			}
@@ -262,7 +262,7 @@ func (n *node) happenings() map[string]verb {
 		}),
 		"break": locked(func(what, text string) error {
 			n.fail[what] = errors.New(cmp.Or(text, "media error"))
-			if text == "unfit" { // and nothing was done
+			if text == "unfit" { // the helper refuses the work and does nothing
 				n.fail[what] = fmt.Errorf("%w: not now", turnover.ErrUnfit)
 			}
 			return nil

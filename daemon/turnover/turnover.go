@@ -48,15 +48,15 @@ const (
 
 // Care is the configured work on the devices of a resource between two pods.
 type Care struct {
-	Method    string // of the class, [Auto] or [None]
+	Method    string // method of the class, [Auto] or [None]
 	Scrub     string // how a disk is erased, or [None]
-	AtStart   bool   // before each container starts; a disk is erased only before the first container of a pod
-	AtRelease bool   // after the last pod
+	AtStart   bool   // work before each container start; a disk is erased only before the first container of a pod
+	AtRelease bool   // work after the last pod has ended
 	Timeout   time.Duration
-	// Open reports that others may have the device open, because it has several shares or the host may use it. Such a
-	// device is neither reset nor erased.
+	// Open reports that other pods or the host may have the device open, because it has several shares or allow_in_use is
+	// set. Such a device is neither reset nor erased.
 	Open  bool
-	Units Units // of the stages start and release; the unit of init is [device.Rule].Init
+	Units Units // units for start and release; the unit for init is [device.Rule].Init
 }
 
 // clears reports whether there is work after the last pod.

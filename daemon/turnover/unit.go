@@ -17,8 +17,8 @@ const unitLimit = unit.MaxTimeout
 
 // Units has the names of a vendor's units between two pods, or empty names.
 type Units struct {
-	Start   string // before each container starts, after the reset and the erasure
-	Release string // after the last pod, after the reset and the erasure
+	Start   string // runs before each container start, after the reset and the erasure
+	Release string // runs after the last pod has ended, after the reset and the erasure
 }
 
 // unit runs the vendor's unit of a stage. It does nothing if the name is empty.

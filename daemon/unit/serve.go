@@ -18,7 +18,7 @@ type Helper struct {
 	Run func(ctx context.Context, template, instance string) error
 }
 
-// maxError limits the text of an error in bytes, because each byte may take six in JSON.
+// maxError is the maximum length of an error in bytes. In JSON each byte may take six.
 const maxError = exchange.MessageSize / 8
 
 // Serve answers one request from standard input. It blocks until the unit has succeeded or failed.

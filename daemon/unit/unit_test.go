@@ -159,7 +159,7 @@ func TestCancel(t *testing.T) {
 	exchangetest.Listen(t, path, func(fd int) {
 		_, _ = unix.Read(fd, make([]byte, exchange.MessageSize))
 		close(asked)
-		_, _ = unix.Read(fd, make([]byte, 1)) // until the other end is closed
+		_, _ = unix.Read(fd, make([]byte, 1)) // blocks until the other end is closed
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-asked; cancel() }()
@@ -222,7 +222,7 @@ func TestMounts(t *testing.T) {
 					t.Errorf("the spec: %v", err)
 				}
 			}
-			if err := os.WriteFile(file, nil, 0o600); err != nil { // whose paths.cdi is /run/cdi, not ours
+			if err := os.WriteFile(file, nil, 0o600); err != nil { // an empty file has paths.cdi = /run/cdi, not the directory of this test
 				t.Fatal(err)
 			}
 			if err := unit.Mounts(file, dir, specs); err != nil {

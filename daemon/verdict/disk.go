@@ -14,8 +14,8 @@ import (
 type DiskFacts struct {
 	Surveyed bool               // whether the node can read disks; only then evidence is needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
-	Evidence *evidence.Evidence // or nil
-	Presence string             // of the last inspection, see [evidence.Book.Presence]; empty if the disk cannot be distinguished from others
+	Evidence *evidence.Evidence // nil if there is none
+	Presence string             // presence of the disk at the last inspection, see [evidence.Book.Presence]; empty if the disk cannot be distinguished from others
 	Recheck  bool               // the disk was just read in full, and must be probed once more before it is offered
 }
 
@@ -24,8 +24,8 @@ func (f *Facts) Evident() bool {
 	return f.Disk.Surveyed && f.Rule != nil && !f.Rule.AllowInUse && f.Seen != nil && f.Seen.Target.IsDisk()
 }
 
-// Offerable reports whether a device without a tenant can be offered. This requires one of three: it needs no evidence,
-// its evidence is complete, or a tenant's data is erased before the next start.
+// Offerable reports whether a device without a tenant can be offered. Either it needs no evidence, or its evidence is
+// complete, or the tenant's data is erased before the next start.
 func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.proven() }
 
 // Complete reports whether the evidence of a disk is complete. It ignores the processes that have the disk open.
@@ -98,8 +98,9 @@ func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns the command with which the operator releases a disk that has data. An adoption belongs to a medium. It
-// would also apply to another disk without an identity in the same place, so such a disk is reset instead.
+// Way returns the command with which the operator releases a disk that has data. An adoption applies to a disk with an
+// identity. For a disk without an identity, the operator must reset it instead, because the adoption could apply to another
+// disk in the same place.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)

@@ -16,13 +16,13 @@ import (
 
 // Facts has everything on which a verdict depends.
 type Facts struct {
-	Seen     *device.Sighting // of the last inspection, or nil while the hardware is absent
+	Seen     *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	Known    bool             // whether it was found since the start
 	Resource string           // the resource that offers it, or would offer it
 	Offered  bool             // whether it is in the device list, where it stays until it is certainly free
 	Faults   Faults
 	Lease    lease.Lease
-	Rule     *device.Rule // of the resource, or nil
+	Rule     *device.Rule // rule of the resource, or nil
 	Aside    string       // why it is offered neither on its own nor in a bundle, or empty
 	Cordon   string       // why the operator cordoned it, or empty
 	Claim    string       // UID of the claim that holds it, or empty

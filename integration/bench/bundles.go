@@ -11,7 +11,8 @@ import (
 )
 
 // bundles measures the matching of a server with two sockets, eight switches, 16 GPUs, 16 HCAs and 32 disks. Half of the
-// switches lack an HCA, so that sets reach across them. The floor computes the distance of each device from each GPU once.
+// switches lack an HCA, so that some bundles contain devices of several switches. The floor computes the distance of each
+// device from each GPU once.
 func (b *bench) bundles() ([]result, error) {
 	var items []bundle.Item
 	for s := range 8 {

@@ -34,8 +34,8 @@ func (b *bench) holders() ([]result, error) {
 	return b.question(fmt.Sprintf("who has these 8 devices open, %d processes", crowd), b.times(50), nil)
 }
 
-// attack measures the same while unprivileged processes make the search expensive. They are all attackers of the test
-// of package cgroup at the same time.
+// attack measures the search while unprivileged processes make it expensive. It runs all attackers of the test of package
+// cgroup at the same time.
 func (b *bench) attack() (results []result, err error) {
 	end, err := gather(crowd)
 	defer end()
@@ -123,12 +123,12 @@ func (b *bench) question(what string, times int, pids []int) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	full, err := os.Open(held) // this process has it open, but is omitted
+	full, err := os.Open(held) // the answer must omit this process, which has the node open
 	if err != nil {
 		return nil, err
 	}
 	defer full.Close()
-	numbers := []cgroup.Number{{Major: 1, Minor: 7}} // of held
+	numbers := []cgroup.Number{{Major: 1, Minor: 7}} // device number of held
 	for minor := range uint32(7) {
 		numbers = append(numbers, cgroup.Number{Block: true, Major: 240, Minor: minor})
 	}
@@ -171,7 +171,7 @@ func named(a cgroup.Answer, pids []int) error {
 
 // gather starts n idle processes, and returns a function that ends them.
 func gather(n int) (end func(), err error) {
-	runtime.LockOSThread() // they end with the thread
+	runtime.LockOSThread() // the kernel releases them when the thread ends
 	var all []*exec.Cmd
 	end = func() {
 		for _, p := range all {

@@ -39,7 +39,7 @@ func (b *bench) look() ([]result, error) {
 	var ours, theirs samples
 	seen := 0
 	for range b.times(200) {
-		host := m.host() // without cached data
+		host := m.host() // a new host has no cached data
 		seen = 0
 		begun := time.Now()
 		for _, d := range m.devices {

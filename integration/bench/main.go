@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures every budget of the daemon and its floor, which is the least time that the same work takes
-// without the daemon, on the same machine and in the same run. It prints one table and writes bench.json.
+// Command bench measures the daemon, and compares it with its budgets. In the same run it measures the floor, which is the
+// least time that the same work takes without the daemon. It prints one table and writes bench.json.
 //
 //	go run ./integration/bench [-only REGEXP] [-runs N]
 //
@@ -24,15 +24,15 @@ import (
 
 // bench is one run of the program.
 type bench struct {
-	dir    string // for all written files, in memory
+	dir    string // directory in memory for all written files
 	daemon string // metalplugd
-	runs   int    // how often each thing is measured, or 0 for the default of its row
+	runs   int    // number of measurements, or 0 for the default of each row
 
 	mu       sync.Mutex
 	children []*process // all started processes
 }
 
-// row is a group of things that are measured together.
+// row is a group of results that are measured together.
 type row struct {
 	name    string
 	measure func(*bench) ([]result, error)
@@ -120,7 +120,7 @@ func run(daemon, out string, runs int, only *regexp.Regexp) (err error) {
 	}
 	defer os.RemoveAll(b.dir)
 	go b.abortOnSignal()
-	if err := os.Setenv("TMPDIR", b.dir); err != nil { // for the daemon's recordings
+	if err := os.Setenv("TMPDIR", b.dir); err != nil { // the daemon writes its recordings there
 		return err
 	}
 	var results []result
@@ -148,13 +148,13 @@ func (b *bench) abortOnSignal() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range b.children {
-		_ = p.Process.Kill() // most have ended already
+		_ = p.Process.Kill() // most processes have ended already
 	}
 	os.RemoveAll(b.dir)
 	os.Exit(1)
 }
 
-// times returns how often something is measured.
+// times returns the number of measurements.
 func (b *bench) times(usual int) int {
 	if b.runs > 0 {
 		return b.runs

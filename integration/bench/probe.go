@@ -25,7 +25,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// diskSize is the size of the probed disks in bytes, and largeSize that of the disk that is read whole.
+// diskSize is the size of the probed disks in bytes, and largeSize the size of the disk that is read in full.
 const diskSize, largeSize = 1 << 30, 4 << 30
 
 // probe measures the time until the helper has reported the content of a disk, with a new process for each request, as
@@ -92,7 +92,7 @@ func (b *bench) probe() (results []result, err error) {
 	return append(results, survey.noted("%s", note)), nil
 }
 
-// alternate measures two things alternately, ours and its floor.
+// alternate measures the daemon's work and its floor alternately.
 func alternate(times int, our, floor func() error) (ours, theirs samples, err error) {
 	for range times {
 		for _, one := range []struct {
@@ -189,9 +189,9 @@ func (b *bench) helpersIn(programs string) (h helpers, end func(), err error) {
 // atStart is the number of disks of a starting pod.
 const atStart = 8
 
-// preStart measures the requests of PreStartContainer for eight disks, as the daemon makes them. All ask at once which processes
-// have their disk open, which is one question. Then a process for each disk proves it free. The floor is to start these nine
-// processes with a request that they refuse, the eight after the one.
+// preStart measures the daemon's requests to the helpers for a container with eight disks. One request asks which processes
+// have any of the disks open. Then eight requests at the same time check that each disk is free. The floor starts the same
+// nine processes, with a request that they refuse.
 func (b *bench) preStart(h helpers, disks []*loopDisk) (result, error) {
 	touch := helper.Touch(config.Reset{Socket: h.reset.Peer.Socket, Holders: h.holders.Peer.Socket}, "/sys", "")
 	ctx := context.Background()
@@ -297,7 +297,7 @@ func startForEach(listener *net.UnixListener, program string, env []string, nice
 			child := exec.Command(program)
 			child.Stdin, child.Stderr, child.Env = stdin, os.Stderr, append(os.Environ(), env...)
 			if child.Start() == nil {
-				go child.Wait() // its answer contains any error
+				go child.Wait() // the answer of the program contains any error
 			}
 			stdin.Close()
 		}
@@ -305,12 +305,12 @@ func startForEach(listener *net.UnixListener, program string, env []string, nice
 	}
 }
 
-// loopDisk is a loop device over a file. The bench does not keep it open, because then it would count as in use.
+// loopDisk is a loop device over a file. The benchmark does not keep it open, because an open disk would count as in use.
 type loopDisk struct {
 	node, sysPath, seq string
 }
 
-// newLoop makes a disk of a new file with zeroes.
+// newLoop creates a disk from a new file with zeroes.
 func newLoop(file string, size int64) (*loopDisk, error) {
 	backing, err := os.Create(file)
 	if err != nil {

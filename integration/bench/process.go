@@ -23,8 +23,7 @@ type site struct {
 	config  string
 }
 
-// newSite makes a site with the given number of devices, divided equally among the given number of resources, at most
-// ten.
+// newSite returns a site with the given number of devices, which are divided equally among at most ten resources.
 func (b *bench) newSite(devices, resources int) (*site, error) {
 	dir, err := b.subdir("p")
 	if err != nil {
@@ -80,7 +79,7 @@ func (b *bench) spawn(name string, env []string, args ...string) (*process, erro
 	return p, nil
 }
 
-// said returns the end of its standard error.
+// said returns the last lines of the program's standard error.
 func (p *process) said() string {
 	text, err := os.ReadFile(p.stderr.Name())
 	if err != nil {
@@ -161,7 +160,7 @@ func (b *bench) start() ([]result, error) {
 	}, nil
 }
 
-// starts measures the given number of starts, and as many floors.
+// starts measures the given number of starts of the daemon, and the same number of starts of an empty program.
 func (b *bench) starts(devices, times int) (ours, theirs samples, err error) {
 	s, err := b.newSite(devices, 1)
 	if err != nil {
@@ -201,9 +200,9 @@ func buildEmpty(dir string) (string, error) {
 	return program, nil
 }
 
-// calm is the time after which a daemon counts as idle, and watched is the time for which it is then observed. The
-// daemon releases memory 4 s after its start. Go's scavenger continues that in the background, and pauses 99 times as
-// long as it works (1 % of the CPU time, runtime/mgcscavenge.go), so it runs once more after 1 to 6 s.
+// calm is the time after which a daemon counts as idle, and watched is the time for which it is then observed. The daemon
+// releases memory 4 s after its start. Go's scavenger continues the release in the background. It uses 1 % of the CPU time
+// (runtime/mgcscavenge.go), so it runs once more after 1 to 6 s.
 const (
 	calm     = 15 * time.Second
 	watched  = 10 * time.Second
@@ -281,7 +280,7 @@ func (b *bench) offering(devices, resources int) (p *process, end func() error, 
 	return p, end, nil
 }
 
-// mostWakeups returns how often a process has woken up in the worst observation.
+// mostWakeups returns the highest number of wake-ups of a process in any observation.
 func (b *bench) mostWakeups(pid int) (most int, err error) {
 	for range b.times(watches) {
 		before, err := switches(pid)

@@ -44,7 +44,7 @@ func (b *bench) restarts() (_ []result, err error) {
 		floor.Process.Kill()
 		floor.Wait()
 	}()
-	time.Sleep(500 * time.Millisecond) // it has to watch the directory
+	time.Sleep(500 * time.Millisecond) // the plugin needs time to watch the directory
 	var ours, theirs samples
 	for range b.times(100) {
 		took, err := restart(s.plugins)
@@ -95,7 +95,8 @@ func allocatable(k *kubelet.Kubelet, want int) error {
 	}
 }
 
-// registerVerb makes the program run the minimal plugin, whose time is the floor for the kubelet's restarts.
+// registerVerb is the argument with which the program runs the minimal plugin, which gives the floor for restarts of the
+// kubelet.
 const registerVerb = "register"
 
 // register is a minimal plugin that waits for kubelet.sock, serves and registers.
@@ -156,7 +157,7 @@ func serveAndRegister(dir string) (*grpc.Server, error) {
 	return server, err
 }
 
-// registered is the service of the floor.
+// registered is the service of the minimal plugin.
 type registered struct {
 	pluginapi.UnimplementedDevicePluginServer
 }

@@ -19,8 +19,8 @@ type result struct {
 	Name   string   `json:"name"`
 	Value  float64  `json:"value"`
 	Unit   string   `json:"unit"`
-	Floor  *float64 `json:"floor"` // in the same unit, or null if there is none
-	Ratio  *float64 `json:"ratio"` // of the value to the floor
+	Floor  *float64 `json:"floor"` // floor in the same unit, or null if there is none
+	Ratio  *float64 `json:"ratio"` // ratio of the value to the floor
 	P99    *float64 `json:"p99"`   // 99th percentile, if the value is a median, in the same unit, or null
 	Runs   int      `json:"runs"`  // number of measurements
 	Budget string   `json:"budget"`
@@ -47,12 +47,12 @@ func (r result) above(floor float64) result {
 	return r
 }
 
-// over adds the 99th percentile of samples in milliseconds to a result, which is their median.
+// over adds the 99th percentile of samples, in milliseconds, to a result that is the median of these samples.
 func (r result) over(s samples) result {
 	return r.beside(s.percentile(99)).of(len(s))
 }
 
-// beside adds the 99th percentile in the same unit to a result, which is a median.
+// beside adds the 99th percentile, in the same unit, to a result that is a median.
 func (r result) beside(p99 float64) result {
 	r.P99 = &p99
 	return r

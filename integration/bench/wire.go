@@ -31,7 +31,7 @@ func newWire(open func() error) (*wire, error) {
 	return w, nil
 }
 
-// run keeps its thread locked, so the thread ends with it.
+// run does not unlock its thread, so the thread ends when run returns.
 func (w *wire) run(open func() error, ready chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Unshare(unix.CLONE_NEWNET)
@@ -61,7 +61,7 @@ func (w *wire) send(messages ...[]byte) (begun time.Time, err error) {
 		var err error
 		begun = time.Now()
 		for _, m := range messages {
-			// The message also goes to the kernel, which does not listen. Its refusal is not an error.
+			// The message also goes to the kernel, which does not listen. The resulting ECONNREFUSED is not an error.
 			to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupBit}
 			if e := unix.Sendto(fd, m, 0, to); e != nil && e != unix.ECONNREFUSED {
 				err = fmt.Errorf("send an event: %w", e)

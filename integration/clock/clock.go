@@ -5,8 +5,8 @@ package clock
 
 import "time"
 
-// The clock of a synctest bubble begins at midnight UTC 2000-01-01 (testing/synctest, "Time"). No test advances by
-// years, and the clock of each machine that runs the tests is later.
+// The clock of a synctest bubble begins at midnight UTC 2000-01-01 (testing/synctest, "Time"). No test advances it by 20
+// years, and the clock of every real machine is later than that.
 var (
 	begins = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 	ends   = begins.AddDate(20, 0, 0)

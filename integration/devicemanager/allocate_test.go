@@ -88,7 +88,7 @@ func TestPreStart(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	admit(t, k, pod("p1", widgetResource, 1))
 	run(t, k, "p1", "main")
-	run(t, k, "p1", "main") // once more after a crash
+	run(t, k, "p1", "main") // the container starts again after a crash
 
 	d.plug(nil)
 	sees(t, k, widgetResource, 2, 0)

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// pairs is the resource of a widget and a sprocket of one NUMA node.
+// pairs is the resource of bundles of a widget and a sprocket on one NUMA node.
 const (
 	pairResource = "example.org/pair"
 	pairs        = `
@@ -26,7 +26,7 @@ near = "numa"
 `
 )
 
-// halves are the widgets and the sprockets with these numbers. Those with even ones are on node 0, the others on node 1.
+// halves returns the widgets and sprockets with these numbers. Even numbers are on NUMA node 0, odd numbers on node 1.
 func halves(widgetNumbers, sprocketNumbers []int) (list []widget) {
 	for _, n := range widgetNumbers {
 		list = append(list, widget{n: n, numa: n % 2})
@@ -37,7 +37,7 @@ func halves(widgetNumbers, sprocketNumbers []int) (list []widget) {
 	return list
 }
 
-// paired is a node whose daemon offers two pairs.
+// paired returns a node whose daemon offers two bundles.
 func paired(t *testing.T) (*Kubelet, *daemon) {
 	t.Helper()
 	k := newNode(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2})
@@ -46,14 +46,14 @@ func paired(t *testing.T) (*Kubelet, *daemon) {
 	return k, d
 }
 
-// pairID is the ID of the bundle with a widget.
+// pairID returns the ID of the bundle with widget n.
 func pairID(n int) string { return "bundle-" + widget{n: n}.id() }
 
-// TestBundlesThroughHotplug checks that a held bundle stays in the list, whichever of its members go, through restarts of both
-// sides. The kubelet would crash otherwise, with this topology policy. The bundle goes after its pod, and what is left of it
-// is in the next one.
+// TestBundlesThroughHotplug checks that a held bundle stays in the list, even if members are unplugged and the daemon and
+// the kubelet restart. Otherwise the kubelet would crash with this topology policy. After its pod has ended, the bundle is
+// dissolved, and its remaining member joins the next bundle.
 func TestBundlesThroughHotplug(t *testing.T) {
-	t.Parallel() // it waits until a device certainly is free
+	t.Parallel() // this test waits until a device certainly is free
 	k, d := paired(t)
 	for id, device := range devices(t, k) {
 		if n := slices.Index([]string{pairID(0), pairID(1)}, id); n < 0 || !slices.Equal(device.NUMA, []int64{int64(n)}) {
@@ -75,7 +75,7 @@ func TestBundlesThroughHotplug(t *testing.T) {
 			t.Fatalf("%s is held and not in the list: %v", held, ids)
 		}
 	}
-	// Its sprocket is gone, and another that would do does not take its place.
+	// The sprocket of the bundle is unplugged. Another suitable sprocket does not replace it.
 	d.plug(halves([]int{0, 1}, []int{n + 2, 1 - n}))
 	listed(2, 1)
 	restarted := func() {
@@ -87,10 +87,10 @@ func TestBundlesThroughHotplug(t *testing.T) {
 			t.Fatalf("a pod is lost: %v", err)
 		}
 	}
-	run(t, k, "p1", "main") // or it would be lost with an unhealthy device
+	run(t, k, "p1", "main") // a pod that does not run would be rejected because of its unhealthy device
 	restarted()
 	listed(2, 1)
-	d.plug(halves([]int{1 - n}, []int{n + 2, 1 - n})) // its widget is gone too
+	d.plug(halves([]int{1 - n}, []int{n + 2, 1 - n})) // the widget of the bundle is gone too
 	d.kill()
 	d.start()
 	d.awaitReady()
@@ -121,10 +121,10 @@ func TestBundlesThroughHotplug(t *testing.T) {
 	}
 }
 
-// TestBundlesAppearBehindPods checks that devices which pods hold by their own names change over one by one, when a reload puts
-// them into bundles.
+// TestBundlesAppearBehindPods adds a bundle resource by a reload, while pods hold devices under their own resources. As each
+// pod ends, its devices join bundles.
 func TestBundlesAppearBehindPods(t *testing.T) {
-	t.Parallel() // it waits until a device certainly is free
+	t.Parallel() // this test waits until a device certainly is free
 	k := newNode(t, Options{TopologyPolicy: "restricted", NUMANodes: 2})
 	d := newDaemonOf(t, shortDir(t), k.options.Dir, widgets+sprockets, halves([]int{0, 1}, []int{0, 1}))
 	d.awaitReady()

@@ -111,7 +111,7 @@ func (c *child) deliver(r protocol.Reply) {
 	}
 	if answer, ok := c.calls[r.ID]; ok {
 		delete(c.calls, r.ID)
-		answer <- r // has room for it
+		answer <- r // the channel has room for one reply
 	}
 }
 
@@ -129,7 +129,7 @@ func (c *child) call(ctx context.Context, r protocol.Request) (protocol.Reply, e
 	case <-c.done:
 	}
 	select {
-	case reply := <-answer: // an answer sent before it ended
+	case reply := <-answer: // the process sent the answer before it ended
 		return reply, asError(r.Op, reply)
 	default:
 		return protocol.Reply{}, fmt.Errorf("%s: %w", r.Op, c.died())
@@ -173,11 +173,11 @@ func (c *child) died() error {
 
 // kill ends the process without a warning, like the kernel, and waits until its sockets are closed.
 func (c *child) kill() {
-	_ = c.cmd.Process.Kill() // it may have ended already
+	_ = c.cmd.Process.Kill() // the child may have ended already
 	<-c.done
 }
 
-// tail stores the last 64 KiB that were written to it. Safe for concurrent use.
+// tail is a writer that keeps the last 64 KiB. It is safe for concurrent use.
 type tail struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -29,7 +29,7 @@ type daemon struct {
 	done  chan struct{} // closed when cmd has ended
 	ready chan struct{} // filled each time the daemon has sent READY=1; the buffer is large enough for one test
 	store fdStore
-	asked bool // it was asked to end
+	asked bool // the test asked the daemon to end
 }
 
 // program returns the path of the tested daemon. If it is missing, the test fails and is never skipped.
@@ -98,7 +98,7 @@ func newDaemonOf(t *testing.T, dir, node, resources string, hardware []widget) *
 	d.must(os.WriteFile(d.path("cgroup/cgroup.controllers"), nil, 0o600)) // a cgroup of version 2
 	d.configure(resources)
 	d.plug(hardware)
-	d.listen() // until after the daemon has stopped
+	d.listen() // listens until the daemon has stopped
 	d.start()
 	t.Cleanup(func() {
 		d.stop()
@@ -143,7 +143,7 @@ func (d *daemon) configure(resources string) {
 	d.must(os.WriteFile(d.path("metalplug.toml"), []byte(text), 0o600))
 }
 
-// plug replaces the hardware by these widgets, as an editor saves a file.
+// plug replaces the hardware with these widgets, and writes the recording like an editor.
 func (d *daemon) plug(hardware []widget) {
 	d.t.Helper()
 	d.must(os.WriteFile(d.path("hardware/.new"), []byte(recordingOf(hardware)), 0o600))
@@ -154,7 +154,7 @@ func (d *daemon) plug(hardware []widget) {
 func (d *daemon) start() {
 	d.t.Helper()
 	for len(d.ready) > 0 {
-		<-d.ready // from an earlier start
+		<-d.ready // drop the signal of an earlier start
 	}
 	d.cmd = exec.Command(program(d.t), "--config", d.path("metalplug.toml"), "--log-level", "debug")
 	names, files := d.store.kept()
@@ -250,7 +250,7 @@ func (d *daemon) awaitReady() {
 
 // kill ends the daemon like a crash.
 func (d *daemon) kill() {
-	_ = d.cmd.Process.Kill() // it may have ended already
+	_ = d.cmd.Process.Kill() // the daemon may have ended already
 	<-d.done
 }
 
@@ -273,7 +273,7 @@ func (d *daemon) stop() {
 			d.t.Errorf("metalplugd after SIGTERM: %v", d.cmd.ProcessState)
 		}
 	case <-time.After(patience):
-		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // to get the goroutines into the log
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // SIGQUIT writes the goroutines to the log
 		<-d.done
 		d.t.Errorf("metalplugd did not stop within %v of SIGTERM", patience)
 	}

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// The daemon is killed after each line that it logs during its start. At level debug it logs each step. The next start
-// must succeed, with every pod's devices in the list from the first message on.
+// The daemon is killed after each line that it logs during its start. At level debug it logs each step. The next start must
+// succeed, and its first list must contain the devices of all pods.
 func TestKilledAtEachStepOfTheStart(t *testing.T) {
 	k, d := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(4))
 	admit(t, k, pod("p1", widgetResource, 1))
@@ -145,7 +145,7 @@ func TestStoppedProcess(t *testing.T) {
 	d.must(d.cmd.Process.Signal(syscall.SIGCONT))
 	sees(t, k, widgetResource, 5, 5)
 	checkSockets(t, d)
-	if err := k.Restart(within(t)); err != nil { // its watch works
+	if err := k.Restart(within(t)); err != nil { // the watch on the directory works
 		t.Fatal(err)
 	}
 	sees(t, k, widgetResource, 5, 5)
@@ -172,7 +172,7 @@ func TestStoppedKubelet(t *testing.T) {
 	allocatable(t, k, 2000)
 
 	d.must(k.Signal(syscall.SIGSTOP))
-	d.reload(shared(1000) + sprockets) // which it cannot register
+	d.reload(shared(1000) + sprockets) // metalplugd cannot register the resource while the kubelet is stopped
 	d.awaitReady()
 	d.stop()
 	d.plug(append(plain(4), widget{kind: "sprocket", numa: -1}))

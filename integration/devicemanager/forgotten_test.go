@@ -13,9 +13,9 @@ import (
 // grace is longer than the time for which a device manager remembers a resource whose plugin has ended.
 const grace = 5*time.Minute + time.Second
 
-// The daemon does not run for longer than the device manager remembers its resource, possibly with a kubelet restart in
-// between. No container starts until the daemon runs again. Then each pod has the same devices as before, including
-// those that were unplugged in between.
+// The daemon is stopped for longer than the device manager remembers its resource. In some cases the kubelet restarts in
+// between. No container starts until the daemon runs again. Then each pod has the same devices as before, including those
+// that were unplugged in between.
 func TestForgotten(t *testing.T) {
 	for name, pass := range map[string]func(*testing.T, *Kubelet){
 		"kubelet stays": forget,
@@ -25,7 +25,7 @@ func TestForgotten(t *testing.T) {
 		},
 		"kubelet restarts before that": func(t *testing.T, k *Kubelet) {
 			restart(t, k)
-			sees(t, k, widgetResource, 0, 0) // its checkpoint has the resource, but not the devices
+			sees(t, k, widgetResource, 0, 0) // the kubelet's checkpoint has the resource, but not the devices
 			forget(t, k)
 		},
 	} {
@@ -37,7 +37,7 @@ func TestForgotten(t *testing.T) {
 			}
 			before, held := devices(t, k), assigned(t, k, "p1")
 			d.stop()
-			if own, _ := d.sockets(); len(own) != 0 { // which the kubelet would take for a checkpoint
+			if own, _ := d.sockets(); len(own) != 0 { // the kubelet would read such a file as a checkpoint
 				t.Errorf("it has left %v", own)
 			}
 			sees(t, k, widgetResource, 4, 0)

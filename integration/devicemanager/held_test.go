@@ -16,7 +16,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// vendorResource has a built-in name. The widgets are offered under it.
+// vendorResource is a built-in name, under which the widgets are offered.
 const (
 	vendorResource = "amd.com/gpu"
 	vendorWidgets  = `
@@ -30,8 +30,7 @@ match = { SUBSYSTEM = "widget" }
 // back is the time after the end of another plugin in which the devices must be offered again.
 const back = 2 * time.Second
 
-// newVendor starts another plugin with that resource. It has its own devices or, with the IDs of the daemon, those of
-// the daemon.
+// newVendor starts another plugin with that resource. It offers devices with these IDs.
 func newVendor(t *testing.T, k *Kubelet, ids ...string) *rival {
 	t.Helper()
 	var list []*api.Device
@@ -50,7 +49,8 @@ func (r *rival) mustRegister(t *testing.T) {
 	}
 }
 
-// itsIDs returns the IDs of the daemon, and otherIDs those that time slicing derives from them.
+// itsIDs returns the IDs of the daemon's devices. otherIDs returns the IDs that NVIDIA's time slicing would derive from
+// them.
 func itsIDs() []string { return []string{plain(2)[0].id(), plain(2)[1].id()} }
 
 func otherIDs() []string {
@@ -195,7 +195,7 @@ func (d *daemon) registrations() int {
 	return strings.Count(d.log.String(), `msg="endpoint registered"`)
 }
 
-// Another plugin that was there before the daemon keeps the resource as long as it runs.
+// Another plugin that registered before the daemon keeps the resource as long as it runs.
 func TestHeldBackFromBefore(t *testing.T) {
 	for _, ids := range []struct {
 		name string
@@ -234,7 +234,7 @@ func TestHeldBackFromAfter(t *testing.T) {
 	for _, ids := range []struct {
 		name string
 		ids  []string
-		held bool // before it has given a device to a pod
+		held bool // the resource is held back before the other plugin has given a device to a pod
 	}{{"same IDs", itsIDs(), false}, {"other IDs", otherIDs(), true}} {
 		for _, end := range []struct {
 			name string
@@ -251,7 +251,7 @@ func TestHeldBackFromAfter(t *testing.T) {
 				sees(t, k, vendorResource, n, n)
 				if ids.held {
 					d.awaitHeld(t, true)
-					d.plug(plain(4)) // which the kubelet does not see
+					d.plug(plain(4)) // the kubelet does not see this change
 					d.awaitLog("device added")
 				}
 				ofTheOther(t, k)
@@ -306,7 +306,8 @@ func TestHeldBackFromOneThatRestarts(t *testing.T) {
 	}
 }
 
-// After a kubelet restart, the other plugin needs some time to register again. After the next one it does not register.
+// After the first restart of the kubelet, the other plugin needs some time to register again. After the second one it does
+// not register.
 func TestHeldBackAcrossKubelets(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})

@@ -13,8 +13,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// patience is the maximum time that a test waits for an expected event. Tests of speed measure and print times. They do
-// not check them.
+// patience is the maximum time that a test waits for an expected event. Tests of speed print times and do not check them.
 const patience = 15 * time.Second
 
 // leisure is the time after which a kubelet in these tests admits the pods from before its start. Real kubelets took 25
@@ -47,7 +46,7 @@ func newNode(t *testing.T, o Options) *Kubelet {
 			t.Logf("kubelet's last log:\n%s", k.Log())
 		}
 	})
-	if err := k.FirstBatch(within(t)); err != nil { // until then no device is freed
+	if err := k.FirstBatch(within(t)); err != nil { // metalplugd frees no device before that
 		t.Fatal(err)
 	}
 	return k

@@ -29,12 +29,12 @@ import (
 type Options struct {
 	Dir            string        // contains device-plugins/ and pod-resources/
 	TopologyPolicy string        // "none" if empty
-	NUMANodes      int           // one if zero
+	NUMANodes      int           // number of NUMA nodes; zero means one
 	FirstBatch     time.Duration // time from kubelet.sock to the admission of the earlier pods, or OnDemand
-	Verbosity      int           // of the device manager's log, which is printed if it crashes
-	Socket         string        // name of its socket instead of kubelet.sock, for a proxy between it and its plugins
+	Verbosity      int           // verbosity of the device manager's log, which is printed if the device manager crashes
+	Socket         string        // name of the socket instead of kubelet.sock, for a proxy between the kubelet and its plugins
 	Boots          func()        // called before each start, or nil
-	Booted         func() error  // called each time it accepts connections, or nil
+	Booted         func() error  // called each time the kubelet accepts connections, or nil
 	Command        []string      // a program that reads host.Env, or nil for the running program itself
 }
 
@@ -46,7 +46,7 @@ const OnDemand time.Duration = -1
 type Kubelet struct {
 	options Options
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards the fields below
 	child *child
 	pods  []protocol.Pod // the pods that a kubelet finds when it starts
 }
@@ -144,7 +144,7 @@ func (k *Kubelet) FirstBatch(ctx context.Context) error {
 		return fmt.Errorf("admit the first batch: %w", ctx.Err())
 	}
 	var lost []error
-	for uid, why := range c.rejected { // no goroutine writes it after ready
+	for uid, why := range c.rejected { // no goroutine writes the map after ready
 		lost = append(lost, fmt.Errorf("pod %s: %w", uid, why))
 		k.forget(uid)
 	}
@@ -185,14 +185,14 @@ func (k *Kubelet) Run(ctx context.Context, uid, container string) (*protocol.Run
 	return reply.Run, nil
 }
 
-// SetState sets the state of a container that the container runtime reports from now on. The kubelet reads it only at
+// SetState sets the state that the simulated container runtime reports for a container. The kubelet reads this state only at
 // its start.
 func (k *Kubelet) SetState(uid, container string, s protocol.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range k.pods {
 		if k.pods[i].UID == uid {
-			// These are copies, because Boot and callers have the old slices.
+			// The slices are copied, because Boot and callers still use the old ones.
 			k.pods[i].Init = withState(k.pods[i].Init, container, s)
 			k.pods[i].Containers = withState(k.pods[i].Containers, container, s)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// served are the moments on a container's way to its devices.
+// served has the moments between the admission of a pod and the start of its container.
 var served = []moment{allocateAsked, allocateAnswered, preStartAsked, preStartAnswered}
 
 // starting admits a pod and runs its container. The result of the admission comes first. After an error there are no
@@ -34,15 +34,15 @@ func starting(t *testing.T, k *Kubelet, uid string) (admitted, started <-chan er
 	return first, second
 }
 
-// end describes the consequences of a death at a moment.
+// end describes what happens if a process is killed at a moment.
 type end struct {
 	moment   moment
-	taken    bool // the answer arrives although its sender has died
+	taken    bool // the answer arrives although its sender was killed
 	admitted bool
 	started  bool
 }
 
-// ends are the consequences of the daemon's death at each moment.
+// ends has the expected results if the daemon is killed at each moment.
 var ends = []end{
 	{moment: allocateAsked},
 	{moment: allocateAnswered},
@@ -80,7 +80,7 @@ func TestKilledDuringAllocateAndStart(t *testing.T) {
 func dies(t *testing.T, k *Kubelet, d *daemon, p *proxy, e end, uid string) {
 	t.Helper()
 	call, stream := p.hold(e.moment), (*hold)(nil)
-	if e.taken { // otherwise the end of the stream ends the call
+	if e.taken { // if it is not taken, the end of the stream ends the call
 		stream = p.hold(streamEnded)
 	}
 	admitted, started := starting(t, k, uid)
@@ -283,10 +283,10 @@ func TestSlowAllocate(t *testing.T) {
 	}
 }
 
-// The kubelet's checkpoint is lost, and the kubelet admits the earlier pods before the daemon has registered. It does
-// not know the resource and requests nothing. Because the daemon requires PreStartContainer, the kubelet then refuses
-// their containers, and none starts without its device. Otherwise they would get devices from concurrent Allocate calls
-// (v1.36 pkg/kubelet/cm/devicemanager/manager.go, GetDeviceRunContainerOptions).
+// The kubelet's checkpoint is lost, and the kubelet admits the earlier pods before the daemon has registered. The kubelet
+// then does not know the resource, and allocates nothing. Because the daemon requires PreStartContainer, the kubelet refuses
+// the containers of these pods, so no container starts without its device. Otherwise the containers would get devices from
+// concurrent Allocate calls (v1.36 pkg/kubelet/cm/devicemanager/manager.go, GetDeviceRunContainerOptions).
 func TestLostCheckpoint(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{FirstBatch: OnDemand}, plain(2))
 	uids := []string{"p0", "p1"}

@@ -63,7 +63,7 @@ func configuration(t *testing.T, names []string) string {
 	t.Helper()
 	var text strings.Builder
 	for _, name := range names {
-		quoted, err := json.Marshal(name) // which TOML reads too
+		quoted, err := json.Marshal(name) // TOML accepts JSON strings
 		if err != nil {
 			t.Fatal(err)
 		}

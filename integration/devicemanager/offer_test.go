@@ -90,7 +90,7 @@ func TestHotplugInPlace(t *testing.T) {
 	sees(t, k, widgetResource, 3, 3)
 }
 
-// allocatable waits until the given number of widgets is healthy, whatever the number of others is.
+// allocatable waits until the given number of widgets is healthy, regardless of the number of unhealthy ones.
 func allocatable(t *testing.T, k *Kubelet, want int64) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d allocatable", want), func() error {

@@ -22,8 +22,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// moment is a point at which the proxy can hold a call between the device manager and a plugin. Either one side has
-// sent a request that the other has not received, or the other has answered and the first does not know.
+// moment is a point at which the proxy can hold a call between the device manager and a plugin. Either the request is on its
+// way to the other side, or the answer is on its way back.
 type moment string
 
 // The moments of a plugin's life.
@@ -36,7 +36,7 @@ const (
 	allocateAnswered moment = "Allocate answered"
 	preStartAsked    moment = "PreStartContainer asked"
 	preStartAnswered moment = "PreStartContainer answered"
-	streamEnded      moment = "ListAndWatch ended" // by the plugin
+	streamEnded      moment = "ListAndWatch ended" // the plugin ended the stream
 )
 
 // realSocket is the socket of a device manager behind a proxy. The kubelet's clean-up removes it like any socket. Other
@@ -121,7 +121,7 @@ func (p *proxy) serve(front, back string, register func(*grpc.Server)) error {
 		grpc.MaxRecvMsgSize(math.MaxInt32))
 	register(s)
 	p.servers[front] = s
-	go func() { _ = s.Serve(l) }() // until stop
+	go func() { _ = s.Serve(l) }() // serves until stop is called
 	return nil
 }
 
@@ -192,7 +192,7 @@ func forward[Q, A any](ctx context.Context, r relay, method string, req Q, call 
 	return answer, err
 }
 
-// hold is a call that waits or will wait.
+// hold is a call that waits, or that will wait at its moment.
 type hold struct {
 	moment   moment
 	reached  chan struct{} // closed when the call waits
@@ -221,7 +221,7 @@ func (h *hold) await(t *testing.T) {
 	}
 }
 
-// pass waits if the call is to be held. If the caller disconnects, the call still continues to its end.
+// pass waits if the test holds the call at this moment. If the caller disconnects, the call still continues to its end.
 func (r relay) pass(ctx context.Context, m moment) {
 	if r.resource != widgetResource {
 		return
@@ -303,7 +303,7 @@ func (c through) ServerHandshake(front net.Conn) (net.Conn, credentials.AuthInfo
 	return &linked{Conn: front, other: other}, link{AuthInfo: info, other: other}, nil
 }
 
-// linked is a connection that ends together with the one behind it.
+// linked is a connection to the proxy, together with the proxy's connection to the other side.
 type linked struct {
 	net.Conn
 	other *grpc.ClientConn

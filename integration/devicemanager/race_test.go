@@ -34,7 +34,7 @@ func TestRestartedAtOnce(t *testing.T) {
 			})
 			d.must(k.Signal(syscall.SIGCONT))
 		},
-		"reloaded": func(_ *Kubelet, d *daemon) { // twice, so that the second reload finds an endpoint that has not registered yet
+		"reloaded": func(_ *Kubelet, d *daemon) { // reload twice, so that the second reload stops an endpoint that has not registered yet
 			for n := range 2 {
 				d.reload(permitted(n))
 				d.awaitReady()
@@ -42,11 +42,11 @@ func TestRestartedAtOnce(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // with the others
+			t.Parallel() // runs with the other tests
 			k := newNode(t, Options{})
 			d := newDaemon(t, k.options.Dir, plain(4))
 			d.awaitReady()
-			d.reload(permitted(1)) // one resource, because the device manager's log has room for all rounds of only one
+			d.reload(permitted(1)) // only one resource, because the device manager's log has no room for more
 			d.awaitReady()
 			for range rounds {
 				before := registrations(k, widgetResource)
@@ -59,12 +59,12 @@ func TestRestartedAtOnce(t *testing.T) {
 	}
 }
 
-// permitted is a configuration for the nth endpoint of the widgets.
+// permitted returns a configuration for the nth endpoint of the widgets.
 func permitted(n int) string {
 	return strings.Replace(widgets, "class", fmt.Sprintf("permissions = %q\nclass", []string{"r", "rw"}[n]), 1)
 }
 
-// usable returns why a pod cannot get all widgets yet, after this number of registrations.
+// usable returns the reason if a pod cannot get all widgets yet, after this number of registrations.
 func usable(t *testing.T, k *Kubelet, others int) error {
 	if registrations(k, widgetResource) <= others {
 		return errors.New("not registered")

@@ -11,14 +11,13 @@ import (
 // widget is a device that only exists in a recording.
 type widget struct {
 	n    int    // the number in /dev/widgetN and in the serial WN
-	numa int    // its NUMA node, or negative for none
-	kind string // the middle of the resource's name, "widget" if empty
+	numa int    // NUMA node, or negative for none
+	kind string // kind of device, which is a part of the resource's name; empty means "widget"
 	slot int    // the slot of its parent PCI function, or zero for no parent
-	sick bool   // that function does not answer
+	sick bool   // the PCI function does not answer
 }
 
-// resource is the extended resource that the configuration of a daemon makes
-// of a kind of widget.
+// resource returns the extended resource under which the daemon offers this kind of widget.
 func (w widget) resource() string {
 	if w.kind == "" {
 		return "example.org/widget"
@@ -26,21 +25,21 @@ func (w widget) resource() string {
 	return "example.org/" + w.kind
 }
 
-// id is the widget's in the kubelet's list.
+// id returns the ID of the widget in the kubelet's list.
 func (w widget) id() string {
 	kind := strings.TrimPrefix(w.resource(), "example.org/")
 	return fmt.Sprintf("node-%s-W%d-%s", kind, w.n, kind)
 }
 
-// majors are the major numbers of the kinds. The kernel gives a number to one device at a time.
+// majors has the major number of each kind, because the kernel gives a device number to one device only.
 var majors = map[string]int{"widget": 240, "sprocket": 241, "gear": 242}
 
-// block is the widget in the format of umockdev-record.
+// block returns the widget in the format of umockdev-record.
 func (w widget) block() string {
 	kind := strings.TrimPrefix(w.resource(), "example.org/")
 	above, config := "virtual", "8680112233445566"
 	if w.sick {
-		config = "ffffffffffffffff" // what each read gives after the function has fallen off the bus
+		config = "ffffffffffffffff" // the result of each read after the function was removed from the bus
 	}
 	var b strings.Builder
 	if w.slot > 0 {
@@ -59,7 +58,7 @@ func (w widget) block() string {
 	return b.String()
 }
 
-// recordingOf is the text of a machine with these widgets.
+// recordingOf returns the recording of a machine with these widgets.
 func recordingOf(widgets []widget) string {
 	blocks := []string{"# written by a test\n"}
 	for _, w := range widgets {
@@ -68,7 +67,7 @@ func recordingOf(widgets []widget) string {
 	return strings.Join(blocks, "\n")
 }
 
-// plain are widgets 0..n-1 without a NUMA node.
+// plain returns the widgets 0 to n-1 without a NUMA node.
 func plain(n int) []widget {
 	list := make([]widget, n)
 	for i := range list {
@@ -77,7 +76,7 @@ func plain(n int) []widget {
 	return list
 }
 
-// aligned are widgets 0..n-1, in turn on NUMA nodes 0 and 1.
+// aligned returns the widgets 0 to n-1, alternately on NUMA nodes 0 and 1.
 func aligned(n int) []widget {
 	list := plain(n)
 	for i := range list {

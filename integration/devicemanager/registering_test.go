@@ -10,15 +10,15 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// The kubelet is killed at each moment of a registration: before the call reaches it, while it asks back, and after its
-// answer and before the daemon has it. The daemon learns of it from the end of its call, from an answer of a kubelet that
-// has ended, or only when the next kubelet starts. The next kubelet finds all devices, and the pod that had one keeps it.
+// The kubelet is killed at each moment of a registration: before the call arrives, while the kubelet requests the options,
+// and before its answer arrives. The daemon notices this by the end of its call, or only when the next kubelet starts. The
+// next kubelet must find all devices, and the pod with a device keeps it.
 func TestKubeletKilledDuringRegister(t *testing.T) {
 	moments := []moment{registerAsked, optionsAsked, registerAnswered}
 	k, d, p := offeredByProxy(t, Options{FirstBatch: OnDemand}, plain(3))
 	admit(t, k, pod("holds", widgetResource, 1))
 	run(t, k, "holds", "main")
-	k.SetState("holds", "main", protocol.Exited) // else it would not be missed
+	k.SetState("holds", "main", protocol.Exited) // a running container would be admitted without its device
 	for round := range 6 * len(moments) {
 		h, late := p.hold(moments[round%len(moments)]), round/len(moments)%2 == 1
 		restart(t, k)
@@ -35,8 +35,7 @@ func TestKubeletKilledDuringRegister(t *testing.T) {
 	run(t, k, "holds", "main")
 }
 
-// bootAgain starts the next kubelet, and asserts that it finds all widgets and
-// loses no pod.
+// bootAgain starts the next kubelet, and checks that it finds all widgets and rejects no pod.
 func bootAgain(t *testing.T, k *Kubelet, m moment, widgets int64) {
 	t.Helper()
 	if err := k.Boot(within(t)); err != nil {
@@ -50,8 +49,8 @@ func bootAgain(t *testing.T, k *Kubelet, m moment, widgets int64) {
 	}
 }
 
-// The kubelet is killed when the daemon has answered which device it prefers and the kubelet has not read it. The kubelet
-// allocates none then, and the next one may allocate any.
+// The kubelet is killed after the daemon has answered GetPreferredAllocation, and before the kubelet has read the answer. It
+// has then allocated nothing, and the next kubelet may allocate any device.
 func TestKubeletKilledDuringPreference(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{FirstBatch: OnDemand}, plain(2))
 	for round := range 6 {

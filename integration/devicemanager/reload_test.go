@@ -13,14 +13,14 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// reload makes the daemon read its configuration again.
+// reload writes a configuration and makes the daemon read it.
 func (d *daemon) reload(resources string) {
 	d.t.Helper()
 	d.configure(resources)
 	d.must(d.cmd.Process.Signal(syscall.SIGHUP))
 }
 
-// A reload touches only the resources that changed.
+// A reload affects only the resources that changed.
 func TestReload(t *testing.T) {
 	k, d := offered(t, Options{}, append(plain(2), widget{n: 0, kind: "sprocket", numa: -1}, widget{n: 0, kind: "gear", numa: -1}))
 	sees(t, k, "example.org/sprocket", 1, 1)
@@ -31,7 +31,7 @@ func TestReload(t *testing.T) {
 	sees(t, k, "example.org/gear", 1, 1)
 
 	d.reload(widgets + gears)
-	sees(t, k, "example.org/sprocket", 1, 0) // the kubelet forgets it after five minutes
+	sees(t, k, "example.org/sprocket", 1, 0) // the kubelet forgets the resource after five minutes
 
 	d.reload("this is no TOML")
 	d.plug(append(plain(3), widget{n: 0, kind: "gear", numa: -1}))
@@ -43,9 +43,9 @@ func TestReload(t *testing.T) {
 	run(t, k, "p1", "main")
 }
 
-// The same process serves a changed resource again. If it registers while the device manager is busy with the end of the
-// old stream, the device manager cuts it off right after (Kubernetes issue 121994, until 1.36), and it has to register
-// once more. Such a cut must be rare, and must heal.
+// After a reload, the same process registers a changed resource again. If the device manager is still processing the end of
+// the old stream, it may disconnect the new one (Kubernetes issue 121994, until 1.36), and the daemon must register once
+// more. This must be rare, and the daemon must recover.
 func TestReloadOfAResource(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	const rounds = 20
@@ -64,13 +64,13 @@ func TestReloadOfAResource(t *testing.T) {
 	}
 }
 
-// shared is a configuration that offers each widget n times.
+// shared returns a configuration that offers each widget n times.
 func shared(n int) string {
 	return strings.Replace(widgets, "class", fmt.Sprintf("shares = %d\nclass", n), 1)
 }
 
-// The number of shares has changed while the daemon was down. Pods keep the devices that they hold by the old IDs. The
-// device manager of some releases crashes over an allocated ID that it does not find any more.
+// The number of shares is changed while the daemon is stopped. Pods keep the devices that they hold under the old IDs. Some
+// releases of the device manager crash if an allocated ID is missing.
 func TestSharesChangedWhilePodsHoldThem(t *testing.T) {
 	k := newNode(t, Options{})
 	d := newDaemon(t, k.options.Dir, plain(2))
@@ -84,7 +84,7 @@ func TestSharesChangedWhilePodsHoldThem(t *testing.T) {
 	d.stop()
 	d.configure(widgets)
 	d.start()
-	sees(t, k, widgetResource, 3, 1) // two devices and the share. No other pod gets the device that is held
+	sees(t, k, widgetResource, 3, 1) // two free devices and the held share; no other pod gets the held device
 	if err := k.Restart(within(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +99,7 @@ func TestSharesChangedWhilePodsHoldThem(t *testing.T) {
 	}
 }
 
-// Shares are offered as devices of their own, and are as sick as what they
-// share.
+// Each share is offered as a separate device, with the health of the shared device.
 func TestShares(t *testing.T) {
 	k := newNode(t, Options{})
 	d := newDaemon(t, k.options.Dir, plain(2))
@@ -119,8 +118,8 @@ func TestShares(t *testing.T) {
 	sees(t, k, widgetResource, 6, 3)
 }
 
-// A resource gets another name while a pod holds devices of the old one. Those that are free have the new name at once, and
-// those of the pod have it when the pod has gone.
+// A resource is renamed while a pod holds devices under the old name. The free devices have the new name immediately. The
+// devices of the pod have it after the pod has ended.
 func TestRenamedWhileHeld(t *testing.T) {
 	k, d := offered(t, Options{}, plain(8))
 	d.must(os.Mkdir(d.cgroup("p1"), 0o755))
@@ -129,8 +128,8 @@ func TestRenamedWhileHeld(t *testing.T) {
 	const renamed = "example.org/gadget"
 	d.reload(strings.Replace(widgets, widgetResource, renamed, 1))
 	sees(t, k, renamed, 5, 5)
-	// A device manager of v1.31 keeps the pod that was admitted last in its books (pkg/kubelet/cm/devicemanager, manager.go,
-	// pendingAdmissionPod).
+	// The device manager of v1.31 considers the devices of the last admitted pod as allocated until it admits another pod
+	// (pkg/kubelet/cm/devicemanager, manager.go, pendingAdmissionPod).
 	admit(t, k, protocol.Pod{UID: "p0", Namespace: "default", Name: "p0", Containers: []protocol.Container{{Name: "main"}}})
 	remove(t, k, "p1")
 	d.must(os.Remove(d.cgroup("p1")))

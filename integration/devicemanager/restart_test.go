@@ -37,8 +37,7 @@ func TestKubeletRestart(t *testing.T) {
 	checkSockets(t, d)
 }
 
-// checkSockets asserts that the daemon has one socket for each of its two
-// resources and that nothing of its own lies beside them.
+// checkSockets checks that the daemon has one socket for each of its two resources, and no other file in the directory.
 func checkSockets(t *testing.T, d *daemon) {
 	t.Helper()
 	eventually(t, "one socket a resource", func() error {
@@ -49,7 +48,7 @@ func checkSockets(t *testing.T, d *daemon) {
 	})
 }
 
-// The second restart meets the daemon while it deals with the first.
+// The kubelet restarts a second time while the daemon is still processing the first restart.
 func TestTwoKubeletRestartsInARow(t *testing.T) {
 	k, d := offered(t, Options{FirstBatch: OnDemand}, plain(4))
 	batch(t, k, widgetResource)
@@ -59,7 +58,7 @@ func TestTwoKubeletRestartsInARow(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i%2 == 1 {
-			sees(t, k, widgetResource, 4, 4) // else there is not even that much time
+			sees(t, k, widgetResource, 4, 4) // the second restart follows only after the daemon has registered
 		}
 		if err := k.Restart(within(t)); err != nil {
 			t.Fatal(err)
@@ -76,19 +75,19 @@ func TestTwoKubeletRestartsInARow(t *testing.T) {
 	checkSockets(t, d)
 }
 
-// A kubelet that stays away for a while, as during an upgrade.
+// The kubelet does not run for some time, as during an upgrade.
 func TestKubeletAway(t *testing.T) {
 	k, d := offered(t, Options{}, plain(1))
 	k.Kill()
-	d.plug(plain(3)) // meanwhile the hardware changes
+	d.plug(plain(3)) // the hardware changes while the kubelet does not run
 	if err := k.Boot(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	sees(t, k, widgetResource, 3, 3)
 }
 
-// Each life of the kubelet has other hardware and sees all of it. The daemon's count of descriptors does not grow with
-// time.
+// The hardware changes at each restart of the kubelet. Each time the kubelet must see all devices, and the daemon's number
+// of descriptors must not grow.
 func TestChangeWithEachRestart(t *testing.T) {
 	k, d := offered(t, Options{}, plain(4))
 	before := d.descriptors()
@@ -108,7 +107,7 @@ func TestChangeWithEachRestart(t *testing.T) {
 		})
 	}
 	checkSockets(t, d)
-	// In a life in which the stream was slow to open the daemon has registered twice, and has two.
+	// If the kubelet was slow to open a stream, the daemon has registered twice, and may have two streams.
 	eventually(t, "no more descriptors than before", func() error {
 		after := d.descriptors()
 		if after <= before {
@@ -161,7 +160,7 @@ func TestOwnSocketDeleted(t *testing.T) {
 	}
 }
 
-// kubelet.sock is not the daemon's, and neither is anything else there.
+// The daemon must not change files in the directory that are not its own, such as kubelet.sock.
 func TestForeignFiles(t *testing.T) {
 	k, d := offered(t, Options{}, plain(1))
 	if err := k.Restart(within(t)); err != nil {
@@ -206,11 +205,12 @@ func TestDirectoryReplaced(t *testing.T) {
 	}
 }
 
-// restarts is how often the times below are taken.
+// restarts is the number of measured restarts.
 const restarts = 50
 
-// TestRestartTimes prints how long the devices are away after kubelet.sock is back. It prints it for metalplugd and, in
-// the same run, for a minimal plugin. A pod that is lost once the devices are back is a failure. A time is not.
+// TestRestartTimes prints the time from the return of kubelet.sock until the devices are visible, for metalplugd and, in the
+// same run, for a minimal plugin. The test does not check the times. It fails only if the kubelet rejects a pod after the
+// devices are visible.
 func TestRestartTimes(t *testing.T) {
 	t.Run("metalplugd", func(t *testing.T) {
 		k, _ := offered(t, Options{FirstBatch: OnDemand}, plain(8))
@@ -265,7 +265,7 @@ func report(t *testing.T, who string, times []time.Duration) {
 	}
 }
 
-// follow registers the plugin each time kubelet.sock is made.
+// follow registers the plugin each time kubelet.sock is created.
 func (r *rival) follow(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -281,7 +281,7 @@ func (r *rival) follow(ctx context.Context) error {
 			if !e.Op.Has(fsnotify.Create) || filepath.Base(e.Name) != "kubelet.sock" {
 				continue
 			}
-			_ = r.register(ctx) // fails when the kubelet has left again, and the next kubelet follows
+			_ = r.register(ctx) // this fails if the kubelet has ended already; the plugin registers with the next one
 		case <-ctx.Done():
 			return nil
 		}

@@ -21,7 +21,7 @@ func registerNobody(t *testing.T, k *Kubelet) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer() // it serves no method
+	s := grpc.NewServer() // the server has no method
 	defer s.Stop()
 	go func() { _ = s.Serve(l) }()
 	err = registerAs(within(t), k.DevicePlugins(), "nobody.sock", widgetResource)
@@ -30,8 +30,9 @@ func registerNobody(t *testing.T, k *Kubelet) {
 	}
 }
 
-// The registration of another plugin for the same resource fails. The device manager forgets its connection to the
-// daemon, and no longer notices its end. The daemon continues, and its next start repairs that.
+// The registration of another plugin for the same resource fails. The device manager forgets its connection to the daemon,
+// and does not notice when this connection ends. The daemon continues to work. At its next start, the state is consistent
+// again.
 func TestFailedRegistrationOfAnother(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	registerNobody(t, k)
@@ -71,7 +72,7 @@ func TestRival(t *testing.T) {
 		{"ends", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			r.server.Stop()
 		}},
-		// The daemon's list alone shows no problem.
+		// From its own list alone, the daemon could not notice the problem.
 		{"ends, and a device comes at once", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			r.server.Stop()
 			sees(t, k, widgetResource, 1, 0)
@@ -89,7 +90,7 @@ func TestRival(t *testing.T) {
 		{"stays, and a device comes", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			d.plug(plain(3))
 			d.awaitLog("device added")
-			sees(t, k, widgetResource, 1, 1) // the kubelet asks the other plugin for them
+			sees(t, k, widgetResource, 1, 1) // the kubelet allocates them through the other plugin
 			r.kill()
 		}},
 	} {

@@ -156,9 +156,9 @@ type saved struct {
 	Data struct {
 		PodDeviceEntries []struct {
 			PodUID    string
-			DeviceIDs map[string][]string // by NUMA node
+			DeviceIDs map[string][]string // keys are NUMA nodes
 		}
-		RegisteredDevices map[string][]string // by resource
+		RegisteredDevices map[string][]string // keys are resource names
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 
 // This file has the steps of a sequence for pods.
 
-// fits reports whether a pod that requests n widgets must or may be admitted. If the widgets are on several NUMA nodes,
-// the topology policy decides.
+// fits reports whether the kubelet must admit a pod that requests n widgets, and whether it may. If the widgets are on
+// several NUMA nodes, the topology policy decides.
 func (s *sequence) fits(n int) (must, may bool) {
 	var total, most int
 	for node := range 2 {
@@ -32,14 +32,14 @@ func (s *sequence) fits(n int) (must, may bool) {
 	switch s.policy {
 	case "single-numa-node":
 		return most >= n, most >= n
-	case "restricted": // otherwise it depends on devices that are listed and not free
+	case "restricted": // between the two counts, the result depends on devices that are listed and not free
 		return most >= n, total >= n
 	default:
 		return total >= n, total >= n
 	}
 }
 
-// holder is the pod that has a widget, or nil.
+// holder returns the pod that has a widget, or nil.
 func (s *sequence) holder(id string) *tenant {
 	for _, p := range s.pods {
 		if slices.Contains(p.ids, id) {
@@ -155,8 +155,8 @@ func (s *sequence) stepUnplugDuringAdmission() {
 	}
 }
 
-// slow marks the widgets whose holder may be in the checkpoint only. While the kubelet does not write the checkpoint,
-// they count as free only after up to ten minutes.
+// slow marks widgets whose holder only the checkpoint may name. If the kubelet does not write the checkpoint, it may take
+// ten minutes until they count as free.
 func (s *sequence) slow(p *tenant) {
 	for _, id := range p.ids {
 		s.find(id).slow = true
@@ -234,8 +234,8 @@ func (s *sequence) forget(p *tenant) {
 	s.pods = slices.DeleteFunc(s.pods, func(other *tenant) bool { return other == p })
 }
 
-// forgetting is how long the daemon may take to be sure that no pod has a missing device. It asks every ten seconds. If
-// the kubelet has never listed a device, the allocation may be in progress for half a minute.
+// forgetting is how long the daemon may take to be sure that no pod has a missing device. The daemon queries the kubelet
+// every ten seconds. If the kubelet has never listed a device, the allocation may be in progress for half a minute.
 const forgetting = time.Minute
 
 // stepForget waits until devices that are gone and free have left the list. It ignores devices that may take minutes.
@@ -262,9 +262,9 @@ func (s *sequence) stepForget() {
 	})
 }
 
-// readmitted records the outcome for the pods that were there before the kubelet. Pods whose container does not run lose
-// devices that are not healthy, or not known yet. With the policy restricted, running or not, pods whose devices are
-// apart are lost once there are enough devices on one NUMA node.
+// readmitted records which pods survive a restart of the kubelet. The kubelet rejects a pod whose container does not run if
+// a device of the pod is unhealthy or unknown. With the policy restricted, it also rejects a pod with devices on two NUMA
+// nodes as soon as one node has enough devices.
 func (s *sequence) readmitted(err error) {
 	var why *protocol.Rejection
 	if err != nil && !errors.As(err, &why) {

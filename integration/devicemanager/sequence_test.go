@@ -21,12 +21,11 @@ var (
 	seed      = flag.Uint64("seed", 0, "the seed of the first one; play one again with -sequences 1 -seed N")
 )
 
-// players is how many sequences run at once. They wait more than they compute.
+// players is the number of sequences that run at the same time. They mostly wait.
 const players = 8
 
-// TestSequences plays random sequences of what happens to a node, each with a
-// topology policy, and looks after each step for what must never be, and for
-// what must be when the dust has settled.
+// TestSequences plays random sequences of events on a node, each with a topology policy. After each step it checks for
+// forbidden states, and waits for the expected state.
 func TestSequences(t *testing.T) {
 	began, done := time.Now(), atomic.Int64{}
 	var playing sync.WaitGroup
@@ -55,9 +54,9 @@ func TestSequences(t *testing.T) {
 
 // part is a widget that may be plugged in.
 type part struct {
-	widget      // of which slot is zero as long as it is not plugged in
-	falls  int  // how often it was seen to become sick, at most
-	slow   bool // it may take minutes until it counts as free
+	widget      // its slot is zero while the widget is not plugged in
+	falls  int  // maximum number of times that the daemon has seen the widget become unhealthy
+	slow   bool // the device may count as free only after minutes
 }
 
 func (p *part) plugged() bool { return p.slot > 0 }
@@ -67,33 +66,32 @@ func (p *part) well() bool { return p.plugged() && !p.sick }
 // tenant is a pod with widgets.
 type tenant struct {
 	uid       string
-	container string // that has the widgets
+	container string // container that has the widgets
 	ids       []string
-	running   bool // the container
+	running   bool // the container runs
 }
 
-// sequence is a node to which things happen. The kubelet and the daemon are real. The other fields hold what the checks
-// have to know.
+// sequence is a node with its random events. The kubelet and the daemon are real. The other fields have the data for the
+// checks.
 type sequence struct {
 	t      *testing.T
 	seed   uint64
 	policy string
-	random *rand.Rand // of this step
-	said   []string   // the steps
+	random *rand.Rand // random source of this step
+	said   []string   // descriptions of the steps
 
 	kubelet   *Kubelet
-	proxy     *proxy // between the two, or nil
+	proxy     *proxy // proxy between the kubelet and the daemon, or nil
 	daemon    *daemon
-	up        bool // the kubelet is
+	up        bool // the kubelet runs
 	serving   bool // the daemon runs
-	sprockets bool // they are in the configuration
+	sprockets bool // the configuration has sprockets
 	parts     []*part
 	pods      []*tenant
-	count     int // of pods
+	count     int // number of pods
 }
 
-// newSequence is a node with some widgets, in its policy and with or without a
-// proxy by its seed.
+// newSequence returns a node with some widgets. The seed determines the topology policy, and whether there is a proxy.
 func newSequence(t *testing.T, seed uint64) *sequence {
 	s := &sequence{t: t, seed: seed, policy: policies[seed/2%4], up: true, serving: true, sprockets: true}
 	s.random = rand.New(rand.NewPCG(seed, 0))
@@ -120,8 +118,8 @@ func newSequence(t *testing.T, seed uint64) *sequence {
 	return s
 }
 
-// memoryDir returns a short directory that is not on a disk. Both sides write a file to it in each step, and the kubelet
-// takes no list meanwhile. The write would be slow where another process keeps the disk busy.
+// memoryDir returns a short directory that is not on a disk. The kubelet and the daemon write files there in each step,
+// which would be slow on a busy disk. The kubelet processes no list during its write.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	const memory = "/dev/shm"
@@ -140,11 +138,11 @@ func (s *sequence) say(format string, args ...any) {
 	s.said = append(s.said, fmt.Sprintf(format, args...))
 }
 
-// play plays the whole sequence, and in the end all is well and free.
+// play plays the whole sequence. At the end all devices must be healthy and free.
 func (s *sequence) play() {
 	s.settle()
 	for n := uint64(1); len(s.said) < *steps; n++ {
-		s.random = rand.New(rand.NewPCG(s.seed, n)) // independent of the draws in the steps before
+		s.random = rand.New(rand.NewPCG(s.seed, n)) // independent of the random numbers of earlier steps
 		before := len(s.said)
 		if s.step(); len(s.said) > before {
 			s.settle()
@@ -173,8 +171,7 @@ func (s *sequence) finish() {
 	s.settle()
 }
 
-// step is one of the things that happen, by their weights. It may come to
-// nothing.
+// step makes one random event, chosen by weight. The event may have no effect.
 func (s *sequence) step() {
 	all := []struct {
 		weight int
@@ -211,7 +208,7 @@ func (s *sequence) step() {
 	}
 }
 
-// pick returns one of the widgets that are as wanted, or nil.
+// pick returns a random widget that meets a condition, or nil.
 func (s *sequence) pick(wanted func(*part) bool) *part {
 	var all []*part
 	for _, p := range s.parts {
@@ -238,7 +235,7 @@ func (s *sequence) free() int {
 	}
 }
 
-// hardware is what is plugged in, and a sprocket to which nothing happens.
+// hardware returns the widgets that are plugged in, and a sprocket that never changes.
 func (s *sequence) hardware() []widget {
 	all := []widget{{kind: "sprocket", numa: -1}}
 	for _, p := range s.parts {
@@ -249,10 +246,10 @@ func (s *sequence) hardware() []widget {
 	return all
 }
 
-// apply makes the hardware known.
+// apply publishes the hardware.
 func (s *sequence) apply() { s.daemon.plug(s.hardware()) }
 
-// mostFalls is how often a widget may become unhealthy. After one more the daemon would damp it for minutes.
+// mostFalls is how often a widget may become unhealthy. After one more, the daemon would withhold it for minutes.
 const mostFalls = 3
 
 func (s *sequence) stepPlug() {
@@ -262,7 +259,7 @@ func (s *sequence) stepPlug() {
 	}
 }
 
-// plug plugs a widget into any slot. It may be as sick as it was.
+// plug plugs a widget into any slot. Its health does not change.
 func (s *sequence) plug(p *part) {
 	p.slot = s.free()
 	if p.sick = p.sick && p.falls < mostFalls; p.sick {
@@ -310,7 +307,7 @@ func (s *sequence) stepReload() {
 		s.daemon.reload(s.resources())
 	}
 	s.daemon.awaitReady()
-	s.daemon.configure(s.resources()) // for the next start
+	s.daemon.configure(s.resources()) // applies at the next start
 }
 
 func (s *sequence) resources() string {
@@ -320,7 +317,7 @@ func (s *sequence) resources() string {
 	return widgets
 }
 
-// stepSockets removes the daemon's sockets, which it makes again.
+// stepSockets removes the daemon's sockets. The daemon creates them again.
 func (s *sequence) stepSockets() {
 	if s.serving {
 		s.say("the daemon's sockets are removed")
@@ -358,13 +355,13 @@ func (s *sequence) stepKubeletKill() {
 		s.say("the kubelet is killed")
 		s.kubelet.Kill()
 		if s.up = false; s.proxy != nil {
-			s.proxy.stop() // or the daemon would register with it
+			s.proxy.stop() // otherwise the daemon would register with the proxy
 		}
 	}
 }
 
-// stepKubeletBoot starts the kubelet again. The kubelet admits the pods at once, or when it has seen the devices. It does
-// so at once only where the result is the same for all pods.
+// stepKubeletBoot starts the kubelet again. The kubelet admits the pods immediately, or after it has received the devices.
+// The test lets it admit them immediately only if the result is the same for all pods.
 func (s *sequence) stepKubeletBoot() {
 	if s.up {
 		return

@@ -49,8 +49,8 @@ func TestListTooLong(t *testing.T) {
 	}
 }
 
-// full waits until the device manager has a list with no room for another of
-// these widgets, and of its devices as many are allocatable as is wanted.
+// full waits until the device manager has a list with no room for another of these widgets, and until wanted returns true
+// for the counts.
 func full(t *testing.T, k *Kubelet, wanted func(protocol.Counts) bool) {
 	t.Helper()
 	eventually(t, "a full list", func() error {
@@ -62,8 +62,8 @@ func full(t *testing.T, k *Kubelet, wanted func(protocol.Counts) bool) {
 	})
 }
 
-// A list that is too long costs the stream, and the harness shows that. The daemon registers again and again, and serves
-// when the list is short.
+// If a list is too long, the device manager ends the stream. The plugin then registers repeatedly, until its list is short
+// enough.
 func TestHarnessListTooLong(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{}, plain(1))
 	p.editLists(func(list *api.ListAndWatchResponse) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// singleNode is a machine of two NUMA nodes whose pods must not straddle them.
+// singleNode returns the options of a machine with two NUMA nodes, where all devices of a pod must be on one node.
 func singleNode() Options { return Options{TopologyPolicy: "single-numa-node", NUMANodes: 2} }
 
 func TestTopologyAligns(t *testing.T) {
@@ -20,7 +20,7 @@ func TestTopologyAligns(t *testing.T) {
 		}
 		run(t, k, uid, "main")
 	}
-	rejected(t, k, pod("p5", widgetResource, 1), "TopologyAffinityError") // nothing is left
+	rejected(t, k, pod("p5", widgetResource, 1), "TopologyAffinityError") // no device is left
 }
 
 func TestTopologyRejects(t *testing.T) {
@@ -30,14 +30,14 @@ func TestTopologyRejects(t *testing.T) {
 	admit(t, k, pod("p3", widgetResource, 2))
 }
 
-// An unhealthy device does not count. The healthy ones on each node decide.
+// Only healthy devices count for the choice of a NUMA node.
 func TestTopologyUnhealthy(t *testing.T) {
 	k, d := offered(t, singleNode(), aligned(4))
 	admit(t, k, pod("p0", widgetResource, 2)) // holds one node
 	held := assigned(t, k, "p0")[0].NUMA[0]
 	left := []widget{}
 	for _, w := range aligned(4) {
-		if int64(w.numa) == held || w.n > 1 { // the other node loses one
+		if int64(w.numa) == held || w.n > 1 { // the other node loses a widget
 			left = append(left, w)
 		}
 	}
@@ -47,7 +47,7 @@ func TestTopologyUnhealthy(t *testing.T) {
 	admit(t, k, pod("p2", widgetResource, 1))
 }
 
-// Without NUMA nodes a strict policy has nothing to align and admits.
+// If devices have no NUMA nodes, a strict policy admits all pods.
 func TestTopologyWithoutNodes(t *testing.T) {
 	k, _ := offered(t, singleNode(), plain(3))
 	admit(t, k, pod("p1", widgetResource, 3))

@@ -17,20 +17,21 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// vanishings is how often the hardware goes away under each topology policy,
-// each time while a pod is being admitted.
+// vanishings is the number of rounds under each topology policy. In each round the hardware is unplugged while a pod is
+// being admitted.
 var vanishings = flag.Int("vanishings", 250, "how often devices vanish during admissions, for each topology policy")
 
 // policies are the topology policies of the kubelet.
 var policies = []string{"none", "best-effort", "restricted", "single-numa-node"}
 
-// The kubelet crashes if an ID leaves its list during the Allocate of that ID, or, with a topology policy, while a pod
-// holds it. In each round it takes a list without a healthy device while an Allocate is under way. In half of them the
-// daemon has not heard of that Allocate yet. In the other half it has answered and the kubelet does not know.
+// The kubelet crashes if an ID leaves its list during the Allocate of that ID, or, with a topology policy, while a pod holds
+// it. In each round the kubelet receives a list without healthy devices during an Allocate. In half of the rounds, the
+// daemon has not received the Allocate yet. In the other half, the daemon has answered, and the kubelet has not received the
+// answer.
 func TestVanishDuringAllocate(t *testing.T) {
 	for _, policy := range policies {
 		t.Run(policy, func(t *testing.T) {
-			t.Parallel() // with the other policies
+			t.Parallel() // runs with the other policies
 			k, d, p := offeredByProxy(t, Options{TopologyPolicy: policy, NUMANodes: 2}, aligned(2))
 			hits, began := map[moment]int{}, time.Now()
 			for round := range *vanishings {
@@ -41,7 +42,7 @@ func TestVanishDuringAllocate(t *testing.T) {
 					vanishBeside(t, k, d, p, m, uid, keep)
 				}
 				hits[m]++
-				if round%50 == 49 { // what a pod holds has to be in the list of a kubelet that starts, too
+				if round%50 == 49 { // a starting kubelet also needs held devices in the list
 					restartWithout(t, k, d, fmt.Sprintf("r%d", round))
 				}
 				d.plug(aligned(2))
@@ -55,8 +56,8 @@ func TestVanishDuringAllocate(t *testing.T) {
 	}
 }
 
-// restartWithout restarts the kubelet while a pod holds a widget that is gone. The other widget stays. The kubelet asks
-// for the NUMA nodes of held devices, which is where it may crash, only as long as a device has a NUMA node.
+// restartWithout restarts the kubelet while a pod holds a widget that was unplugged. The other widget stays, because the
+// kubelet reads the NUMA nodes of held devices, where it may crash, only if some device has a NUMA node.
 func restartWithout(t *testing.T, k *Kubelet, d *daemon, uid string) {
 	t.Helper()
 	d.plug(aligned(2))
@@ -76,15 +77,15 @@ func restartWithout(t *testing.T, k *Kubelet, d *daemon, uid string) {
 	remove(t, k, uid)
 }
 
-// othersThan are the widgets but for the one that is held.
+// othersThan returns all widgets except the held one.
 func othersThan(held []protocol.Device, all []widget) []widget {
 	return slices.DeleteFunc(slices.Clone(all), func(w widget) bool {
 		return strings.Contains(held[0].ID, fmt.Sprintf("-W%d-", w.n))
 	})
 }
 
-// Devices that the daemon has just preferred are gone when the kubelet asks for
-// one of them, which it does all the same.
+// The devices that the daemon prefers are unplugged before the kubelet calls Allocate. The kubelet allocates one of them
+// anyway.
 func TestVanishDuringPreference(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{}, plain(2))
 	for round := range 10 {
@@ -92,11 +93,11 @@ func TestVanishDuringPreference(t *testing.T) {
 		d.plug(plain(2))
 		sees(t, k, widgetResource, 2, 2)
 	}
-	admit(t, k, pod("last", widgetResource, 2)) // nothing was lost
+	admit(t, k, pod("last", widgetResource, 2)) // no device was lost
 }
 
-// vanish unplugs all widgets while a call for a pod waits, and lets it go on
-// once the device manager has the list that came of it.
+// vanish unplugs all widgets while a call for a pod waits. The call continues after the device manager has received the new
+// list.
 func vanish(t *testing.T, k *Kubelet, d *daemon, p *proxy, m moment, uid string) {
 	t.Helper()
 	h := p.hold(m)
@@ -117,7 +118,7 @@ func vanish(t *testing.T, k *Kubelet, d *daemon, p *proxy, m moment, uid string)
 	}
 }
 
-// vanishBeside is vanish while another pod holds a widget.
+// vanishBeside is like vanish, while another pod holds a widget.
 func vanishBeside(t *testing.T, k *Kubelet, d *daemon, p *proxy, m moment, uid, keep string) {
 	t.Helper()
 	admit(t, k, pod(keep, widgetResource, 1))
@@ -126,7 +127,7 @@ func vanishBeside(t *testing.T, k *Kubelet, d *daemon, p *proxy, m moment, uid, 
 	remove(t, k, keep)
 }
 
-// admitting is the result of an admission that takes its time.
+// admitting starts an admission, and returns a channel with its result.
 func admitting(t *testing.T, k *Kubelet, p protocol.Pod) <-chan error {
 	t.Helper()
 	ctx, result := within(t), make(chan error, 1)
@@ -134,7 +135,7 @@ func admitting(t *testing.T, k *Kubelet, p protocol.Pod) <-chan error {
 	return result
 }
 
-// checkHeld asserts that what a pod holds is in the list.
+// checkHeld checks that the devices of a pod are in the list.
 func checkHeld(t *testing.T, k *Kubelet, uid string) {
 	t.Helper()
 	all := devices(t, k)
@@ -147,8 +148,8 @@ func checkHeld(t *testing.T, k *Kubelet, uid string) {
 	}
 }
 
-// A held device that is gone stays in the list over restarts of both sides, and for as long as it is held. The kubelet
-// would crash otherwise when it admits the pod again.
+// An unplugged device stays in the list as long as a pod holds it, even if the daemon and the kubelet restart. Otherwise the
+// kubelet would crash when it admits the pod again.
 func TestVanishedAcrossRestarts(t *testing.T) {
 	k, d := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(2))
 	admit(t, k, pod("p1", widgetResource, 1))
@@ -186,10 +187,10 @@ func TestVanishedAcrossRestarts(t *testing.T) {
 	run(t, k, "p1", "main")
 }
 
-// A device that no pod holds any more leaves the list in the end, also if the kubelet has no reason to write its
-// checkpoint. The daemon may take its time to be sure.
+// An unplugged device leaves the list after its pod has ended, even if the kubelet has no reason to write its checkpoint.
+// This may take minutes, until the daemon is sure that no pod holds the device.
 func TestVanishedIsForgotten(t *testing.T) {
-	t.Parallel() // it only waits
+	t.Parallel() // this test only waits
 	k, d := offered(t, Options{}, plain(2))
 	admit(t, k, pod("p1", widgetResource, 2))
 	d.plug(plain(1))
@@ -203,13 +204,12 @@ func TestVanishedIsForgotten(t *testing.T) {
 	}
 }
 
-// dropGone makes of each list what a plugin would send that drops a device once
-// it is gone.
+// dropGone removes absent devices from a list, like a plugin that drops a device as soon as it is unplugged.
 func dropGone(list *api.ListAndWatchResponse) {
 	list.Devices = slices.DeleteFunc(list.Devices, func(d *api.Device) bool { return d.Health != api.Healthy })
 }
 
-// The tests above would see the crash. With a daemon that drops a device that is gone, the kubelet crashes.
+// If the daemon drops an unplugged device from the list, the kubelet crashes, and the tests above would notice this.
 func TestHarnessCrashByVanishing(t *testing.T) {
 	for _, policy := range policies {
 		t.Run(policy, func(t *testing.T) {
@@ -226,8 +226,7 @@ func TestHarnessCrashByVanishing(t *testing.T) {
 	}
 }
 
-// checkCrash asserts that a call has found a kubelet that died of a missing
-// ID, if its release does.
+// checkCrash checks that a call has failed because the kubelet crashed over a missing ID, if this release crashes.
 func checkCrash(t *testing.T, err error) {
 	t.Helper()
 	if !host.Crashes && err == nil {
@@ -238,8 +237,7 @@ func checkCrash(t *testing.T, err error) {
 	}
 }
 
-// So does one that restarts without an ID in the list that a pod holds, unless
-// there is no topology policy to care for.
+// With a topology policy, a restarting kubelet crashes if the list lacks an ID that a pod holds.
 func TestHarnessCrashAtRestart(t *testing.T) {
 	for _, policy := range policies {
 		t.Run(policy, func(t *testing.T) {

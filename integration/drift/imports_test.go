@@ -86,7 +86,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 	for _, p := range packages(t) {
 		name := strings.TrimPrefix(p.ImportPath, module)
 		if strings.HasPrefix(name, "integration/") {
-			continue // these may import any module
+			continue // these folders may import any module
 		}
 		for _, imported := range p.Imports {
 			for _, rule := range only {

@@ -19,7 +19,7 @@ var unwatched = map[string]string{
 
 // TestLeaksAreLookedFor checks that each test package verifies that nothing is left running or open.
 func TestLeaksAreLookedFor(t *testing.T) {
-	tested, looks := make(map[string]bool), make(map[string]bool) // by folder
+	tested, looks := make(map[string]bool), make(map[string]bool) // keys are folders
 	for _, name := range goFiles(t) {
 		text, err := os.ReadFile(name)
 		if err != nil {

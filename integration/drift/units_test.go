@@ -258,9 +258,9 @@ func rule(m udev.Match) string {
 // opened maps the nodes of the classes to the name in /proc/devices with which the helper may open them, and to their
 // SELinux type. Other devices are reset through sysfs, and only containers open their nodes.
 var opened = map[string]struct{ group, label string }{
-	"/dev/nvme[0-9]*n[0-9]*":            {"block-*", "fixed_disk_device_t"}, // also the controller, char-nvme
+	"/dev/nvme[0-9]*n[0-9]*":            {"block-*", "fixed_disk_device_t"}, // also matches controllers (char-nvme)
 	"/dev/dfl-port.[0-9]*":              {"char-dfl-port", "metalplug_dfl_device_t"},
-	"/dev/*":                            {"char-vfio", "vfio_device_t"}, // for class node: VFIO groups, and disks as above
+	"/dev/*":                            {"char-vfio", "vfio_device_t"}, // class node: VFIO groups, and the disks above
 	"/dev/ng[0-9]*n[0-9]*":              {},
 	"/dev/intel-fpga-port.[0-9]*":       {},
 	"/dev/xdma[0-9]*_user":              {},

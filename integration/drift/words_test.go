@@ -15,7 +15,7 @@ const (
 	readmeBytes = 9000
 	openers     = 0.2 // percentage of sentences
 	marks       = 15  // percentage of sentences
-	vagueWords  = 20  // in README, docs and man pages
+	vagueWords  = 20  // maximum in README, docs and man pages
 	daemonMean  = 20  // words in a sentence of metalplugd(8)
 )
 

@@ -90,11 +90,11 @@ func beDaemon(dir string) error {
 	})
 }
 
-// step is a request to the helpers at which the daemon is killed. It is the next request of that kind for that disk.
-// Inspecting the content for a pod does not count.
+// step is a request to the helpers at which the daemon is killed. The test kills it at the next request of this kind for the
+// disk. Requests that inspect the content for a pod do not count.
 type step struct {
 	op    string
-	after bool // after the request was carried out and before the answer, otherwise when it arrives
+	after bool // die after the request was carried out, before the answer; otherwise die when the request arrives
 }
 
 // String names it.
@@ -108,13 +108,13 @@ func (s step) String() string {
 // mortal is a daemon that runs as a process, and is killed at a certain request to its helpers.
 type mortal struct {
 	*whole
-	config string // with room for its directory
+	config string // text with a placeholder for the directory
 	cmd    *exec.Cmd
 	log    func(*exec.Cmd) // sets the log of the next process, or nil for the journal of the test
 
 	stepMu sync.Mutex
-	next   *step // the step at which it is to be killed, or nil
-	disk   *disk // of this disk
+	next   *step // the step at which the daemon will be killed, or nil
+	disk   *disk // the disk of the request
 	deaths int
 }
 
@@ -134,7 +134,7 @@ func newMortal(t *testing.T, config string) *mortal {
 		m.kill()
 		l.Close()
 		serving.Wait()
-		if strings.Contains(m.journal.String(), "WARNING: DATA RACE") { // in any process; the exit status does not show it
+		if strings.Contains(m.journal.String(), "WARNING: DATA RACE") { // a race in any process; the exit status does not show it
 			t.Errorf("a race in the daemon:\n%s", m.journal.String())
 		}
 	})
@@ -170,7 +170,7 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 	}
 }
 
-// reaches returns the step at which the daemon dies if the request matches it, else nil.
+// reaches returns the step at which the daemon must die if the request matches this step, otherwise nil.
 func (m *mortal) reaches(h handOver) *step {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
@@ -186,7 +186,7 @@ func (m *mortal) reaches(h handOver) *step {
 	return last
 }
 
-// arm makes the daemon die at a step for a disk, from now on.
+// arm sets the step for a disk at which the daemon will be killed.
 func (m *mortal) arm(s step, d *disk) {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
@@ -198,7 +198,7 @@ func (m *mortal) die() {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
 	m.deaths++
-	_ = m.cmd.Process.Kill() // it may have ended already
+	_ = m.cmd.Process.Kill() // the process may have ended already
 }
 
 // died returns how often the daemon was killed at a step.
@@ -247,8 +247,8 @@ func (m *mortal) boot() {
 
 // kill kills the daemon, unless it is dead already.
 func (m *mortal) kill() {
-	_ = m.cmd.Process.Kill() // it may have ended already
-	_ = m.cmd.Wait()         // its exit status is known
+	_ = m.cmd.Process.Kill() // the process may have ended already
+	_ = m.cmd.Wait()         // the exit status is known
 }
 
 // changes removes and adds a disk and a widget, and waits until the device list shows it.

@@ -25,8 +25,8 @@ import (
 // wallClock is clock_gettime as a process sees it after [mortal.jump]. It adds the seconds after the code to the
 // kernel's answer for the wall clock (clock 0). It uses the registers of the System V ABI for amd64.
 //
-// arm64 would need other instructions, the name __kernel_clock_gettime and another jump. No such machine was available,
-// and untested code would prove nothing. The tested code does not depend on the architecture.
+// There is no version for arm64, which would need other instructions, the name __kernel_clock_gettime and another jump,
+// because no such machine was available. The tested code does not depend on the architecture.
 var wallClock = []byte{
 	0xb8, 0xe4, 0, 0, 0, //       mov  eax, 228 (clock_gettime)
 	0x0f, 0x05, //                syscall
@@ -89,7 +89,8 @@ func (m *mortal) vdso(memory io.ReaderAt) (base int64, image []byte) {
 	return 0, nil
 }
 
-// jumps are possible changes of a wall clock. A battery may be empty, a time server wrong, or the clock corrected.
+// jumps are possible changes of a wall clock, for example because a battery is empty, a time server is wrong, or the clock
+// is corrected.
 var jumps = map[string]time.Duration{
 	"to next year": 366 * 24 * time.Hour,
 	"to 1970":      -time.Until(time.Unix(86400, 0)).Abs(),
@@ -118,7 +119,7 @@ func TestWallClockJumps(t *testing.T) {
 			m.shows(diskResource, second[0], "Healthy")
 			m.goesOnWith("p2", second)
 			m.kill()
-			m.boot() // with the clock of the machine
+			m.boot() // the programs use the clock of the machine
 			m.goesOnWith("p1", first)
 			m.working("p3")
 			m.changes()

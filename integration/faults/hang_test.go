@@ -19,14 +19,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// TestHangingAttribute simulates a disk that does not answer. Nothing is known about the disk, and nothing may wait for
-// it. The daemon becomes ready, the other devices work, and the daemon stops on request. TestStuckLook of package
+// TestHangingAttribute simulates a disk that does not answer. The daemon knows nothing about the disk, and nothing may wait
+// for it. The daemon becomes ready, the other devices work, and the daemon stops on request. TestStuckLook of package
 // inventory covers the time after one minute.
 func TestHangingAttribute(t *testing.T) {
 	noLeaks(t)
-	for _, attribute := range []string{"wwid", "diskseq", "size", "../state"} { // below its sysfs path
+	for _, attribute := range []string{"wwid", "diskseq", "size", "../state"} { // attributes below the sysfs path of the disk
 		t.Run(filepath.Base(attribute)+" from the start", func(t *testing.T) {
-			t.Parallel() // each waits for the time in which hardware may appear
+			t.Parallel() // each subtest waits until the daemon no longer waits for hardware
 			s := newNode(t, func(s *setup) { hang(t, s.root, attribute) })
 			s.goesOn("")
 			s.shows(diskResource, s.disks[0].id(), "")
@@ -41,7 +41,7 @@ func TestHangingAttribute(t *testing.T) {
 			hang(t, s.setup.root, attribute)
 			s.changed(s.disks[0])
 			s.goesOn("")
-			_ = s.startInTime(ids) // only the helper reads the disk then
+			_ = s.startInTime(ids) // from now on only the helper reads the disk
 			s.goesOn("")
 			s.stops()
 		})
@@ -59,7 +59,7 @@ func TestHangingAfterAReset(t *testing.T) {
 		})
 		s.touch.Prepare = func(ctx context.Context, target device.Target, w device.Work) (device.Prepared, error) {
 			p, err := prepare(ctx, target, w)
-			if w.Tenant { // after a pod
+			if w.Tenant { // the request follows a pod
 				wedge()
 			}
 			return p, err
@@ -93,7 +93,7 @@ func TestHangingAttributeAndEvents(t *testing.T) {
 		s.changed(s.disks[0])
 		s.must(s.parts.inventory.Alive(t.Context()))
 	}
-	s.goesOn("") // with inspections of its own
+	s.goesOn("") // these calls start further inspections
 	s.must(eventually(func() error {
 		if n := looks(); n != 1 {
 			return fmt.Errorf("%d looks at one disk are waiting", n)
@@ -122,14 +122,14 @@ func hang(t *testing.T, root, attribute string) {
 	fifo := file + ".fifo"
 	err = errors.Join(err, unix.Mkfifo(fifo, 0o600), os.Rename(fifo, file)) // the attribute exists at every moment
 	if err != nil {
-		t.Error(err) // this is not the test's goroutine
+		t.Error(err) // t.Fatal is not allowed in this goroutine
 		return
 	}
 	t.Cleanup(func() {
 		fifo, err := os.OpenFile(file, os.O_RDWR, 0)
 		if err == nil {
 			defer fifo.Close()
-			err = errors.Join(os.Remove(file), os.WriteFile(file, value, 0o600)) // for all later readers
+			err = errors.Join(os.Remove(file), os.WriteFile(file, value, 0o600)) // later readers see the new value
 			_, writeErr := fifo.Write(value)
 			err = errors.Join(err, writeErr)
 		}

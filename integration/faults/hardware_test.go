@@ -29,17 +29,17 @@ const (
 // disk is an NVMe namespace, plugged in or not.
 type disk struct {
 	serial   string
-	slot     int    // of the controller, or 0 while the disk is unplugged
+	slot     int    // slot of the controller, or 0 while the disk is unplugged
 	pulled   int    // the slot from which it is being unplugged, or 0; a process that has inspected the slot before still sees the disk there
 	sequence int    // diskseq of this appearance
-	sick     bool   // its controller is dead
-	falls    int    // how often it became unhealthy
-	content  string // the pod that has written to it since its last erasure, or empty
-	moved    bool   // it was plugged in again after a write, so its data may be from anywhere
-	unknown  bool   // a pod got it without a record in the daemon, so the origin of older data is unknown
-	user     string // the pod that has it open
-	failing  bool   // erasing it fails
-	failed   bool   // and this was tried
+	sick     bool   // the controller of the disk is dead
+	falls    int    // number of times that the disk became unhealthy
+	content  string // pod that has written to the disk since the last erasure, or empty
+	moved    bool   // the disk was plugged in again after a write, so its data may be from anywhere
+	unknown  bool   // a pod got the disk without a record in the daemon, so the origin of older data is unknown
+	user     string // pod that has the disk open
+	failing  bool   // erasures of the disk fail
+	failed   bool   // an attempt to erase it failed
 }
 
 func (d *disk) id() string { return "nvme-eui." + d.serial }
@@ -97,7 +97,7 @@ type hardware struct {
 	mu       sync.Mutex
 	disks    []*disk
 	widgets  map[string]string          // serials by node name
-	were     map[string]map[string]bool // the IDs of the devices to which each node has led
+	were     map[string]map[string]bool // for each node, the IDs of all devices that it has belonged to
 	sequence int
 	has      func(pod, id string) bool // reports whether a pod has a disk, or nil if unknown
 	crime    error                     // the first forbidden operation
@@ -133,7 +133,7 @@ func (h *hardware) plug(d *disk, slot int) {
 	h.note(d.node(), d.id())
 }
 
-// note records that a node leads to a device.
+// note records that a node belongs to a device.
 func (h *hardware) note(node, id string) {
 	if h.were == nil {
 		h.were = make(map[string]map[string]bool)
@@ -148,7 +148,7 @@ func (h *hardware) note(node, id string) {
 func (h *hardware) unplug(d *disk) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d.slot, d.pulled, d.user = 0, 0, "" // a process that has it open loses access
+	d.slot, d.pulled, d.user = 0, 0, "" // a process that has the disk open loses access
 }
 
 // pull begins to unplug a disk. Until it is unplugged, the test does not know whether others see it.
@@ -158,7 +158,7 @@ func (h *hardware) pull(d *disk) {
 	d.slot, d.pulled, d.user = 0, d.slot, ""
 }
 
-// behind returns the ID of the device to which a node leads now, or "". The caller holds mu.
+// behind returns the ID of the device to which a node belongs now, or "". The caller holds mu.
 func (h *hardware) behind(node string) string {
 	name := strings.TrimPrefix(node, "/dev/")
 	if serial := h.widgets[name]; serial != "" {
@@ -331,7 +331,7 @@ func (h *hardware) work(pod string, ids []string) {
 	for _, id := range ids {
 		d := h.find(id)
 		if d == nil {
-			continue // it is a widget
+			continue // the device is a widget
 		}
 		if d.content != "" && d.content != pod {
 			h.crime = errors.Join(h.crime, fmt.Errorf("%s reads on %s what %s has left there", pod, d.serial, d.content))
@@ -342,7 +342,7 @@ func (h *hardware) work(pod string, ids []string) {
 	}
 }
 
-// given records that a pod got disks that are cleared as soon as their last pod has ended.
+// given records that a pod got disks. As soon as their last pod has ended, they are cleared.
 func (h *hardware) given(pod string, ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

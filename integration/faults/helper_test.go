@@ -50,7 +50,7 @@ func newNode(t *testing.T, change func(*setup)) *sequence {
 	return s
 }
 
-// shows waits until the kubelet shows a device with that health, or not at all for "".
+// shows waits until the kubelet shows a device with the given health, or does not show the device for "".
 func (s *sequence) shows(resource, id, health string) {
 	s.t.Helper()
 	if err := eventually(func() error {
@@ -108,7 +108,7 @@ func TestBrokenHelper(t *testing.T) {
 	for how, fail := range broken {
 		for _, which := range []string{"holders", "survey", "prepare", "probe"} {
 			t.Run(which+" "+how, func(t *testing.T) {
-				t.Parallel() // some of them wait
+				t.Parallel() // some of the subtests wait
 				mended, mend := context.WithCancel(context.Background())
 				defer mend()
 				s := newNode(t, func(s *setup) { s.touch = breaking(s.touch, which, mended, fail) })
@@ -177,7 +177,7 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	}
 	s.goesOn(which)
 	mend()
-	s.changed(s.disks[0]) // otherwise it is inspected later
+	s.changed(s.disks[0]) // without this event, metalplugd inspects the disk later
 	if ids == nil {
 		s.shows(diskResource, id, pluginapi.Healthy)
 		ids = s.admitted("p1", diskResource)

@@ -28,7 +28,7 @@ const checkpointName = "kubelet_internal_checkpoint"
 // assignment is an entry of the kubelet's checkpoint, the devices of a resource that a pod got.
 type assignment struct {
 	PodUID, ContainerName, ResourceName string
-	DeviceIDs                           map[string][]string // by NUMA node
+	DeviceIDs                           map[string][]string // keys are NUMA nodes
 	AllocResp                           []byte
 }
 
@@ -43,9 +43,9 @@ type registered struct {
 	connected bool
 }
 
-// kubelet is a device manager in a directory. It writes a checkpoint and serves PodResources. When the stream of an
-// older plugin of a resource ends, it disconnects the newest one, like kubelets before 1.37. It records as a crash
-// every event that would crash a real kubelet. This is an ID that leaves its list while a pod holds it or is getting
+// kubelet is a device manager in a directory. It writes a checkpoint and serves PodResources. When the stream of an older
+// plugin of a resource ends, it disconnects the newest one, like kubelets before 1.37. It records as a crash every event
+// that would crash a real kubelet. Such an event is that an ID leaves its list while a pod holds the device or is getting
 // it.
 type kubelet struct {
 	pluginapi.UnimplementedRegistrationServer
@@ -53,7 +53,7 @@ type kubelet struct {
 	dir    string
 	active func() []string // UIDs of the pods that have not ended
 	server *grpc.Server
-	ctx    context.Context // of all streams
+	ctx    context.Context // context of all streams
 	cancel context.CancelFunc
 	over   sync.WaitGroup
 
@@ -266,7 +266,7 @@ func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (
 	return answer, nil
 }
 
-// errNone means that too few devices are healthy and free, or that there is no plugin.
+// errNone is the error if too few devices are healthy and free, or if there is no plugin.
 var errNone = errors.New("none to be had")
 
 // choose returns n healthy and free devices, in the random order of the kubelet's map. It asks the plugin for its
@@ -292,7 +292,7 @@ func (k *kubelet) choose(ctx context.Context, resource string, n int, shuffle fu
 	_, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: int32(n)}},
 	})
-	return p, free[:n], err // any choice is valid, because the kubelet asks only if it can
+	return p, free[:n], err // any choice is valid, because the kubelet does not always ask
 }
 
 // held reports whether a pod holds a device. The caller holds mu.
@@ -347,7 +347,7 @@ func (k *kubelet) askInVain(ctx context.Context) {
 	}
 }
 
-// start announces the start of a container.
+// start calls PreStartContainer.
 func (k *kubelet) start(ctx context.Context, resource string, ids []string) error {
 	k.mu.Lock()
 	p := k.plugins[resource]

@@ -21,7 +21,7 @@ import (
 // journalEnv contains the socket that replaces journald's for a daemon that runs as a process.
 const journalEnv = "METALPLUG_FAULTS_JOURNAL"
 
-// reachJournal replaces journald's socket by that of the test, in a mount namespace of this process.
+// reachJournal replaces journald's socket with the socket of the test, in a mount namespace of this process.
 func reachJournal() error {
 	socket := os.Getenv(journalEnv)
 	if socket == "" {
@@ -33,13 +33,13 @@ func reachJournal() error {
 	return errors.Join(os.MkdirAll("/run/systemd/journal", 0o755), os.Symlink(socket, "/run/systemd/journal/socket"))
 }
 
-// unread is a stopped reader of a daemon's log, with a function to resume it.
+// unread is a reader of a daemon's log that does not read. read resumes it.
 type unread struct {
 	connect func(*exec.Cmd)
 	read    func() string // reads the next text
 }
 
-// fullPipe is a pipe without a reader, like that of a stopped supervisor.
+// fullPipe is a full pipe whose reader does not read, like a stopped supervisor.
 func fullPipe(t *testing.T) unread {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -64,7 +64,7 @@ func fullPipe(t *testing.T) unread {
 	}
 }
 
-// stoppedJournal is a journald that reads nothing, with lines of others in its queue.
+// stoppedJournal simulates a journald that reads nothing, and whose queue has lines of other programs.
 func stoppedJournal(t *testing.T) unread {
 	t.Helper()
 	needRoot(t)

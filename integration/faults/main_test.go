@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain runs the daemon where the environment asks for it. Otherwise it keeps the recorded hardware in memory if
+// TestMain runs the daemon if the environment requests it, otherwise the tests. The recorded hardware is in memory if
 // possible, because it consists of thousands of small files.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {

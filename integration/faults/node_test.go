@@ -44,11 +44,11 @@ type setup struct {
 	touch  device.Touch
 	dir    string // the kubelet's directory
 	state  string
-	care   turnover.Care // for disks
-	shares int           // of each widget
+	care   turnover.Care // rules for disks
+	shares int           // number of shares of each widget
 	kinds  int           // number of kinds of widgets, each with its own resource, or 0 for one kind without a number
-	bundle int           // so many disks and a widget make up one device, if not 0
-	apart  bool          // they do not, since the configuration was reloaded
+	bundle int           // if not 0, the number of disks that form a bundle with a widget
+	apart  bool          // a reload has removed the bundles
 	hold   bool          // unused members are not offered
 	log    *slog.Logger
 }
@@ -107,7 +107,7 @@ func (s setup) run() (*parts, error) {
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
 		Owners: func() (map[string][]string, error) { return real.Owners(s.dir) },
-		Care: func(resource string) (turnover.Care, bool) { // the other resources have none
+		Care: func(resource string) (turnover.Care, bool) { // the other resources have no rules
 			c, ok := map[string]turnover.Care{
 				widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
 			}[resource]
@@ -168,7 +168,7 @@ func (p *parts) start(s setup, host *device.Host) error {
 		r.Start = func(ctx context.Context, devices []*inventory.Status) error {
 			return p.turnover.Start(ctx, r.Name, devices)
 		}
-		if all[r.Name] = r; r.Name == bundleResource { // this resource comes last
+		if all[r.Name] = r; r.Name == bundleResource { // the resource of bundles comes last
 			r.Member = func(name string) (plugin.Resource, error) { return all[name], nil }
 		}
 		endpoint := &plugin.Endpoint{Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log}

@@ -38,12 +38,12 @@ func TestWatchThatOverflows(t *testing.T) {
 	if err := eventually(m.overflowed); err != nil {
 		t.Error(err)
 	}
-	m.kubeletStop() // which only its watch can report
+	m.kubeletStop() // only the watch on the directory can report this
 	m.kubeletStart()
 	m.shows(diskResource, m.disks[0].id(), "Healthy")
 }
 
-// halt stops the daemon like a debugger, and returns when it has stopped.
+// halt stops the daemon with SIGSTOP, and returns when it has stopped.
 func (m *mortal) halt() {
 	m.t.Helper()
 	m.must(m.cmd.Process.Signal(unix.SIGSTOP))
@@ -67,7 +67,7 @@ func (m *mortal) flood(n int) {
 	}
 }
 
-// overflowed returns an error if no queue has overflowed. In that case the test proves nothing.
+// overflowed returns an error if no queue has overflowed, because the test would then prove nothing.
 func (m *mortal) overflowed() error {
 	if strings.Contains(m.journal.String(), `msg="kubelet directory watch" err="fsnotify: queue or buffer overflow"`) {
 		return nil

@@ -26,8 +26,8 @@ var (
 	restarts = flag.Int("restarts", 20, "how often the kubelet is restarted")
 )
 
-// crowd is a source of many devices. The test moves parts of its tree away and back. Moving a part is much faster than
-// replacing it.
+// crowd is a source of many devices. To remove devices, the test moves parts of the tree away and back, which is much faster
+// than deleting and creating them.
 type crowd struct {
 	root    string
 	present []udev.Device

@@ -42,11 +42,11 @@ const players = 8
 // not offered, a crash of the kubelet, and a disk with the data of another pod.
 func TestSequences(t *testing.T) { playAll(t, false) }
 
-// TestSequencesOfBundles does the same on a node that offers a widget and one or two disks as one device.
+// TestSequencesOfBundles is TestSequences on a node that offers bundles of a widget and one or two disks.
 func TestSequencesOfBundles(t *testing.T) { playAll(t, true) }
 
 func playAll(t *testing.T, bundled bool) {
-	noLeaks(t) // for all sequences, which have ended by then
+	noLeaks(t) // the check runs after all sequences
 	began, done, given, waits := time.Now(), atomic.Int64{}, atomic.Int64{}, lags{}
 	var playing sync.WaitGroup
 	next := make(chan uint64)
@@ -84,10 +84,10 @@ func playAll(t *testing.T, bundled bool) {
 }
 
 const (
-	// soon is the time after a change in which the device list must match the hardware when all is quiet.
+	// soon is the time in which the device list must match the hardware after the last change.
 	soon = time.Second
-	// manySteps is the number of steps that a percentile needs. A busy machine is sometimes late, which is not an
-	// error.
+	// manySteps is the minimum number of steps for a check of the percentile. With fewer steps, one late step of a busy
+	// machine would fail the test.
 	manySteps = 10_000
 )
 
@@ -106,7 +106,7 @@ func TestSequenceIsPlayedAgain(t *testing.T) {
 				said[k] = slices.DeleteFunc(steps, func(step string) bool { return strings.Contains(step, "pod") })
 			})
 		}
-		most := min(len(said[0]), len(said[1])) // a step without a pod for it does nothing
+		most := min(len(said[0]), len(said[1])) // if there is no pod, a step may do nothing
 		if most == 0 || !slices.Equal(said[0][:most], said[1][:most]) {
 			t.Errorf("seed %d:\n%s\nand then\n%s", n, strings.Join(said[0], "\n"), strings.Join(said[1], "\n"))
 		}
@@ -148,8 +148,8 @@ func (l *lags) String() string {
 type pod struct {
 	uid, resource string
 	ids           []string          // the IDs by which the kubelet knows its devices
-	devices       []string          // the same devices, or the members of its bundles
-	things        map[string]string // the nodes that it got and may open until it ends, with the IDs of the devices behind them
+	devices       []string          // the allocated devices, or the members of allocated bundles
+	things        map[string]string // nodes that the pod got and may open until it ends, with the IDs of their devices
 	started       bool
 }
 
@@ -157,7 +157,7 @@ type pod struct {
 type sequence struct {
 	t       *testing.T
 	seed    uint64
-	random  *rand.Rand // for the current step
+	random  *rand.Rand // random source of the current step
 	setup   setup
 	machine *udevtest.Machine
 	*hardware
@@ -167,7 +167,7 @@ type sequence struct {
 	said    []string // descriptions of the steps
 	lags    *lags
 
-	podsMu  sync.Mutex // also used by the kubelet
+	podsMu  sync.Mutex // the kubelet uses it too
 	pods    []*pod
 	count   int
 	bundles int // number of bundles given to pods
@@ -182,7 +182,7 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 	for n := range 4 {
 		s.disks = append(s.disks, &disk{serial: fmt.Sprintf("%032x", n+1)})
 	}
-	if bundled { // otherwise there is hardly ever one
+	if bundled { // without these devices there is hardly ever a bundle
 		for n, d := range s.disks {
 			s.widgets[fmt.Sprintf("widget%d", n)] = fmt.Sprintf("W%d", n)
 			s.plug(d, n+1)
@@ -231,8 +231,8 @@ func (s *sequence) say(format string, args ...any) {
 	s.setup.log.Info("STEP " + s.said[len(s.said)-1])
 }
 
-// play plays the whole sequence. Both sides start in any order and random steps follow. In the end all pods end, and
-// all remaining devices must be healthy.
+// play plays the whole sequence. The daemon and the kubelet start in any order, and random steps follow. In the end all pods
+// end, and all remaining devices must be healthy.
 func (s *sequence) play() {
 	starts := []func(){s.daemonStart, s.kubeletStart}
 	s.random.Shuffle(len(starts), func(i, j int) { starts[i], starts[j] = starts[j], starts[i] })
@@ -279,7 +279,7 @@ func (s *sequence) step() {
 		{1, s.stepBothRestart},
 	}
 	if s.setup.bundle > 0 {
-		all[0].weight, all[4].weight, all[5].weight = 8, 9, 9 // or bundles are seldom complete
+		all[0].weight, all[4].weight, all[5].weight = 8, 9, 9 // with other weights, bundles are seldom complete
 		all = append(all, struct {
 			weight int
 			do     func()
@@ -462,7 +462,7 @@ func (s *sequence) stepAllocate() {
 	s.admit(resource, 1+s.random.IntN(2))
 }
 
-// stepReload takes the bundles out of the configuration, or puts them back.
+// stepReload removes the bundles from the configuration, or adds them again.
 func (s *sequence) stepReload() {
 	s.setup.apart = !s.setup.apart
 	s.say("the configuration has no bundles: %v", s.setup.apart)
@@ -498,7 +498,7 @@ func (s *sequence) stepRelease() {
 	}
 }
 
-// release ends a pod. It notifies neither side.
+// release ends a pod, without telling the daemon or the kubelet.
 func (s *sequence) release(p *pod) {
 	s.say("%s ends", p.uid)
 	s.end(p.uid)
@@ -539,8 +539,8 @@ func (s *sequence) unsettled() error {
 	return s.uncombined()
 }
 
-// uncombined returns an error if devices that no pod holds make up a bundle and are in none. A disk with a pod's data
-// counts where the next start erases it. The caller holds mu.
+// uncombined returns an error if devices that no pod holds could form a bundle and are in none. A disk with a pod's data is
+// included only if it is erased before the next start. The caller holds mu.
 func (s *sequence) uncombined() error {
 	if s.setup.bundle == 0 || s.setup.apart {
 		return nil
@@ -696,9 +696,9 @@ func (s *sequence) stepDaemonRestart() {
 	s.daemonStart()
 }
 
-// stepDaemonCrash restarts the daemon with the state that was on disk when it stopped. If a disk appeared and was given
-// to a pod at that moment, there may be no state. Then only the kubelet knows about the disk, but not about its
-// content.
+// stepDaemonCrash restarts the daemon with the state that was on disk when it stopped. If a disk appeared and was given to a
+// pod at that moment, there may be no state. In that case only the kubelet knows about the disk, and nothing is known about
+// its content.
 func (s *sequence) stepDaemonCrash() {
 	s.say("the daemon crashes")
 	file := filepath.Join(s.setup.state, "state.json")
@@ -800,8 +800,8 @@ func (s *sequence) checkBundles() error {
 	return nil
 }
 
-// opened reports whether another device was at this place before, and a pod still holds it. The pod can open the
-// device that is there now.
+// opened reports whether a pod still holds another device that was in this place before. Such a pod can open the device that
+// is there now.
 func (s *sequence) opened(place, id string) bool {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for other := range s.were[place] {

@@ -21,14 +21,14 @@ import (
 	"github.com/metalplug/metalplug/integration/exchangetest"
 )
 
-// TestImpostor replaces each helper's socket by each impostor. No container may start with a disk that was not cleared,
-// or whose users are unknown. Everything else must continue. When the helper is back, everything must recover.
+// TestImpostor replaces each helper's socket with each kind of impostor. No container may start with a disk that was not
+// cleared, or whose users are unknown. Everything else must continue. When the helper is back, everything must recover.
 func TestImpostor(t *testing.T) {
 	noLeaks(t)
 	for _, how := range []string{"nobody", "silent", "random", "other", "closes"} {
 		for _, which := range []string{"holders", "survey", "prepare", "probe"} {
 			t.Run(which+" "+how, func(t *testing.T) {
-				t.Parallel() // some of them wait
+				t.Parallel() // some of the subtests wait
 				mended, mend := context.WithCancel(context.Background())
 				i := &impostor{how: how, which: which, mended: mended, file: filepath.Join(shortDir(t), "s")}
 				s := newNode(t, func(s *setup) { s.touch = i.between(t, s.touch) })
@@ -48,7 +48,7 @@ type impostor struct {
 	helper     device.Touch
 }
 
-// between returns helpers of which one function uses the socket, like in the daemon.
+// between returns helpers of which one function uses the socket, as in the daemon.
 func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 	t.Helper()
 	i.helper = h
@@ -78,7 +78,7 @@ func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Ho
 	return all, err
 }
 
-// listen serves the socket until the test ends, and each connection separately, like the service manager.
+// listen serves the socket until the test ends. Like the service manager, it serves each connection separately.
 func (i *impostor) listen(t *testing.T) {
 	t.Helper()
 	name := i.file
@@ -128,7 +128,7 @@ func (i *impostor) serve(fd int) {
 // other returns a valid answer to another request.
 func (i *impostor) other() []byte {
 	switch i.which {
-	case "holders": // for the node of a disk that a process has open
+	case "holders": // ask about the node of a disk that a process has open
 		return []byte(`{"holders":[{"pid":7,"comm":"dd","node":"b 8:0"}]}`)
 	case "probe":
 		return reset.Answer{Result: reset.OK, Done: "erased"}.Encode()

@@ -35,7 +35,7 @@ func TestStateLostWhileHeld(t *testing.T) {
 				m.boot()
 				ids := m.working("p1")
 				v.spoil(state)
-				m.goesOnWith("p1", ids) // this needs no unsaved state
+				m.goesOnWith("p1", ids) // this work needs no unsaved state
 				next(m)
 				m.has("p1", ids)
 				m.release(m.podList()[0])
@@ -52,8 +52,8 @@ func TestStateLostWhileHeld(t *testing.T) {
 	}
 }
 
-// TestOfferedAgainIsNobodys checks that a disk that was erased after its pod is offered only after this was saved. Data
-// that its owner writes to it then must not count as the pod's, even if the daemon dies at that moment.
+// TestOfferedAgainIsNobodys checks that a disk that was erased after its pod is offered only after this was saved. Data that
+// the host writes to the disk after that must not count as the pod's, even if the daemon dies at that moment.
 func TestOfferedAgainIsNobodys(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -132,7 +132,7 @@ func (m *mortal) working(uid string) (ids []string) {
 	return p.ids
 }
 
-// starts gives a pod a disk and starts a container that works with it. A pod without a disk does not count.
+// starts gives a pod a disk and starts a container that works with it. If the pod gets no disk, it is removed.
 func (m *mortal) starts(p *pod) error {
 	m.remember(p)
 	ids, _, err := m.kubelet.allocate(m.t.Context(), p.uid, p.resource, 1, func([]string) {})
@@ -184,7 +184,7 @@ func (m *mortal) has(uid string, ids []string) {
 	}
 }
 
-// refused checks that no container of a new pod starts with any disk, because its data cannot be saved.
+// refused checks that no container of a new pod starts with a disk, because its later erasure cannot be saved.
 func (m *mortal) refused(uid string) {
 	m.t.Helper()
 	m.await(func() error {
@@ -195,7 +195,7 @@ func (m *mortal) refused(uid string) {
 		case strings.Contains(err.Error(), "cannot be saved"):
 			return nil
 		}
-		return err // none is available at the moment
+		return err // no disk is available at the moment
 	})
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
 		m.t.Error(err)

@@ -207,7 +207,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// tells waits until the daemon reports which file it cannot write, or none for "".
+// tells waits until the daemon reports that it cannot write the file, or no such file for "".
 func (w *whole) tells(file string) {
 	w.t.Helper()
 	if err := eventually(func() error {
@@ -246,8 +246,8 @@ func TestRunThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestSpecsThatCannotBeWritten checks that devices with inject = "cdi" are not offered, and that all others are. When
-// there is space again, the specs are written.
+// TestSpecsThatCannotBeWritten checks that without specs, devices with inject = "cdi" are not offered, and all others are.
+// When there is space again, the specs are written.
 func TestSpecsThatCannotBeWritten(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)

@@ -70,7 +70,7 @@ func (h *hints) Listen(ctx context.Context, events chan<- udev.Event) error {
 type wired struct {
 	*crowd
 	*udev.Monitor
-	socket int // for sending
+	socket int // socket for sending
 	thread chan func()
 }
 
@@ -88,7 +88,7 @@ func newWired(t *testing.T, c *crowd, buffer int) *wired {
 	w := &wired{crowd: c, thread: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked, because the thread ends with the namespace
+		runtime.LockOSThread() // not unlocked, so that the thread and its namespace end with this goroutine
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			err = w.open(buffer)
@@ -114,7 +114,7 @@ func (w *wired) open(buffer int) error {
 	if err != nil {
 		return err
 	}
-	passed := os.NewFile(uintptr(fd), "uevent") // as from the service manager
+	passed := os.NewFile(uintptr(fd), "uevent") // simulates a socket from systemd
 	defer passed.Close()
 	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << 1})
 	if err == nil {
@@ -136,8 +136,8 @@ func (w *wired) send(events []udev.Event) (err error) {
 		defer close(done)
 		to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << 1}
 		for _, e := range events {
-			// The message also goes to the kernel, which does not listen, and may meet a full buffer. Neither is an
-			// error of the test.
+			// The message also goes to the kernel, which does not listen. The buffer may be full. Neither is an error of the
+			// test.
 			if e := unix.Sendto(w.socket, message(e), 0, to); e != nil && !errors.Is(e, unix.ECONNREFUSED) && !errors.Is(e, unix.ENOBUFS) {
 				err = errors.Join(err, fmt.Errorf("send an event: %w", e))
 			}
@@ -174,7 +174,7 @@ func TestStorm(t *testing.T) {
 	h := newCrowded(t, w, c, 0)
 	h.until(*devices)
 	sent := 0
-	for round := range 3 { // all away, all back, and every second one away again
+	for round := range 3 { // remove all devices, add them again, and remove every second one
 		var events []udev.Event
 		for n := range c.present {
 			if round < 2 || n%2 == 0 {
@@ -186,7 +186,7 @@ func TestStorm(t *testing.T) {
 		}
 		sent += len(events)
 	}
-	if err := eventually(func() error { return c.half(h.offer()) }); err != nil { // before that, the same number of other devices may be healthy
+	if err := eventually(func() error { return c.half(h.offer()) }); err != nil { // the number alone is not enough, because it may be reached with other devices
 		t.Fatal(err)
 	}
 	h.until(*devices / 2)
@@ -199,7 +199,7 @@ func TestStorm(t *testing.T) {
 	if err := h.parts.stop(); err != nil {
 		t.Fatal(err)
 	}
-	h.setup.source, h.setup.state = newHints(c), h.setup.state+"2" // without any earlier state
+	h.setup.source, h.setup.state = newHints(c), h.setup.state+"2" // a new state file
 	cold, err := h.setup.run()
 	if err != nil {
 		t.Fatal(err)

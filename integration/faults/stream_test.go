@@ -19,7 +19,7 @@ import (
 func TestStreamThatIsNeverRead(t *testing.T) {
 	noLeaks(t)
 	const (
-		n       = 4000 // whose list exceeds the window of the stream, 64 KiB (RFC 9113, 6.9.2)
+		n       = 4000 // a list of so many devices exceeds the window of the stream, 64 KiB (RFC 9113, 6.9.2)
 		changes = 30
 	)
 	c := newCrowd(t, n, 0)
@@ -75,7 +75,7 @@ func (h *crowded) open() (grpc.ServerStreamingClient[pluginapi.ListAndWatchRespo
 				conn.Close()
 			}
 		}
-		conn.Close() // that of the disks
+		conn.Close() // the connection for the disks
 	}
 	cancel()
 	h.t.Fatal(fmt.Errorf("open a stream of %v: %w", names, err))

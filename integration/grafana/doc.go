@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package grafana checks the dashboard against the types of Grafana's own development kit, and draws its layout for the
-// documents. It is a module of its own, because the kit has the types of all panels. No Grafana runs here: it comes as no Go
-// module, and Debian has no package of it.
+// documents. It is a separate Go module, because the kit is large. The test does not run Grafana, which is neither a Go
+// module nor a package of Debian.
 package grafana

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelettest is a small device manager. It treats device plugins like the kubelet's device manager, as far as
-// the tests need it. It runs no container and talks to no API server.
+// Package kubelettest is a small device manager for tests. It behaves like the kubelet's device manager, as far as the tests
+// need it. It runs no container and talks to no API server.
 package kubelettest
 
 import (
@@ -36,14 +36,14 @@ type Kubelet struct {
 	pluginapi.UnimplementedRegistrationServer
 	dir    string
 	server *grpc.Server
-	ctx    context.Context // of all streams
+	ctx    context.Context // context of all streams
 	cancel context.CancelFunc
 
 	mu        sync.Mutex
 	resources map[string]*resource
-	allocated map[string]map[string]string // by resource and device, the UID of the pod
-	answers   map[string][]byte            // of Allocate, by the UID of the pod
-	saves     bool                         // it writes a checkpoint
+	allocated map[string]map[string]string // UIDs of pods; the keys are resource and device
+	answers   map[string][]byte            // answers of Allocate; keys are the UIDs of the pods
+	saves     bool                         // the kubelet writes a checkpoint
 	changed   chan struct{}                // closed and replaced at every change
 }
 
@@ -62,8 +62,8 @@ type Resource struct {
 	Name        string
 	Capacity    int                 // number of devices, healthy or not
 	Allocatable int                 // number of healthy devices, or 0 while the plugin is not connected
-	Connected   bool                // its stream is open
-	Lists       int                 // number of messages since it registered
+	Connected   bool                // the stream of the plugin is open
+	Lists       int                 // number of lists since the plugin registered
 	Devices     []*pluginapi.Device // the last list; the caller must not modify it
 }
 
@@ -84,7 +84,7 @@ func Start(dir string) (*Kubelet, error) {
 	return k, nil
 }
 
-// KeepCheckpoint reads the checkpoint, and writes it from then on.
+// KeepCheckpoint reads the checkpoint. From now on the kubelet writes the checkpoint after each change.
 func (k *Kubelet) KeepCheckpoint() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,7 +107,7 @@ func removeSockets(dir string) error {
 	return nil
 }
 
-// Stop ends it like a crash of the kubelet. All streams end. kubelet.sock stays and refuses connections.
+// Stop simulates a crash of the kubelet. All streams end. kubelet.sock stays and refuses connections.
 func (k *Kubelet) Stop() {
 	k.server.Stop()
 	k.cancel()
@@ -192,7 +192,7 @@ func (k *Kubelet) update(change func()) {
 // assignment is an entry of the checkpoint (pkg/kubelet/cm/devicemanager/checkpoint, PodDevicesEntry).
 type assignment struct {
 	PodUID, ContainerName, ResourceName string
-	DeviceIDs                           map[string][]string // by NUMA node
+	DeviceIDs                           map[string][]string // keys are NUMA nodes
 	AllocResp                           []byte
 }
 

@@ -60,7 +60,7 @@ func (k *Kubelet) Allocate(ctx context.Context, name string, n int) (Container, 
 	return c, nil
 }
 
-// choose asks the plugin which of the free devices it prefers, if there is a choice, like the kubelet.
+// choose asks the plugin for its preferred devices, like the kubelet. It does not ask if there is no choice.
 func (r *resource) choose(ctx context.Context, free []string, n int) ([]string, error) {
 	if n == len(free) || !r.options.GetGetPreferredAllocationAvailable() {
 		return free[:n], nil
@@ -98,7 +98,7 @@ func (r *resource) allocate(ctx context.Context, ids []string) (Container, error
 	return Container{Devices: ids, Response: answer.GetContainerResponses()[0]}, nil
 }
 
-// PreStart announces the start of a container, as before every start and restart.
+// PreStart calls PreStartContainer, as the kubelet does before every start and restart of a container.
 func (k *Kubelet) PreStart(ctx context.Context, name string, c Container) error {
 	k.mu.Lock()
 	r := k.resources[name]
@@ -121,7 +121,7 @@ func (k *Kubelet) Release(name string, c Container) {
 	})
 }
 
-// books returns which pods have devices.
+// books implements the PodResources service for a Kubelet.
 type books struct {
 	podresources.UnimplementedPodResourcesListerServer
 	*Kubelet
@@ -129,7 +129,7 @@ type books struct {
 
 // ServePods serves PodResources at a socket until the kubelet stops.
 func (k *Kubelet) ServePods(socket string) error {
-	_ = os.Remove(socket) // from an earlier kubelet
+	_ = os.Remove(socket) // an earlier kubelet may have left its socket
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("serve the pods: %w", err)

@@ -17,8 +17,8 @@ import (
 // patience is the maximum time for resources to end.
 const patience = 10 * time.Second
 
-// Main runs the tests of a package and returns the exit status for its TestMain. The status is also 1 if goroutines
-// that run code of this module are left, whose stacks it prints, or descriptors that were not open before.
+// Main runs the tests of a package and returns the exit status for its TestMain. The status is also 1 if the tests leave
+// open descriptors, or goroutines that run code of this module. Main prints the stacks of such goroutines.
 func Main(m *testing.M) int {
 	before := descriptors()
 	status := m.Run()
@@ -38,7 +38,7 @@ func Main(m *testing.M) int {
 // descriptors returns the open descriptors of this process, except those that the Go runtime keeps for its poller.
 func descriptors() []string {
 	var all []string
-	links, _ := filepath.Glob("/proc/self/fd/*") // without procfs nothing can be found
+	links, _ := filepath.Glob("/proc/self/fd/*") // if there is no procfs, no leak can be found
 	for _, link := range links {
 		switch name, err := os.Readlink(link); {
 		case err != nil: // the descriptor of the directory itself
@@ -50,7 +50,7 @@ func descriptors() []string {
 	return all
 }
 
-// opened returns the descriptors that are open and were not before.
+// opened returns the descriptors that are open now and were not open before.
 func opened(before []string) []string {
 	var all []string
 	for _, name := range descriptors() {

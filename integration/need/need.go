@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package need ends tests for which this machine lacks something, so that a skip cannot hide that nothing was tested.
+// Package need ends tests if this machine lacks something that they need. In CI such a test fails, so that a skip cannot
+// hide that nothing was tested.
 package need
 
 import (
@@ -10,9 +11,9 @@ import (
 	"testing"
 )
 
-// Lacks ends a test that lacks something, and prints the text. The test fails if the environment variable
-// INTEGRATION_NEED lists that need or "all", as in CI, and otherwise it is skipped. "root" also covers kernel features
-// that need root, such as loop devices, cgroups and netlink groups.
+// Lacks ends a test and prints the text. The test fails if the environment variable INTEGRATION_NEED lists the need or
+// "all", as in CI. Otherwise the test is skipped. "root" also covers kernel features that need root, such as loop devices,
+// cgroups and netlink groups.
 func Lacks(t testing.TB, need, format string, args ...any) {
 	t.Helper()
 	if listed(os.Getenv("INTEGRATION_NEED"), need) {

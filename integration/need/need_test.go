@@ -27,7 +27,7 @@ func TestLacks(t *testing.T) {
 	for list, want := range map[string]string{
 		"":         "skipped: no 7;",
 		"roots,vm": "skipped: no 7;",
-		"vm,root":  "failed: INTEGRATION_NEED lists root: no 7;skipped: no 7;", // a real test would have ended before
+		"vm,root":  "failed: INTEGRATION_NEED lists root: no 7;skipped: no 7;", // a real test ends after the first call
 		"vm root":  "failed: INTEGRATION_NEED lists root: no 7;skipped: no 7;",
 		"all":      "failed: INTEGRATION_NEED lists root: no 7;skipped: no 7;",
 	} {

@@ -38,8 +38,8 @@ func (b books) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 	}}}, nil
 }
 
-// example compares the output of a command line with the man page. It normalises the parts that differ between runs.
-// The directory of the node is replaced by that of docs/operating.md, and all times by one time.
+// example compares the output of a command line with the man page. It normalises the parts that differ between runs. It
+// replaces the directory of the node with the directory in docs/operating.md, and all times with one time.
 func (n *node) example(t *testing.T, name, commandLine, output string) {
 	t.Helper()
 	output = strings.ReplaceAll(output, n.dir, "/tmp/try")
@@ -166,7 +166,7 @@ func TestManPageShowsRealOutput(t *testing.T) {
 	configured.example(t, "excluded", "metalplugctl why /dev/nvidia2", configured.prints(t, exitProblem, "why", "/dev/nvidia2"))
 }
 
-// happenings returns the output while an adapter is cordoned and a GPU is lost.
+// happenings returns the output of the command events while an adapter is cordoned and a GPU is lost.
 func (n *node) happenings(t *testing.T) string {
 	t.Helper()
 	t.Setenv("COLUMNS", "80")
@@ -178,7 +178,7 @@ func (n *node) happenings(t *testing.T) string {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	watchdog := time.AfterFunc(patience, func() { _ = c.Process.Kill() }) // otherwise it could wait indefinitely
+	watchdog := time.AfterFunc(patience, func() { _ = c.Process.Kill() }) // without a limit the command could wait forever
 	defer watchdog.Stop()
 	text, lines := "", bufio.NewReader(out)
 	next := func(word string) {

@@ -24,7 +24,7 @@ const (
 // fault is a reason why a node shows too few devices, with the command that diagnoses it.
 type fault struct {
 	name      string
-	hardware  change   // in addition to the recording
+	hardware  change   // changes the hardware of the recording
 	resources string   // configured resources, or empty for the defaults
 	before    []string // a command that runs first, like another program on the node
 	stopped   bool     // the daemon does not run
@@ -36,7 +36,7 @@ type fault struct {
 // change replaces a text in the recording. The zero value changes nothing.
 type change struct{ from, to string }
 
-// faults are those that operators of such nodes ask about most.
+// faults has the faults about which operators ask most.
 var faults = []fault{
 	{
 		name: "a disk is mounted",
@@ -98,7 +98,8 @@ type answer struct {
 	code int
 }
 
-// play prepares the fault on a separate node and runs the command. An error concerns the node, never the answer.
+// play prepares the fault on a separate node and runs the command. An error means that the node failed, and not that the
+// answer is wrong.
 func (f fault) play(ctx context.Context, programs string) (a answer, err error) {
 	hardware := gpuServer()
 	if !strings.Contains(hardware, f.hardware.from) {

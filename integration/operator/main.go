@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command operator simulates faults because of which pods get no devices. It prepares each fault on a node with
-// recorded hardware and the installed programs, and runs the command that diagnoses it. It shows the output of that
-// command.
+// Command operator simulates faults that prevent pods from getting devices. It prepares each fault on a node with recorded
+// hardware and the installed programs, and runs the command that diagnoses it. It shows the output of that command.
 //
 //	go run ./integration/operator [-programs DIR] [WORD ...]
 //
-// With arguments, it plays only faults whose name contains one of them. The exit code is 1 if a cause is not diagnosed.
-// Its tests play the same faults, and check the output in the man page of metalplugctl.
+// With arguments, it plays only faults whose name contains one of the words. The exit code is 1 if a cause is not diagnosed.
+// The tests of this package play the same faults, and check the example output in the man page of metalplugctl.
 package main
 
 import (

@@ -28,7 +28,7 @@ type node struct {
 	programs string // the directory of metalplugd and metalplugctl
 	dir      string
 	daemon   *exec.Cmd
-	stderr   bytes.Buffer  // of the daemon, after it has ended
+	stderr   bytes.Buffer  // standard error of the daemon, to read after it has ended
 	notify   *net.UnixConn // the socket of the service manager
 	ended    <-chan error  // the result of the daemon, or nil while it does not run
 }
@@ -41,7 +41,7 @@ func gpuServer() string {
 	return string(all[i].Text)
 }
 
-// newNode makes a node. It adds resources to the configuration.
+// newNode returns a node whose configuration contains the given resources.
 func newNode(programs, hardware, resources string) (*node, error) {
 	programs, err := filepath.Abs(programs)
 	if err != nil {

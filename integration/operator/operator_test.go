@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// programs is where the programs are that the tests run, as TestMain has built them.
+// programs is the directory of the programs that TestMain has built for the tests.
 var programs string
 
 func TestMain(m *testing.M) {
@@ -79,8 +79,8 @@ func TestFromNothingToTheCause(t *testing.T) {
 	}
 }
 
-// TestShow checks that causes that are not diagnosed are counted and reported, and that a fault that cannot be prepared
-// is an error.
+// TestShow checks that show counts and reports causes that are not diagnosed, and returns an error for a fault that cannot
+// be prepared.
 func TestShow(t *testing.T) {
 	stopped := chosen([]string{"the daemon does not run"})
 	if len(stopped) != 1 || len(chosen(nil)) != len(faults) || len(chosen([]string{"nonsense"})) != 0 {

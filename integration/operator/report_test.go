@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// listedGPU is how nvidia-smi -L names a GPU of the recording gpu-server, firstDisk where its system disk is.
+// listedGPU is a GPU of the recording gpu-server in the output of nvidia-smi -L. firstDisk is the path of its system disk.
 const (
 	listedGPU = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-36f675cc-81e7-4ef5-a8e2-5d940ed90475)\n"
 	secondGPU = "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
@@ -55,7 +55,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// write makes a file that can be run, and the directories above it.
+// write creates an executable file, and its parent directories.
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prose measures the sentences of comments and documents, by their openers, their length, and the marks inside
-// them.
+// Package prose measures the sentences of comments and documents: their first words, their length, and the colons and
+// semicolons inside them.
 package prose
 
 import (
@@ -13,9 +13,9 @@ import (
 type Figures struct {
 	Sentences int
 	Words     int
-	Openers   int // sentences with a headless opener, which opener lists
-	Marks     int // sentences with a colon or semicolon inside
-	Vague     int // uses of the indefinite words that vague lists
+	Openers   int // number of sentences that begin with a word in opener
+	Marks     int // number of sentences with a colon or semicolon inside
+	Vague     int // number of uses of the words in vague
 }
 
 // Add adds the counts of other.
@@ -27,7 +27,7 @@ func (f *Figures) Add(other Figures) {
 	f.Vague += other.Vague
 }
 
-// OpenerShare returns the share of sentences with a headless opener, in percent.
+// OpenerShare returns the share of sentences that begin with a word in opener, in percent.
 func (f Figures) OpenerShare() float64 { return f.share(f.Openers) }
 
 // MarkShare returns the share of sentences with an inner colon or semicolon, in percent.

@@ -23,7 +23,7 @@ func Go(name string, source []byte) ([]string, error) {
 	var all []string
 	for _, group := range parsed.Comments {
 		var b builder
-		for line := range strings.Lines(group.Text()) { // which omits directives
+		for line := range strings.Lines(group.Text()) { // Text omits directives
 			line = strings.TrimRight(line, "\n")
 			switch {
 			case strings.HasPrefix(line, "SPDX-") || strings.HasPrefix(line, "Copyright "):

@@ -48,7 +48,7 @@ func Product(path string) bool {
 
 // Document is a page that people read.
 type Document struct {
-	Path  string // below the root of the repository
+	Path  string // path relative to the root of the repository
 	Split func(page string) []string
 }
 
@@ -74,7 +74,7 @@ func Documents(root string) ([]Document, error) {
 	return all, nil
 }
 
-// Measure returns the figures of the document below root.
+// Measure returns the figures of a document in the repository at root.
 func (d Document) Measure(root string) (Figures, error) {
 	page, err := os.ReadFile(filepath.Join(root, d.Path))
 	if err != nil {

@@ -50,9 +50,9 @@ func boot(t *testing.T, suite string) *machine {
 	}
 	c := exec.Command("systemd-nspawn", "--quiet", "--directory", strings.TrimSpace(string(tree)), "--volatile=overlay", "--boot",
 		"--register=no", "--keep-unit", "--private-network", "--capability=all", "--machine=sandbox", "--console=pipe",
-		"--system-call-filter=bpf", // which systemd needs to enforce DevicePolicy=
+		"--system-call-filter=bpf", // systemd needs this to enforce DevicePolicy=
 		"--bind="+m.out+":/out", "--bind-ro="+root+":/src")
-	// Otherwise /sys and /proc/sys of the container are read-only for reasons other than the units.
+	// Otherwise the container itself would make /sys and /proc/sys read-only, and the test could not check the units.
 	c.Env = append(os.Environ(), "SYSTEMD_NSPAWN_API_VFS_WRITABLE=1", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
 	var console bytes.Buffer
 	c.Stdout, c.Stderr = &console, &console

@@ -35,7 +35,7 @@ match = { DEVNAME = "/dev/zero" }
 inject = "cdi"
 `
 
-// instead makes a unit start the probe instead of its program. It does not change the confinement.
+// instead is a drop-in with which a unit starts the probe instead of its program, in the same sandbox.
 const instead = `[Unit]
 Wants=metalplug-reset.socket metalplug-holders.socket metalplug-unit.socket
 After=metalplug-reset.socket metalplug-holders.socket metalplug-unit.socket
@@ -50,9 +50,9 @@ StandardInput=file:/out/list
 StandardOutput=truncate:/out/reached
 `
 
-// victims are parts of a node that a program with uid 0 would try to reach. They are sockets of services that trust uid
-// 0, files of the kubelet, devices, and the terminal of a login. The node victim-terminal is not a terminal of devpts.
-// It shows that the device rules deny terminals even if /dev/pts is visible.
+// victims are parts of a node that a program with uid 0 would try to reach. They are sockets of services that trust uid 0,
+// files of the kubelet, devices, and the terminal of a login. The device node victim-terminal is not in devpts. With it the
+// test checks that the device rules deny terminals even if /dev/pts is visible.
 const victims = `
 mkdir -p /var/lib/kubelet/device-plugins /var/lib/kubelet/pod-resources /var/lib/kubelet/pki /var/lib/kubelet/pods/x /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry /etc/cron.d \
 	/etc/kubernetes /var/spool/cron /opt/x /srv/x /mnt/x ~root/.ssh /home/x /boot/x /victim/x /run/cdi /run/user/0 /run/credentials/x
@@ -95,7 +95,7 @@ func TestReach(t *testing.T) {
 						more = model[s.unit]
 					}
 					inner.t = t
-					if strings.HasSuffix(s.list, metricsSocket) { // which a drop-in makes listen on all addresses
+					if strings.HasSuffix(s.list, metricsSocket) { // a drop-in lets this socket listen on all addresses
 						inner.write("/etc/systemd/system/"+metricsSocket+".d/listen.conf", "[Socket]\nListenStream=\nListenStream=0.0.0.0:9841\n")
 						inner.sh("systemctl daemon-reload; systemctl enable " + metricsSocket)
 						defer inner.sh("systemctl disable --now " + metricsSocket)

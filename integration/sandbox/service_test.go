@@ -102,7 +102,7 @@ func specs(m *machine) {
 	m.sh("systemctl restart metalplugd")
 	m.want("spec", m.sh("cat /run/cdi/metalplug*.json"), `"path": "/dev/zero"`)
 	m.write("/etc/metalplug/metalplug.toml", zeroConfig)
-	m.sh("systemctl restart metalplugd") // this removes the leftover spec
+	m.sh("systemctl restart metalplugd") // the restart removes the leftover spec
 	m.await("no spec", func() bool { _, err := m.try("ls /run/cdi/metalplug*"); return err != nil })
 	m.sh("systemctl restart metalplugd")
 	if out, err := m.try("ls /run/metalplug-mounts/cdi"); err == nil {
@@ -112,14 +112,14 @@ func specs(m *machine) {
 
 func replacedDirectory(m *machine) {
 	for _, kubelet := range []string{"/var/lib/kubelet", "/srv/kubelet"} {
-		if kubelet != "/var/lib/kubelet" { // which is then a link to it
+		if kubelet != "/var/lib/kubelet" { // this path is then a link to the other directory
 			m.sh("systemctl stop metalplugd; umount /var/lib/kubelet; mv /var/lib/kubelet " + kubelet + "; ln -s " + kubelet + " /var/lib/kubelet; systemctl start metalplugd")
 		}
 		for _, how := range []string{
 			"mv KUBELET/device-plugins KUBELET/old; mkdir KUBELET/device-plugins",
 			"until rm -rf KUBELET/*; do :; done",                    // like kubeadm reset; the daemon may recreate a socket in between
-			"rm -rf KUBELET/x; mv KUBELET/device-plugins KUBELET/x", // and no process creates it again
-			"until rm -rf KUBELET; do :; done; mkdir KUBELET",       // and its parent
+			"rm -rf KUBELET/x; mv KUBELET/device-plugins KUBELET/x", // no process creates the directory again
+			"until rm -rf KUBELET; do :; done; mkdir KUBELET",       // the parent directory is removed too
 			"mkdir -p /mnt/data/device-plugins; mount --bind /mnt/data KUBELET",
 		} {
 			how = strings.ReplaceAll(how, "KUBELET", kubelet)
@@ -166,7 +166,7 @@ func vendorStep(m *machine) {
 	m.write("/etc/metalplug/metalplug.toml", zeroConfig+"units = { init = \"vendor-init@.service\" }\n")
 	m.sh("systemctl daemon-reload; systemctl reload metalplugd")
 	m.await("the step", func() bool { out, _ := m.try("cat /run/steps"); return out == "node-zero\n" })
-	m.await("a healthy device", func() bool { out, _ := m.try("metalplugctl status"); return strings.Contains(out, "1 of 1 healthy") }) // which fails until then
+	m.await("a healthy device", func() bool { out, _ := m.try("metalplugctl status"); return strings.Contains(out, "1 of 1 healthy") }) // the command fails before that
 }
 
 func watchdog(m *machine) {
@@ -197,8 +197,8 @@ StandardInput=null
 	m.sh("rm -r /etc/systemd/system/metalplug-reset@.service.d; systemctl daemon-reload")
 }
 
-// replacedJournal replaces journald. The sandbox then still shows the old socket. The lines arrive through standard
-// error, whose stream systemd keeps.
+// replacedJournal replaces journald. The sandbox then still shows the old socket. The lines then arrive through standard
+// error, because systemd keeps that stream.
 func replacedJournal(m *machine) {
 	m.sh("systemctl restart metalplugd; ls -i /run/systemd/journal/socket >/run/before; journalctl --rotate --vacuum-time=1s -q")
 	m.sh("systemctl restart systemd-journald.socket; ls -i /run/systemd/journal/socket >/run/after; ! cmp /run/before /run/after")

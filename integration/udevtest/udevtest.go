@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package udevtest provides tests with a machine whose hardware they can change. It has the tree of a recording, and a
-// [udev.Source] with the events of udevd or of the test.
+// Package udevtest simulates a machine whose hardware a test can change. The machine has the tree of a recording, and a
+// [udev.Source] with simulated events.
 package udevtest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// Machine is hardware for a test. All methods may be called concurrently. Methods that change the hardware end the test
-// on failure, so they must be called from the test's goroutine.
+// Machine is hardware for a test. All methods may be called concurrently. If a method cannot change the hardware, it ends
+// the test, so such methods must be called from the test's goroutine.
 //
 // Events wait in an unlimited queue until Listen takes them. No method waits for a listener.
 type Machine struct {
@@ -47,11 +47,11 @@ func New(t testing.TB, text string) *Machine {
 	return m
 }
 
-// memory is where Linux keeps POSIX shared memory (shm_overview(7)), a tmpfs.
+// memory is the directory of POSIX shared memory, which is a tmpfs (shm_overview(7)).
 const memory = "/dev/shm"
 
-// directory creates a directory, in memory if possible. In this respect a tmpfs is like sysfs, and unlike a disk. It
-// does not soon reuse the number of a removed directory (shmem_get_inode, mm/shmem.c).
+// directory creates a directory, in memory if possible. Like sysfs, and unlike a disk, a tmpfs does not soon reuse the inode
+// number of a removed directory (shmem_get_inode, mm/shmem.c).
 func directory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(memory, "udevtest-")
@@ -69,7 +69,7 @@ func directory(t testing.TB) string {
 // Root returns the directory that contains sys, dev and proc.
 func (m *Machine) Root() string { return m.root }
 
-// Apply replaces all hardware by that of another recording and sends the events of the difference.
+// Apply replaces the hardware with the hardware of another recording, and sends the events of the differences.
 func (m *Machine) Apply(text string) {
 	m.t.Helper()
 	m.change(text, true)
@@ -99,7 +99,7 @@ func (m *Machine) Unplug(sysPath string) {
 	m.change(joined(all), true)
 }
 
-// SetAttr writes an attribute at a sysfs path, and sends a change event if that is a device.
+// SetAttr writes an attribute at a sysfs path, and sends a change event if the path belongs to a device.
 func (m *Machine) SetAttr(sysPath, name, value string) {
 	m.t.Helper()
 	all, head := blocks(m.present()), "P: "+strings.TrimPrefix(sysPath, "/sys")
@@ -118,8 +118,8 @@ func (m *Machine) SetAttr(sysPath, name, value string) {
 	m.change(joined(all), true)
 }
 
-// blocks splits the text of a recording. The keys are the first line of each device's block, and the name of any other
-// file.
+// blocks splits the text of a recording. The keys are the first lines of the blocks of devices, and the names of other
+// files.
 func blocks(text string) map[string]string {
 	all, head := make(map[string]string), ""
 	for line := range strings.Lines(text) {
@@ -144,7 +144,7 @@ func joined(all map[string]string) string {
 	return strings.Join(slices.Collect(maps.Values(all)), "\n")
 }
 
-// Send sends any event. It changes nothing else. An event without a time gets the current time.
+// Send sends an event without changing the hardware. An event without a time gets the current time.
 func (m *Machine) Send(event udev.Event) {
 	if event.Received.IsZero() {
 		event.Received = time.Now()

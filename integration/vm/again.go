@@ -27,7 +27,7 @@ type outcome struct {
 	saw     []string        // states of machines after a failed step
 }
 
-// told is the outcome of this run.
+// told has the outcome of this run.
 var told = outcome{crashed: make(map[string]bool)}
 
 // note records the result of a test.
@@ -57,8 +57,8 @@ func (o *outcome) panicked(t testing.TB, console string) {
 	}
 }
 
-// skip returns a pattern of the tests that passed, which need not run again. It also reports whether other tests must
-// run again, because their machine's kernel crashed or because asked is true.
+// skip returns a pattern of the tests that passed, which need not run again. again reports whether the other tests must run
+// again, because the kernel of their machine crashed or because asked is true.
 func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -74,11 +74,11 @@ func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	return "^(" + strings.Join(quoted, "|") + ")$", len(o.failed) > 0
 }
 
-// Main runs the tests of a package and checks for leftover processes and files. In the emulator the guest's kernel
-// crashes about once in many hours, when an interrupt hits code that the kernel has just patched. Such a crash is not a
-// result of the test. In this case Main runs the test again on a new machine, and prints that. Any other failure is
-// final, unless METALPLUG_VM_AGAIN is set. With it, Main also runs that test again, and calls it flaky if it passes. At
-// the end, which readers of a long log see first, Main prints the state of the machine after a failed step.
+// Main runs the tests of a package and checks for leftover processes and files. In the emulator the guest's kernel crashes
+// about once in many hours, when an interrupt hits code that the kernel has just patched. Such a crash is not a result of
+// the test. In this case Main runs the test again on a new machine, and prints that. If METALPLUG_VM_AGAIN is set, Main also
+// repeats tests that failed for other reasons, and calls such a test flaky if it passes. At the end, Main prints the state
+// of the machine after a failed step, because readers of a long log see its end first.
 func Main(m *testing.M) {
 	code := leak.Main(m)
 	skip, again := told.skip(os.Getenv("METALPLUG_VM_AGAIN") != "")

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// profiled makes AppArmor the security module, as in Debian's kernel by default.
+// profiled has the kernel parameters for AppArmor as the security module, which is the default of Debian's kernel.
 const profiled = "apparmor=1 security=apparmor " + everyDenial
 
 // profiles are the names of the profiles in the package, each in a file with that name.
@@ -29,8 +29,8 @@ func profilesComplain(in *installation, t *testing.T) {
 	in.confinedBy(t, "complain")
 }
 
-// container is a profile like those that containerd and Docker apply to containers. Only a process with this profile,
-// or one without a profile, may inspect a process with it (profile_tracee_perm in security/apparmor/ipc.c).
+// container is a profile like those that containerd and Docker apply to containers. Only processes with the same profile or
+// without a profile may inspect a process with this profile (profile_tracee_perm in security/apparmor/ipc.c).
 const container = `abi <abi/3.0>,
 include <tunables/global>
 profile like-a-container flags=(attach_disconnected) {
@@ -39,9 +39,9 @@ profile like-a-container flags=(attach_disconnected) {
 }
 `
 
-// profilesEnforce checks that AppArmor's service has loaded the profiles at boot. Then it starts a process whose
-// profile denies confined programs access to its files, and creates two loop devices, one of a removed file. They must
-// not prevent the offer of a disk or the start of a pod.
+// profilesEnforce checks that AppArmor's service has loaded the profiles at boot. Then it starts a process whose profile
+// denies confined programs access to its files, and creates two loop devices, one of a removed file. None of these may
+// prevent the offer of a disk or the start of a pod.
 func profilesEnforce(in *installation, t *testing.T) {
 	in.confinedBy(t, "enforce")
 	in.m.Sh(`for f in /var/tmp/loop.img /var/tmp/removed.img; do truncate -s 16M $f; losetup --find $f; done; rm /var/tmp/removed.img`)
@@ -91,7 +91,7 @@ func withinProfiles(in *installation, t *testing.T) {
 	}
 }
 
-// probe is an interpreter in a directory from which every profile may map programs.
+// probe is the path of an interpreter, in a directory from which every profile may execute programs.
 const probe = "/usr/lib/metalplug-probe"
 
 // takenOver runs programs with the daemon's profile, as root with all capabilities and outside the sandbox.

@@ -12,7 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// pair is the resource of bundles of a fast drive and a large one below one PCIe switch. Each is erased by its own rule.
+// pair is the resource of bundles of a fast and a large drive below one PCIe switch. Each of the two drives is erased by its
+// own rule.
 const (
 	pair         = "example.org/pair"
 	bundleConfig = `
@@ -46,7 +47,7 @@ near = "switch"
 `
 )
 
-// atSwitches are drives of two kinds below two switches. Those with one number are not together.
+// atSwitches has drives of two kinds below two switches. Drives with the same number are below different switches.
 var atSwitches = []vm.Drive{
 	{Serial: "FAST1", Slot: "switch1-1"},
 	{Serial: "LARGE2", Slot: "switch1-2"},
@@ -54,10 +55,10 @@ var atSwitches = []vm.Drive{
 	{Serial: "LARGE1", Slot: "switch2-2"},
 }
 
-// together are the drives below one switch.
+// together maps each fast drive to the large drive below the same switch.
 var together = map[string]string{"FAST1": "LARGE2", "FAST2": "LARGE1"}
 
-// TestBundles is about devices that are made of two drives below one PCIe switch.
+// TestBundles tests bundles of two drives below one PCIe switch.
 func TestBundles(t *testing.T) {
 	s := begin(t, bundleConfig, vm.Options{Switches: 2, Slots: 1, Unhurried: true})
 	for _, one := range []act{
@@ -154,7 +155,7 @@ func pairBroken(s *story, t *testing.T) {
 	}
 }
 
-// pairReboots checks that the bundles have the same IDs after a boot that finds the drives of one in each other's slots.
+// pairReboots checks that the bundles have the same IDs after a boot, although the drives of one bundle have changed places.
 func pairReboots(s *story, t *testing.T) {
 	before := s.healthy(pair)
 	moved := []vm.Drive{atSwitches[0], atSwitches[1]}

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// locked returns a shell command whose end udevd does not miss. See inUse.
+// locked returns a shell command that runs with a lock on the disks, so that udevd notices its end. See inUse.
 func locked(command string, nodes ...string) string {
 	return "udevadm lock --device " + strings.Join(nodes, " --device ") + " " + command
 }
@@ -66,7 +66,7 @@ func raid(s *story, t *testing.T) {
 	s.blank(t, "md RAID1", nodes...)
 }
 
-// volume checks a volume group without an active volume. It has nothing open.
+// volume checks a volume group without an active volume, so that no device is open.
 func volume(s *story, t *testing.T) {
 	n := s.members()[0]
 	s.taken(t, "LVM physical volume", locked("pvcreate --quiet "+n, n), n)
@@ -119,7 +119,7 @@ func exclusive(s *story, t *testing.T) {
 // reset its controller (nvme_core.io_timeout), which other tests cover.
 func standstill(s *story, t *testing.T) {
 	d, n := members[1], s.members()[1]
-	timeout := block(n) + "/queue/io_timeout" // in milliseconds
+	timeout := block(n) + "/queue/io_timeout" // a timeout in milliseconds
 	before := s.m.Run("cat", timeout)
 	defer s.m.Sh("echo " + before + " > " + timeout)
 	s.m.Sh("echo 180000 > " + timeout)
@@ -133,8 +133,8 @@ func standstill(s *story, t *testing.T) {
 	s.onlyAllocatable(t, from, nvme, count)
 }
 
-// fabricUUID is the identity of the target's namespace. QEMU's drives have no such identity, because the kernel ignores
-// theirs.
+// fabricUUID is the identity of the target's namespace. It differs from the IDs of QEMU's drives, because the kernel ignores
+// their UUIDs.
 const fabricUUID = "11111111-2222-3333-4444-555555555555"
 
 const (

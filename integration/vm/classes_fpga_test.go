@@ -84,7 +84,7 @@ func portUsed(s *story, t *testing.T) {
 	}
 }
 
-// portErrors checks that the errors of a port last until they are written back.
+// portErrors checks that the errors of a port remain until a process writes them back.
 func portErrors(s *story, t *testing.T, card string) {
 	t.Helper()
 	look := "; udevadm trigger --action change " + portPath

@@ -67,8 +67,8 @@ func namespaces(s *story, t *testing.T) {
 // renderLink is the link to the render node that systemd needs.
 const renderNode, renderLink = "/dev/dri/renderD128", "/dev/char/226:128"
 
-// withoutLink removes the link, which causes no event. The next inspection notices it, and after an event for the
-// device udevd creates the link again.
+// withoutLink removes the link, which causes no event. The next inspection must notice that. After an event for the device,
+// udevd creates the link again.
 func withoutLink(s *story, t *testing.T) {
 	const warning = renderNode + " has no link " + renderLink + ": systemctl daemon-reload would take it from running containers"
 	from := s.kubelet.Mark()
@@ -81,8 +81,8 @@ func withoutLink(s *story, t *testing.T) {
 	s.onlyAllocatable(t, from, render, 1)
 }
 
-// opens starts a scope in which a shell tries to open the render node on request, with the given device properties of
-// systemd.
+// opens starts a systemd scope with the given device properties. A shell in the scope tries to open the render node each
+// time ask is called.
 func (s *story) opens(properties ...string) (ask func(t *testing.T, when string, want bool), end func()) {
 	argv := []string{"systemd-run", "--scope", "--quiet", "--property=DevicePolicy=closed"}
 	argv = append(append(argv, properties...), "sh", "-c",
@@ -137,7 +137,8 @@ func shippedRules(s *story, t *testing.T) {
 	nvidiaLinks(s, t)
 }
 
-// nvidiaLinks checks that a driver and a module with NVIDIA's names cause links to nodes that do not exist yet.
+// nvidiaLinks checks that udev's rules create links for a driver and a module with NVIDIA's names, even before the nodes
+// exist.
 func nvidiaLinks(s *story, t *testing.T) {
 	t.Helper()
 	card := s.pciFunction("0x1af4", "0x1110")

@@ -172,8 +172,8 @@ func (s *story) shown(t *testing.T, name string) shown {
 	return shown{}
 }
 
-// because waits until the daemon gives a reason, or a warning, for a device, or
-// until it has none to give any more, and returns what it shows then.
+// because waits until the daemon reports this reason or warning for a device, or no reason if it is empty. It returns the
+// reported device.
 func (s *story) because(t *testing.T, name, reason string) (d shown) {
 	t.Helper()
 	defer func() {
@@ -191,8 +191,8 @@ func (s *story) because(t *testing.T, name, reason string) (d shown) {
 	return d
 }
 
-// stays makes a change after which a drive stays with the host, waits for the daemon's reason, and checks that the
-// drive is not offered in between.
+// stays makes a change after which the host still uses a drive. It waits for the reason in the daemon's list, and checks
+// that the drive is not offered in between.
 func (s *story) stays(t *testing.T, node, act, reason string) {
 	t.Helper()
 	from, before := s.kubelet.Mark(), s.allocatable(nvme)
@@ -217,7 +217,7 @@ func (s *story) pciFunction(vendor, device string) string {
 	return s.m.Sh("for d in /sys/bus/pci/devices/*; do [ $(cat $d/vendor $d/device | tr -d '\\n') != " + vendor + device + " ] || echo $d; done")
 }
 
-// trigger makes the daemon inspect a device again, with an event without content.
+// trigger sends an event that reports no change, so that the daemon inspects a device again.
 func (s *story) trigger(sysPath string) {
 	s.m.Run("udevadm", "trigger", "--action", "change", sysPath)
 }

@@ -13,8 +13,8 @@ import (
 // entry is one file, folder or link of an archive. mode includes the type.
 type entry struct {
 	name string
-	mode uint32 // as in st_mode
-	body []byte // a link's target
+	mode uint32 // type and permissions, see st_mode in inode(7)
+	body []byte // content of a file, or target of a link
 }
 
 const (

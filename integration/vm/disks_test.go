@@ -133,7 +133,7 @@ func oneBlock(s *story, t *testing.T) {
 	}{
 		{"ONEBLOCK", at, noise(seed, 4096), fmt.Sprintf("unknown data at byte %d", at)},
 		{"ONEBYTE", at / 2, []byte{1}, fmt.Sprintf("unknown data at byte %d", at/2/4096*4096)},
-		{"PATTERN", 40 * mib, bytes.Repeat([]byte("A"), mib), "unknown data at byte 4"}, // the probe may find any block of it
+		{"PATTERN", 40 * mib, bytes.Repeat([]byte("A"), mib), "unknown data at byte 4"}, // the probe may find any block of the data
 	} {
 		d := vm.Drive{Serial: c.serial, SizeMiB: size}
 		image := s.mediumOf(t, d)
@@ -145,7 +145,7 @@ func oneBlock(s *story, t *testing.T) {
 		if image.sum() != before {
 			t.Errorf("%s was written to", c.serial)
 		}
-		if c.serial != "ONEBLOCK" { // which the next step adopts
+		if c.serial != "ONEBLOCK" { // the next step adopts this disk
 			s.m.Unplug(d)
 		}
 	}
@@ -167,7 +167,8 @@ func adopted(s *story, t *testing.T) {
 	s.unplugErased(t, d, count)
 }
 
-// unplugErased unplugs a drive, checks that the given number of drives is left, and that its image has no data.
+// unplugErased unplugs a drive. It checks that the given number of drives is left, and that the image of the drive has no
+// data.
 func (s *story) unplugErased(t *testing.T, d vm.Drive, count int64) {
 	t.Helper()
 	s.m.Unplug(d)
@@ -177,7 +178,7 @@ func (s *story) unplugErased(t *testing.T, d vm.Drive, count int64) {
 	}
 }
 
-// readOnce checks that the evidence of a disk remains valid in another slot and after a restart. It must end when
+// readOnce checks that the evidence of a disk remains valid in another slot and after a restart. The evidence must end when
 // another host has written a single byte.
 func readOnce(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
@@ -240,8 +241,7 @@ func otherData(s *story, t *testing.T) {
 	}
 }
 
-// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for some time. If the drive answers, that
-// takes less time.
+// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for longer than it takes if the drive answers.
 const zeroing = `for p in $(pgrep -x metalplug-reset); do
 	if grep -qs zeroout /proc/$p/task/*/stack && sleep 2 && grep -qs zeroout /proc/$p/task/*/stack; then exit 0; fi
 done; exit 1`
@@ -264,7 +264,7 @@ func twin(s *story, t *testing.T) {
 	s.run(pod)
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=40 oflag=direct status=none")
 	s.m.StallWrites(first, true)
-	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the part that is written
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // this part of the disk can be written
 	s.kubelet.RemovePod(pod)
 	s.m.Eventually("a helper that writes", patience, func() bool {
 		return s.m.Try("sh", "-c", zeroing).Code == 0
@@ -327,7 +327,7 @@ func otherNumber(s *story, t *testing.T) {
 	s.await(t, nvme, count)
 }
 
-// exported makes a target open a disk under any name. metalplug must recognise the disk.
+// exported makes a storage target open a disk under different names. metalplug must recognise the disk each time.
 func exported(s *story, t *testing.T) {
 	n := s.m.Namespaces()[drives[0].Serial]
 	before := s.allocatable(nvme)
@@ -348,7 +348,7 @@ func exported(s *story, t *testing.T) {
 		s.await(t, nvme, before)
 	}
 	s.m.Sh("echo " + n + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable; " +
-		"for i in $(seq 100); do umount /sys/kernel/config && break; sleep 0.1; done; ! mountpoint -q /sys/kernel/config") // a helper may be reading there
+		"for i in $(seq 100); do umount /sys/kernel/config && break; sleep 0.1; done; ! mountpoint -q /sys/kernel/config") // a helper may be reading configfs
 	s.trigger(block(n))
 	s.because(t, path.Base(n), "configfs")
 	s.m.Sh("mount -t configfs configfs /sys/kernel/config; echo 0 > " + namespace + "/enable; rmdir " + namespace +

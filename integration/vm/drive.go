@@ -16,19 +16,19 @@ import (
 
 // Drive is an NVMe drive. It keeps its content while it is unplugged.
 type Drive struct {
-	Serial string // also identifies the drive here
+	Serial string // serial number, which identifies the drive in the tests
 	// SizeMiB is fixed at the first insertion. The default is 64.
 	SizeMiB int64
-	// Namespaces, if not 0, makes a drive that reports that it may have more than one controller, like drives with two
-	// ports. The kernel then shows each namespace as a multipath head without a PCI parent. Such a drive must be
-	// present at boot, and cannot be plugged in again.
+	// Namespaces is the number of namespaces of a drive that may have several controllers, like a drive with two ports. If
+	// it is 0, the drive is an ordinary one. The kernel shows each of these namespaces as a multipath head without a PCI
+	// parent. Such a drive must be present at boot, and cannot be plugged in again.
 	Namespaces int
-	// Controllers is the number of paths to those namespaces, if there are two or more. The default is one.
+	// Controllers is the number of controllers through which these namespaces can be reached. The default is one.
 	Controllers int
-	// Medium names the blocks behind the drive. The default is Serial. A test of identities needs two drives with one
-	// serial number and two media.
+	// Medium is the name of the drive's image. The default is Serial. Two drives with the same serial number need different
+	// media.
 	Medium string
-	// Slot is where it is inserted. The default is any free slot.
+	// Slot is the slot of the drive. The default is any free slot.
 	Slot string
 	// KeepsDiscarded makes a drive that acknowledges Deallocate and keeps the data.
 	KeepsDiscarded bool
@@ -163,8 +163,8 @@ func (m *Machine) UnplugAll() {
 	m.Unplug(slices.Clone(m.hot)...)
 }
 
-// Unplug unplugs drives from the running machine and returns when they are gone. The machine must agree, which may take
-// time.
+// Unplug unplugs drives from the running machine and returns when they are gone. This may take time, because the machine
+// must release them.
 func (m *Machine) Unplug(drives ...Drive) {
 	m.t.Helper()
 	from := m.qmp.mark()
@@ -204,14 +204,14 @@ func (m *Machine) Warn(d Drive, bits int) {
 	}
 }
 
-// Stall delays all reads of a drive, except for the first part, until it is called with false, like a stuck disk. Other
-// commands are answered.
+// Stall delays all reads of a drive except for the first part, like a stuck disk, until it is called with false. The drive
+// still answers other commands.
 func (m *Machine) Stall(d Drive, stall bool) {
 	m.t.Helper()
 	m.throttle(d, "bps_rd", stall)
 }
 
-// StallWrites does the same for writes and formats.
+// StallWrites delays all writes and formats of a drive, until it is called with false.
 func (m *Machine) StallWrites(d Drive, stall bool) {
 	m.t.Helper()
 	m.throttle(d, "bps_wr", stall)
@@ -222,7 +222,7 @@ func (m *Machine) throttle(d Drive, limit string, on bool) {
 	m.t.Helper()
 	limits := map[string]any{"id": "nvme-" + d.Serial, "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0}
 	if on {
-		limits[limit] = 1 // a second
+		limits[limit] = 1 // one operation in a second
 	}
 	if err := m.qmp.Execute("block_set_io_throttle", limits, nil); err != nil {
 		m.t.Fatalf("stall %s: %v", d.Serial, err)
@@ -230,8 +230,8 @@ func (m *Machine) throttle(d Drive, limit string, on bool) {
 }
 
 // Namespaces returns the nodes of the machine's namespaces, such as /dev/nvme1n1. The key is the drive's serial number,
-// followed by "/" and the namespace ID except for the first namespace. The numbers are in no particular order, so never
-// assume them.
+// followed by "/" and the namespace ID except for the first namespace. The kernel assigns the numbers in any order, so a
+// test must not assume them.
 func (m *Machine) Namespaces() map[string]string {
 	m.t.Helper()
 	nodes := make(map[string]string)
@@ -240,7 +240,7 @@ func (m *Machine) Namespaces() map[string]string {
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
 		if len(f) != 3 {
-			continue // it vanished during the listing
+			continue // the drive vanished while the directory was listed
 		}
 		if f[1] != "1" {
 			f[0] += "/" + f[1]

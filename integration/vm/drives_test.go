@@ -36,7 +36,7 @@ func oneByOne(s *story, t *testing.T) {
 // atOnce measures the time since the last event of the burst.
 func atOnce(s *story, t *testing.T) {
 	n := int64(len(plugged))
-	var last string // the namespace that came last
+	var last string // the namespace that appeared last
 	s.expect(t, change{
 		name: fmt.Sprintf("plug %d drives", n), act: func() { s.m.Plug(plugged...) }, resource: nvme, by: n,
 		action: "add", device: func() string {
@@ -50,8 +50,8 @@ func atOnce(s *story, t *testing.T) {
 	})
 }
 
-// inSoftware removes a drive like an operator removes a hanging one. This is as close to pulling a drive as QEMU can
-// get.
+// inSoftware removes a drive through sysfs, as an operator does with a hanging drive. QEMU cannot simulate a surprise
+// removal better than this.
 func inSoftware(s *story, t *testing.T) {
 	node := path.Base(s.m.Namespaces()[atBoot.Serial])
 	s.expect(t, change{
@@ -71,7 +71,7 @@ func storm(s *story, t *testing.T) {
 	s.m.Sh(`for action in change add bind; do
 		udevadm trigger --action $action --subsystem-match pci --subsystem-match nvme --subsystem-match block --subsystem-match drm
 	done; udevadm settle`)
-	// The daemon processes events in order. After this one, it has processed the others.
+	// The daemon processes events in order. When it has processed this event, it has processed the earlier ones too.
 	s.expect(t, change{
 		name: "plug after a storm", act: func() { s.m.Plug(plugged[0]) }, resource: nvme, by: 1,
 		action: "add", device: func() string { return path.Base(s.m.Namespaces()[plugged[0].Serial]) },
@@ -110,9 +110,9 @@ func inUse(s *story, t *testing.T) {
 		{"swap", "LOCK mkswap NODE; swapon NODE", "swapoff NODE"},
 	} {
 		sh := func(script string) func() {
-			// udevd inspects a disk when a writer closes it, and misses a close during an inspection. It does not miss
-			// a process that locks the disk. mkfs also does not fail because of a check by the daemon, of which the
-			// preceding storm causes many.
+			// udevd inspects a disk when a writer closes it, but misses a close during an inspection. With a lock on the
+			// disk it misses nothing. The lock also prevents mkfs from failing because the daemon is checking the disk,
+			// which it does often after the preceding storm.
 			replace := strings.NewReplacer("NODE", node, "LOCK", "udevadm lock --device "+node)
 			return func() { s.m.Sh(replace.Replace(script)) }
 		}
@@ -157,10 +157,10 @@ func leftBehind(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "makes-data", Limits: map[string]int64{nvme: 1}}
 	node := s.run(pod)[0]
 	from := s.kubelet.Mark()
-	// The lock ensures that udevd notices it. See inUse.
+	// With the lock, udevd notices the end of mkfs. See inUse.
 	s.m.Sh("udevadm lock --device " + node + " mkfs.ext4 -q " + node +
 		"; mount " + node + " /mnt; echo data > /mnt/file; umount /mnt; udevadm settle")
-	// The daemon processes events in order. After this one, it has processed the others.
+	// The daemon processes events in order. When it has processed this event, it has processed the earlier ones too.
 	s.expect(t, change{
 		name: "plug beside a pod's mkfs", act: func() { s.m.Plug(plugged[0]) }, resource: nvme, by: 1,
 		action: "add", device: func() string { return path.Base(s.m.Namespaces()[plugged[0].Serial]) },

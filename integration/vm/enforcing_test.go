@@ -18,8 +18,8 @@ import (
 // enforcing makes the kernel enforce its policy from the start.
 const enforcing = "selinux=1 security=selinux enforcing=1 " + everyDenial
 
-// everyDenial makes the kernel keep all reports of denials. There is no auditd, so each denial is also a line of the
-// kernel log, of which the kernel otherwise drops those beyond ten in 5 s.
+// everyDenial makes the kernel keep all reports of denials. Without auditd, each denial is a line of the kernel log. By
+// default the kernel drops such lines after ten in 5 s.
 const everyDenial = "audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
 
 // labels checks that the daemon runs in its domain, and that its files and sockets have its labels.
@@ -52,9 +52,9 @@ func labels(in *installation, t *testing.T) {
 	}
 }
 
-// unlabelled prepares two unlabelled things, which exist until the reboot. One is a loop device, for whose file
-// metalplug-reset asks before each erasure. The other is a process that has a directory of an unlabelled file system
-// open, which metalplug-holders queries at each start.
+// unlabelled creates two unlabelled files, which exist until the reboot. One is the file of a loop device, which
+// metalplug-reset checks before each erasure. The other is a directory of an unlabelled file system, which a process has
+// open, and which metalplug-holders inspects at each start.
 func unlabelled(in *installation, t *testing.T) {
 	// The policy does not cover the test's own programs.
 	in.m.Sh(`trap 'setenforce 1' EXIT
@@ -76,8 +76,8 @@ func unlabelled(in *installation, t *testing.T) {
 	}
 }
 
-// rebooted checks that after a boot, at which process 1 loads the module, the service runs with its previous drives. A
-// drive starts it, as configured by [startedByEvent]. It is not part of the boot, which ends before.
+// rebooted checks that the service runs with its previous drives after a boot, at which process 1 loads the policy module.
+// As configured by [startedByEvent], the appearance of a drive starts the service, possibly after the end of the boot.
 func rebooted(in *installation, t *testing.T) {
 	ids := in.healthy(nvme)
 	in.m.Reboot()
@@ -93,8 +93,9 @@ func rebooted(in *installation, t *testing.T) {
 	}
 }
 
-// audit holds the kernel's reports about SELinux since the boot. ours are denials to metalplug's domains, or to other
-// domains on metalplug's objects. others are all other denials. lost are reports that the kernel could not record.
+// audit has the kernel's reports about SELinux since the boot. ours has denials for metalplug's domains, or for other
+// domains on metalplug's objects. others has all other denials. lost has messages about reports that the kernel could not
+// record.
 type audit struct{ ours, others, lost []string }
 
 func (in *installation) audit() (a audit) {

@@ -20,7 +20,7 @@ const installedMiB = 16
 const startTries = 4
 
 // erasedBy checks that the first container of a pod writes and the next pod reads zeroes. Each start must reset each
-// controller once. Helpers that systemd starts for each request do all the work, while the daemon has no capability.
+// controller once. The daemon has no capability, so helpers do all the work, which systemd starts for each request.
 func erasedBy(scrub string) func(*installation, *testing.T) {
 	return func(in *installation, t *testing.T) {
 		in.configure(scrub)
@@ -51,9 +51,8 @@ func erasedBy(scrub string) func(*installation, *testing.T) {
 	}
 }
 
-// runAndReset starts a pod, with the retries of a kubelet. For the successful start, the kernel must have logged that
-// the controller of each drive came up again. It must have done so once, unless a helper of an earlier attempt was
-// late.
+// runAndReset starts a pod, with the retries of a kubelet. During the successful start, the kernel must have logged one
+// reset of each drive's controller. There may be more if a helper of an earlier attempt was late.
 func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 	t.Helper()
 	in.kubelet.AdmitPod(pod)

@@ -29,18 +29,18 @@ type Result struct {
 // guest is the test's side of the connection to the agent.
 type guest struct {
 	conn net.Conn
-	send sync.Mutex // held for one frame
+	send sync.Mutex // locked while a frame is sent
 
 	mu      sync.Mutex
-	last    uint64                   // under mu
-	pending map[uint64]func(message) // receives the answers, protected by mu
-	err     error                    // why no more answers come, protected by mu
+	last    uint64                   // protected by mu
+	pending map[uint64]func(message) // functions that receive the answers; protected by mu
+	err     error                    // reason why the connection has ended, or nil; protected by mu
 }
 
 type message struct {
 	wire.Frame
 	body []byte
-	err  error // the connection is closed
+	err  error // reason why the connection was closed
 }
 
 func newGuest(conn net.Conn) *guest {

@@ -21,8 +21,8 @@ import (
 // self is the import path of this package.
 const self = "github.com/metalplug/metalplug/integration/vm"
 
-// Need ends the test because the need called name is missing. It is a failure where the environment's INTEGRATION_NEED
-// lists the name, and a skip elsewhere.
+// Need ends the test because a requirement is missing. If the environment variable INTEGRATION_NEED lists its name, the test
+// fails. Otherwise it is skipped.
 func Need(t testing.TB, name string, missing error) {
 	t.Helper()
 	if missing == nil {
@@ -32,9 +32,9 @@ func Need(t testing.TB, name string, missing error) {
 }
 
 // Build compiles a program of this repository and returns its path. dir is a folder below the repository's root
-// ("cmd/metalplugd"), possibly in another module. A static program does not use cgo. Other programs need a machine
-// whose C library is as new as this host's, and share compiled packages with the programs of this host. For this
-// reason, Build compiles one program at a time.
+// ("cmd/metalplugd"), possibly in another module. A static program does not use cgo. Other programs need a machine whose C
+// library is as new as this host's. They share compiled packages with the programs of this host, so Build compiles one
+// program at a time.
 func Build(t testing.TB, dir string, static bool) string {
 	t.Helper()
 	building.Lock()

@@ -64,7 +64,7 @@ func TestInstall(t *testing.T) {
 	in.story = &story{m: vm.Boot(t, o)}
 	in.files = in.list()
 	in.kubelet = in.m.StartKubelet()
-	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a kubelet does this itself
+	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a real kubelet labels its directory itself
 	// Debian's policy runs the program under its own name in a domain that cannot read the journal.
 	in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
 	t.Cleanup(func() {
@@ -96,7 +96,7 @@ func TestInstall(t *testing.T) {
 		{"state cannot be written", stateReadOnly},
 		{"upgrade", upgraded},
 		{"started by an event", startedByEvent},
-		{"denials", noDenials}, // a boot discards the kernel's log
+		{"denials", noDenials}, // checked before the reboot, which discards the kernel's log
 		{"reboot", rebooted},
 		{"labels after the reboot", labels},
 		{"denials after the reboot", noDenials},
@@ -134,7 +134,7 @@ func (in *installation) apt(files ...string) {
 	in.aptGet(args...)
 }
 
-// aptGet answers no questions. An emulated machine takes minutes to rebuild a policy.
+// aptGet runs apt-get without questions. In an emulated machine, rebuilding a policy takes minutes.
 func (in *installation) aptGet(args ...string) {
 	began := time.Now()
 	in.m.RunFor(20*time.Minute, append([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y"}, args...)...)
@@ -217,9 +217,9 @@ func exposure(in *installation, t *testing.T) {
 	}
 }
 
-// watchHelpers prints the program, the effective capabilities and the domain of each helper that it sees. A helper
-// lives for about 40 ms, in which no other process can be started, so the script uses only shell builtins. The kernel
-// truncates a name after 15 characters (TASK_COMM_LEN).
+// watchHelpers prints the program, the effective capabilities and the domain of each helper that it sees. A helper runs for
+// about 40 ms. Starting a process takes longer, so the script uses only shell builtins. The kernel truncates a name after 15
+// characters (TASK_COMM_LEN).
 const watchHelpers = `while :; do for p in /proc/[0-9]*; do
 name=; read -r name <$p/comm
 case $name in metalplug-reset) ;; metalplug-holde) name=metalplug-holders ;; *) continue ;; esac
@@ -234,7 +234,7 @@ func (in *installation) seenHelpers(t *testing.T) []string {
 	watch := in.m.Start("sh", "-c", watchHelpers)
 	pod := one("watched")
 	in.run(pod)
-	watch.Stop() // before any wait, because it keeps the machine busy
+	watch.Stop() // stop the script immediately, because it keeps the machine busy
 	in.free(t, pod)
 	var seen []string
 	for _, l := range watch.Lines(0) {
@@ -265,7 +265,7 @@ func busyRefused(in *installation, t *testing.T) {
 	heldByHost(in.story, t)
 }
 
-// asked checks the output of an administrator's commands.
+// asked checks the output of the commands that an administrator uses.
 func asked(in *installation, t *testing.T) {
 	list := in.m.Run("metalplugctl", "list")
 	t.Logf("metalplugctl list:\n%s", list)

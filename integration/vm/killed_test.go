@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// formatting is a script that succeeds when a helper has been in a command to a controller for some time. Inspections
-// of a drive take less time.
+// formatting is a script that succeeds when a helper has waited for a command to a controller for longer than an inspection
+// takes.
 const formatting = `for p in $(pgrep -x metalplug-reset); do
 	if grep -q nvme_ /proc/$p/task/*/stack && sleep 3 && grep -q nvme_ /proc/$p/task/*/stack; then exit 0; fi
 done; exit 1`
@@ -28,7 +28,7 @@ func killedInFormat(s *story, t *testing.T) {
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none")
 	s.m.StallWrites(drive, true)
 	defer s.m.StallWrites(drive, false)
-	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the part that is written
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // this part of the disk can be written
 	_, cursor := s.journal("")
 	from := s.kubelet.Mark()
 	s.kubelet.RemovePod(pod)

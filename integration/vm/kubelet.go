@@ -40,7 +40,7 @@ type Pod struct {
 	Limits map[string]int64
 }
 
-// said is one line of output of the device manager.
+// said is one line of the device manager's output.
 type said struct {
 	ID        int               `json:"id"`
 	Event     string            `json:"event"`
@@ -73,7 +73,7 @@ func (m *Machine) StartKubelet() *Kubelet {
 	return k
 }
 
-// decode parses a line. It returns the zero value for one that is not JSON, such as a log line.
+// decode parses a line. For a line that is not JSON, such as a log line, it returns the zero value.
 func decode(l Line) said {
 	var s said
 	_ = json.Unmarshal([]byte(l.Text), &s)

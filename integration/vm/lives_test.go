@@ -19,7 +19,7 @@ func kubeletAway(s *story, t *testing.T) {
 	s.await(t, nvme, atRest)
 	s.kubelet.Stop()
 	node := s.plugUnseen(t, plugged[0])
-	s.because(t, node, "") // metalplugd has found it blank
+	s.because(t, node, "") // metalplugd has found the drive blank
 	s.kubelet = s.m.StartKubelet()
 	seen, err := s.kubelet.AwaitAllocatable(0, nvme, atRest+1, patience)
 	if err != nil {
@@ -68,8 +68,8 @@ func daemonAway(s *story, t *testing.T) {
 	}
 }
 
-// reboot checks that the IDs that pods hold are the same after a boot that finds the same drives in other slots, and so
-// under other names.
+// reboot checks that the IDs that pods hold are the same after a boot at which the drives are in other slots and have other
+// kernel names.
 func reboot(s *story, t *testing.T) {
 	s.m.Plug(plugged[0], plugged[1])
 	before := s.await(t, nvme, atRest+2)
@@ -131,9 +131,9 @@ func restart(s *story, t *testing.T) {
 	}
 }
 
-// onlyMore fails if the number of devices that the device manager received decreased after a given time. Callers use it
-// if the daemon's log shows that it could not read all devices in time, as with seven drives at once on a busy emulated
-// CPU.
+// onlyMore fails if the number of devices that the device manager received decreased after a given time. Callers use it if
+// the daemon could not read all devices in time according to its log, which happens with seven drives at once on a busy
+// emulated CPU.
 func (s *story) onlyMore(t *testing.T, from int, resource string, after time.Time) {
 	t.Helper()
 	seen := s.kubelet.AllocatablesSince(after, from, resource)
@@ -142,9 +142,9 @@ func (s *story) onlyMore(t *testing.T, from int, resource string, after time.Tim
 	}
 }
 
-// onlyAllOrNone fails if, after a given time, the device manager counted only some devices of a resource, or none while
-// the plugin was connected. The plugin's first message must be complete. away is the count until then. It is the
-// capacity if the device manager had a list before, and nothing for a new kubelet.
+// onlyAllOrNone fails if, after a given time, the device manager counted only some devices of a resource, or none while the
+// plugin was connected. The plugin's first message must be complete. away is the count before that message: the capacity if
+// the device manager had a list before, and nothing for a new kubelet.
 func (s *story) onlyAllOrNone(t *testing.T, from int, since time.Time, resource string, away vm.Counts, all int64) {
 	t.Helper()
 	seen := s.kubelet.CountsSince(since, from, resource)

@@ -102,7 +102,7 @@ func Boot(t *testing.T, o Options) *Machine {
 // for half a minute, for example with the mount option "discard" after a large deletion, and the machine would then
 // consider its drive dead. "" is [os.TempDir].
 func memory() string {
-	const dir, enough = "/dev/shm", 4 << 30 // in bytes; the changes of the boot disk take a few hundred MiB
+	const dir, enough = "/dev/shm", 4 << 30 // number of bytes that must be free; the changes of the boot disk take a few hundred MiB
 	var fs unix.Statfs_t
 	if unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC && fs.Bavail*uint64(fs.Bsize) >= enough {
 		return dir
@@ -163,7 +163,7 @@ func (m *Machine) run(args []string) error {
 	defer log.Close()
 	c := exec.Command("sh", append([]string{"-c", leash, "leash", "nice", "qemu-system-x86_64"}, args...)...)
 	c.Stdout, c.Stderr = log, log
-	c.Env = append(os.Environ(), "TMPDIR="+m.dir) // for the changes of the boot disk
+	c.Env = append(os.Environ(), "TMPDIR="+m.dir) // QEMU writes the changes of the boot disk there
 	alive, err := c.StdinPipe()
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func (m *Machine) end() {
 		m.keepLogs()
 	}
 	if m.shell != nil {
-		_ = m.shell.Close() // its error would not matter
+		_ = m.shell.Close() // an error has no effect
 	}
 	// An error only means that QEMU has ended.
 	_ = m.alive.Close()

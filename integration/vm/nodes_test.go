@@ -124,7 +124,7 @@ func setOfNodes(s *story, t *testing.T) {
 
 // reloadGuard checks that a device without its link stays in the list, because it works, with a warning.
 func reloadGuard(s *story, t *testing.T) {
-	const link = "/dev/char/10:229" // of fuse (Documentation/admin-guide/devices.txt)
+	const link = "/dev/char/10:229" // the node of fuse (Documentation/admin-guide/devices.txt)
 	warned := func(what string) func() bool {
 		return func() bool { return strings.Contains(s.m.Journal("metalplugd", "50"), what) }
 	}

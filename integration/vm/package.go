@@ -34,8 +34,8 @@ var packed = []string{
 
 // Debs are packages built from this checkout, as files on this host.
 type Debs struct {
-	Metalplug string // of Version
-	Newer     string // the same content under NewerVersion
+	Metalplug string // package file with version Version
+	Newer     string // package file with the same content and version NewerVersion
 	SELinux   string
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// disks is a machine with metalplug-reset and drives, and no other program of ours.
+// disks is a machine with drives and metalplug-reset, but without other programs of metalplug.
 type disks struct{ m *vm.Machine }
 
 // ask starts metalplug-reset in the machine with a request.
@@ -44,7 +44,7 @@ func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 // work.
 func (d disks) configuration(r reset.Request) string {
 	method, scrub, match := cmp.Or(r.Method, "none"), cmp.Or(r.Scrub, "none"), "DEVTYPE = \"disk\""
-	if scrub == "secure-discard" { // which no resource can configure
+	if scrub == "secure-discard" { // no resource can configure this method
 		scrub = "none"
 	}
 	if r.Class == "node" {
@@ -258,8 +258,8 @@ func resetFunction(t *testing.T, d disks, node string) {
 	want(t, d.ask(t, r), reset.Unsupported, "not by \"pm\"")
 }
 
-// twoNamespaces checks that a method that affects the whole controller needs both namespaces, and that a method for one
-// namespace does not affect the other. The namespaces are multipath heads.
+// twoNamespaces checks methods on a drive with two namespaces, which are multipath heads. If a method affects the whole
+// controller, the request must list both namespaces. A method for one namespace must not affect the other.
 func twoNamespaces(t *testing.T, d disks, _ string) {
 	both := strings.Fields(d.m.Sh("ls -d /sys/devices/virtual/nvme-subsystem/*/nvme*n*"))
 	if len(both) != 2 {
@@ -294,7 +294,7 @@ func notByQEMU(t *testing.T, d disks, node string) {
 	}
 }
 
-// TestResetVFIO does the same for a function in user space, behind an emulated IOMMU.
+// TestResetVFIO tests metalplug-reset with a VFIO device, behind an emulated IOMMU.
 func TestResetVFIO(t *testing.T) {
 	m := vm.Boot(t, vm.Options{
 		Drives: []vm.Drive{atBoot}, Devices: []string{"intel-iommu,caching-mode=on"},
@@ -315,7 +315,7 @@ func TestResetVFIO(t *testing.T) {
 		Do: reset.Prepare, Class: "node", Method: "vfio", SysPath: function,
 		Identity: []device.Attribute{{Name: "vendor", Value: "0x1b36"}},
 	}
-	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // a pod gets the group instead
+	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // the resource selects the VFIO group instead
 	probe := r
 	probe.Do, probe.Method = reset.Probe, ""
 	want(t, d.ask(t, probe), reset.OK, "")

@@ -17,9 +17,9 @@ const (
 	watched = 5
 )
 
-// atRestCost measures a running metalplugd. It prints the number of wake-ups in each observation, then the total ticks
-// of CPU time, resident KiB and descriptors. A waiting thread has gone to sleep once for each wake-up
-// (proc_pid_status(5)). CPU time is counted in ticks of 10 ms (proc_pid_stat(5)).
+// atRestCost measures a running metalplugd. It prints the number of wake-ups in each observation, then the total ticks of
+// CPU time, resident KiB and descriptors. The number of wake-ups of a thread is the number of times that it has gone to
+// sleep (proc_pid_status(5)). CPU time is counted in ticks of 10 ms (proc_pid_stat(5)).
 const atRestCost = `pid=$(systemctl show --value --property MainPID metalplugd)
 wakes() { awk '/^voluntary_ctxt_switches/ {n += $2} END {print n}' /proc/$pid/task/*/status; }
 ticks() { awk '{print $14 + $15}' /proc/$pid/stat; }
@@ -70,7 +70,7 @@ func (s *story) wakes(t *testing.T) (wakes []int, descriptors int) {
 	return wakes, descriptors
 }
 
-// clockJumps sets the clock, like NTP on a machine with an empty battery. Nothing may be lost or delayed by that.
+// clockJumps sets the clock, like NTP on a machine with an empty battery. This must not lose or delay anything.
 func clockJumps(s *story, t *testing.T) {
 	defer s.m.Sh("date --set='1 day'")
 	ids := s.healthy(nvme)

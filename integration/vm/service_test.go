@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// atRestCosts observes an idle daemon. It must do nothing, and its number of descriptors must not grow. The work of the
-// previous step must have ended.
+// atRestCosts observes an idle daemon. It must do nothing, and its number of descriptors must not grow. Call it only after
+// the work of the previous step has ended.
 func atRestCosts(in *installation, t *testing.T) {
 	before := in.m.Sh("sleep 60; ls /proc/" + in.pid() + "/fd | wc -l")
 	if after := fmt.Sprint(rests(in.story, t)); after != before {
@@ -101,8 +101,8 @@ func stopped(in *installation, t *testing.T) {
 	}
 }
 
-// neverStarts checks that with a configuration error the service fails once, with the position of the error. Neither a
-// restart nor an event starts it again.
+// neverStarts checks that with an invalid configuration the service fails once and prints the position of the error. systemd
+// must not restart it, and no event may start it.
 func neverStarts(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "stop", "metalplugd")
 	in.m.Write(dropIn, badConfig)
@@ -163,7 +163,7 @@ func purged(in *installation, t *testing.T) {
 		t.Errorf("/usr/sbin/metalplugd is %s", got)
 	}
 	in.active(t)
-	in.await(t, nvme, int64(len(drives))) // so that the helpers can answer
+	in.await(t, nvme, int64(len(drives))) // the helpers can answer from now on
 	from := in.kubelet.Mark()
 	in.aptGet("remove", "metalplug")
 	if _, err := in.kubelet.AwaitAllocatable(from, nvme, 0, patience); err != nil {

@@ -26,7 +26,7 @@ func (m *Machine) listen() error {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
-				return // closed
+				return // the socket was closed
 			}
 			go m.serve(conn)
 		}

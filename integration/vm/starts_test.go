@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// heldBackStart makes each start of the installed service wait before the daemon runs, and logs each event. The command
-// has the unit's view of /run even with "+", because systemd 257 masks it there too.
+// heldBackStart makes each start of the installed service wait before the daemon runs, and logs each event. Even with "+",
+// the command sees only the unit's /run, because systemd 257 hides the rest for such commands too.
 const heldBackStart = `[Service]
 ExecStartPre=+/bin/sh -c 'until test -e /run/metalplug/go-on; do sleep 0.2; done; rm /run/metalplug/go-on'
 ExecStart=
@@ -32,11 +32,11 @@ func (in *installation) changeService(text string) {
 	in.m.Run("systemctl", "daemon-reload")
 }
 
-// eventsWait checks that systemd's socket queues udevd's events while there is no daemon. The next daemon gets them,
-// however the previous one ended.
+// eventsWait checks that systemd's socket queues udevd's events while there is no daemon. The next daemon gets the events,
+// regardless of how the previous one ended.
 func eventsWait(in *installation, t *testing.T) {
 	in.changeService(heldBackStart)
-	defer in.changeService("") // no later step may wait, even after a failure
+	defer in.changeService("") // restore the service even after a failure, so that later steps do not wait
 	socket := func() string {
 		return in.m.Run("systemctl", "show", "--value", "--property", "InvocationID", "metalplugd-uevent.socket")
 	}
@@ -68,8 +68,7 @@ func eventsWait(in *installation, t *testing.T) {
 	}
 }
 
-// scraped checks that systemd listens for metrics from the time when the administrator enables that until it is
-// disabled.
+// scraped checks that systemd listens for metrics after an administrator has enabled the socket, and until it is disabled.
 func scraped(in *installation, t *testing.T) {
 	again := func() {
 		from := in.kubelet.Mark()
@@ -103,7 +102,7 @@ func (in *installation) units() string {
 func startedByEvent(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "disable", "--now", "metalplugd")
 	in.m.Run("systemctl", "add-wants", "metalplug-device.target", "metalplugd.service")
-	in.m.Run("systemctl", "stop", "metalplug-device.target") // which this machine has reached because of its boot drive
+	in.m.Run("systemctl", "stop", "metalplug-device.target") // this machine has reached the target because of its boot drive
 	in.m.Run("udevadm", "trigger", "--settle", "--action", "change", "/sys/class/mem/full")
 	if units := in.units(); units != "" {
 		t.Errorf("without a device there is\n%s", units)
@@ -118,13 +117,13 @@ func startedByEvent(in *installation, t *testing.T) {
 	in.await(t, nvme, int64(len(drives)))
 }
 
-// stateReadOnly tests a full disk, and a file system that is read-only after an error. The daemon must run and offer
-// its devices. Only containers with a drive must not start, because the erasure afterwards cannot be saved.
+// stateReadOnly tests a full disk, and a file system that is read-only after an error. The daemon must run and offer its
+// devices. Only containers with a drive must not start, because the need to erase the drive cannot be saved.
 func stateReadOnly(in *installation, t *testing.T) {
 	const dir = "/var/lib/metalplug"
 	for _, c := range []struct {
 		name, broken, mended string
-		restart              bool // a restart is needed after the repair
+		restart              bool // the daemon must be restarted after the repair
 		says                 string
 	}{
 		{"full", "head -c 1M /dev/zero >" + dir + "/filler || true", "rm " + dir + "/filler", false, "no space left on device"},

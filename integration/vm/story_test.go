@@ -25,7 +25,7 @@ const slow = 400 * time.Millisecond
 type story struct {
 	m       *vm.Machine
 	udev    *vm.Udev // the first listener
-	beside  *vm.Udev // a second listener, which shows the best possible time of another process in this machine
+	beside  *vm.Udev // a second listener, which shows the shortest possible time for a process in this machine
 	kubelet *vm.Kubelet
 	table   []latency
 }
@@ -87,7 +87,8 @@ type change struct {
 	act      func()
 	resource string
 	by       int64 // change in the number of allocatable devices
-	// action and device identify the udev event that reports the change. device is called after the change was noticed.
+	// action and device identify the udev event that reports the change. device is called after the device manager has
+	// noticed the change.
 	action string
 	device func() string
 }
@@ -167,5 +168,5 @@ func (s *story) run(pod vm.Pod) []string {
 	return nodes
 }
 
-// always returns a device whose name is known before the change.
+// always returns a function for [change].device that always returns name.
 func always(name string) func() string { return func() string { return name } }

@@ -16,9 +16,9 @@ import (
 // Line is a line of output of a command in the machine.
 type Line struct {
 	Text string
-	// Time is when the agent read it, by the machine's clock. It can be used to compare lines of two commands.
+	// Time is the time of the machine's clock when the agent read the line. It can be used to compare lines of two commands.
 	Time time.Time
-	// Uptime is the same time as CLOCK_MONOTONIC, for comparison with such timestamps.
+	// Uptime is the same moment by CLOCK_MONOTONIC.
 	Uptime time.Duration
 }
 
@@ -31,8 +31,8 @@ type Stream struct {
 
 	mu    sync.Mutex
 	lines []Line        // protected by mu
-	grown chan struct{} // closed at the next line or the end, under mu
-	ended error         // why no more lines come, protected by mu
+	grown chan struct{} // closed and replaced at each new line and at the end; protected by mu
+	ended error         // reason why the output has ended, or nil; protected by mu
 }
 
 // Start runs a command in the machine in the background. It ends with the machine, or by Stop.
@@ -92,7 +92,7 @@ func (s *Stream) Send(line string) {
 	}
 }
 
-// Mark returns a place in the output, before all later lines.
+// Mark returns the current position in the output.
 func (s *Stream) Mark() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,14 +14,14 @@ import (
 // Udev is a second listener for udevd's events. It uses udevadm.
 type Udev struct{ *Stream }
 
-// WatchUdev starts to listen to udevd and returns when it is listening. It starts before other processes, so that it
-// records the time of an event before any of them reacts.
+// WatchUdev starts to listen to udevd and returns when it is listening. It runs with a higher priority than other processes,
+// so that it records the time of an event before another process reacts.
 func (m *Machine) WatchUdev() *Udev {
 	m.t.Helper()
 	return m.watchUdev("chrt", "--fifo", "10")
 }
 
-// WatchUdevBeside is a normal listener, for comparison.
+// WatchUdevBeside starts a listener with normal priority, for comparison.
 func (m *Machine) WatchUdevBeside() *Udev {
 	m.t.Helper()
 	return m.watchUdev()
@@ -38,8 +38,8 @@ func (m *Machine) watchUdev(prefix ...string) *Udev {
 }
 
 // Event waits for an event since a mark with the given action ("add") and a sysfs path that ends in the given name
-// ("nvme1n1", "0000:02:00.0"). If several had arrived from udevd by the given time, it returns the last one. Otherwise
-// it returns the first one after that. The time of the line is that of the arrival.
+// ("nvme1n1", "0000:02:00.0"). If such events had arrived from udevd by the given time, it returns the last of them.
+// Otherwise it returns the first one after that time. The time of the returned line is the time of arrival.
 func (u *Udev) Event(from int, action, name string, by time.Time) Line {
 	u.m.t.Helper()
 	matches := isEvent(action, name)
@@ -52,7 +52,7 @@ func (u *Udev) Event(from int, action, name string, by time.Time) Line {
 	return first
 }
 
-// Count returns how many such events had arrived up to the given one.
+// Count returns the number of events with this action and name up to the line last.
 func (u *Udev) Count(action, name string, last Line) int {
 	u.m.t.Helper()
 	n := 0
@@ -64,7 +64,7 @@ func (u *Udev) Count(action, name string, last Line) int {
 	return n
 }
 
-// Nth waits for the nth such event, which is the same for two listeners that started together.
+// Nth waits for the nth event with this action and name. Two listeners that started at the same time return the same event.
 func (u *Udev) Nth(action, name string, n int) Line {
 	u.m.t.Helper()
 	seen := 0

@@ -28,8 +28,8 @@ start = "mark-start@.service"
 release = "mark-release@.service"
 `
 
-// vendorStep is a unit that records for which device it was run, by its unescaped instance, and fails if a file
-// requests that.
+// vendorStep is a unit that records the device for which it was run, as its unescaped instance. It fails if a certain file
+// exists.
 const vendorStep = `[Unit]
 Description=step of a vendor for %I
 [Service]
@@ -37,7 +37,7 @@ Type=oneshot
 ExecStart=/bin/sh -c 'echo "%p %I" >>/run/steps; test ! -e /run/fail-%p || { echo "no bitstream" >&2; exit 3; }'
 `
 
-// sandboxConfig has a vendor unit without any preceding work of a helper.
+// sandboxConfig has a vendor unit that runs without a reset or erasure before it.
 const sandboxConfig = `
 [[resource]]
 name = "example.org/zero"
@@ -90,7 +90,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// steps returns the vendor units that were run since its last call, without the device, which is of class nvme or node.
+// steps returns the vendor units that were run since the last call of steps, without their devices.
 func (s *story) steps(t *testing.T) string {
 	t.Helper()
 	var names []string
@@ -120,7 +120,7 @@ func heldBack(s *story, t *testing.T) {
 
 func initialised(s *story, t *testing.T) {
 	s.m.Sh("rm /run/fail-mark-init")
-	s.await(t, nvme, 1) // it is retried automatically
+	s.await(t, nvme, 1) // metalplugd retries automatically
 	s.steps(t)
 	s.m.StopDaemon()
 	s.m.StartDaemon()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command words prints the figures of the sentences in comments, README, docs and man pages, next to those of net/http and of
-// modules in the module cache. With files as arguments it prints their sentences that count as hard.
+// Command words prints the figures of the sentences in comments, README, docs and man pages, next to those of net/http and
+// of modules in the module cache. With files as arguments, it prints the sentences in these files that count as hard.
 package main
 
 import (

@@ -21,7 +21,7 @@ var ErrUnsynced = errors.New("the directory cannot be synced")
 // at the same time.
 func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) error) error {
 	next := name + ".new"
-	_ = os.Remove(next) // left over from a crash, and possibly a link
+	_ = os.Remove(next) // a crash may have left this file, or a link with its name
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

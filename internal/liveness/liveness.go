@@ -36,7 +36,7 @@ func (p *Probe) End() {
 	p.end()
 }
 
-// Alive returns when the loop has answered or ended. The loop may start later. The error is that of ctx, with the name
+// Alive returns when the loop has answered or ended. The loop may start later. The error is the error of ctx, with the name
 // of the loop.
 func (p *Probe) Alive(ctx context.Context, name string) error {
 	p.init()

@@ -48,7 +48,7 @@ func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, de
 }
 
 // skipped reports whether an entry of a device's directory is omitted. Such an entry is redundant, large or useless, or
-// reading it changes something or takes the hardware long.
+// reading it has side effects or takes long.
 func skipped(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",

@@ -14,9 +14,9 @@ var bundled embed.FS
 
 // Named is a recording that comes with the program.
 type Named struct {
-	Name  string // of the file, without its extension, such as "nvme-blank"
-	Title string // one line for people, from the "title" comment at the start of the text
-	Text  []byte // for [Parse]; the caller may modify it
+	Name  string // name of the file without its extension, such as "nvme-blank"
+	Title string // title for people, from the comment "title" at the start of the text
+	Text  []byte // text for [Parse]; the caller may modify it
 }
 
 // Bundled lists the recordings that come with the program, sorted by name.

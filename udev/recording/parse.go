@@ -27,7 +27,7 @@ func Parse(text []byte) (*Recording, error) {
 		return nil, fmt.Errorf("line %d: %w", number, err)
 	}
 	r := p.recording
-	for _, path := range r.paths() { // added last, because entries of the text and of earlier devices take precedence
+	for _, path := range r.paths() { // derived entries are added last, because the entries in the text take precedence
 		r.tree.derive(r.devices[path].Device)
 	}
 	return r, nil
@@ -39,7 +39,7 @@ type parser struct {
 	path       string // path of the block's device below /sys, or empty between blocks
 	text       strings.Builder
 	properties map[string]string
-	node       string // from N:, the name below /dev, such as "nvme0"
+	node       string // name below /dev, such as "nvme0", from the line N:
 	links      []string
 }
 

@@ -94,7 +94,7 @@ func files(t *testing.T, r *recording.Recording) map[string]string {
 			return nil
 		}
 		content, err := os.ReadFile(name)
-		if filepath.Base(name) == "uevent" { // its line order has no meaning
+		if filepath.Base(name) == "uevent" { // the order of lines in this file has no meaning
 			lines := strings.Split(string(content), "\n")
 			slices.Sort(lines)
 			content = []byte(strings.Join(lines, "\n"))

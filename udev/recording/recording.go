@@ -38,7 +38,7 @@ import (
 
 // Recording is a parsed recording. It is immutable and safe for concurrent use.
 type Recording struct {
-	devices map[string]device // by SysPath
+	devices map[string]device // keys are sysfs paths
 	files   map[string]bool   // names of tree entries that belong to no device
 	tree    tree
 }
@@ -46,7 +46,7 @@ type Recording struct {
 // device is one block. The embedded Device does not refer to the parsed text.
 type device struct {
 	udev.Device
-	text string // of the block
+	text string // text of the block
 }
 
 // Devices returns the devices, parents before their children.

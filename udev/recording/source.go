@@ -55,8 +55,8 @@ func Open(file string) (_ *Source, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	// It watches the directory, because editors replace the file by a new one. It watches before it reads, so that a
-	// save in between is seen twice and never missed.
+	// The directory is watched, because editors replace the file with a new one. The watch starts before the first read, so
+	// that no save is missed.
 	if s.watcher, err = directory.Open(filepath.Dir(file)); err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (s *Source) Enumerate() ([]udev.Device, error) {
 // Listen applies each save of the file to the tree and sends the events of the differences. Removing the file changes
 // nothing.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
-	rest := time.NewTimer(quiet) // also for a save after Open
+	rest := time.NewTimer(quiet) // wait also if the file was saved after Open
 	defer rest.Stop()
 	for {
 		select {
@@ -161,7 +161,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	text, err := readText(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil // an editor may be saving it; the next version causes an event
+		return nil, nil // an editor may be saving the file; the next save causes an event
 	case err != nil:
 		return nil, err
 	case len(text) == 0:

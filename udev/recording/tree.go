@@ -110,7 +110,7 @@ func (t tree) derive(d udev.Device) {
 			uevent.WriteString(key + "=" + strings.TrimPrefix(value, "/dev/") + "\n")
 		}
 	}
-	_ = t.add(dir+"/uevent", entry{uevent.String(), isFile}) // unless the text has its own
+	_ = t.add(dir+"/uevent", entry{uevent.String(), isFile}) // the recording may already contain the file
 	node := strings.TrimPrefix(d.DevNode, "/")
 	for link := range strings.FieldsSeq(d.Properties.Value("DEVLINKS")) {
 		t.link(link[1:], node)
@@ -153,7 +153,7 @@ func (t tree) link(name, target string) {
 	}
 }
 
-// ofKernel reports whether a property comes from the kernel. The others are added by udevd and its rules.
+// ofKernel reports whether a property comes from the kernel, and not from udevd and its rules.
 func ofKernel(key string) bool {
 	switch key {
 	case "ACTION", "SEQNUM", "SUBSYSTEM", "DEVLINKS", "TAGS", "CURRENT_TAGS", "USEC_INITIALIZED":
@@ -220,7 +220,7 @@ func (e entry) write(root, name string, read bool) error {
 		err = os.Rename(to, at)
 	}
 	if err != nil {
-		_ = os.Remove(to) // otherwise the next file could not be created
+		_ = os.Remove(to) // the next file cannot be created while an old one exists
 	}
 	return err
 }

@@ -3,9 +3,9 @@
 // Package host runs the kubelet's real device manager, with the real topology manager and PodResources server, in
 // directories of its own.
 //
-// Like the kubelet, it reads the checkpoint, cleans the directory, listens, and admits the first batch of pods before
-// its sources are ready. A signal ends it like the kubelet. It then neither stops anything nor removes sockets. A crash
-// of the device manager is a crash of the process.
+// Like the kubelet, it reads the checkpoint, cleans the directory, listens, and admits the first batch of pods before its
+// sources are ready. A signal ends it like the kubelet. In that case it stops nothing and removes no sockets. A crash of the
+// device manager is a crash of the process.
 package host
 
 import (
@@ -117,7 +117,7 @@ func (n *Node) admit(pod *v1.Pod) *protocol.Rejection {
 	if result.Admit {
 		return nil
 	}
-	n.pods.remove(string(pod.UID)) // its phase is Failed now
+	n.pods.remove(string(pod.UID)) // the phase of the pod is Failed now
 	return &protocol.Rejection{Reason: result.Reason, Message: result.Message}
 }
 

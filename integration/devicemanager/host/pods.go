@@ -29,7 +29,7 @@ func (l *podList) GetActivePods() []*v1.Pod {
 	return append([]*v1.Pod(nil), l.pods...)
 }
 
-// GetPods returns the same, because an ended pod is removed.
+// GetPods returns the active pods too, because an ended pod is removed.
 func (l *podList) GetPods() []*v1.Pod { return l.GetActivePods() }
 
 // GetPodByName implements PodResources' Get.
@@ -84,7 +84,7 @@ func (l *podList) container(uid, name string) (*v1.Pod, *v1.Container, error) {
 	return nil, nil, fmt.Errorf("find container %s of pod %s: no such container", name, uid)
 }
 
-// newPod makes the API object of a pod.
+// newPod returns the API object of a pod.
 func newPod(p protocol.Pod) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: meta.ObjectMeta{UID: types.UID(p.UID), Namespace: p.Namespace, Name: p.Name},

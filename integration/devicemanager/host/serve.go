@@ -35,7 +35,7 @@ func Serve(o protocol.Options, in io.Reader, out io.Writer) error {
 	s.batch = sync.OnceFunc(func() { s.firstBatch(o.Pods) })
 	switch {
 	case len(o.Pods) == 0:
-		go s.batch() // the order does not matter to a test
+		go s.batch() // tests accept any order of these two
 	case o.FirstBatch >= 0:
 		time.AfterFunc(o.FirstBatch, s.batch)
 	}
@@ -88,8 +88,7 @@ func (s *session) stop(r protocol.Request) error {
 	return err
 }
 
-// send writes one line. A line that cannot be written is lost. In that case the reader has ended, and the end of stdin
-// ends the process.
+// send writes one line. If a line cannot be written, the reader has ended, and the end of stdin will end this process too.
 func (s *session) send(r protocol.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

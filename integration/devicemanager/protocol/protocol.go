@@ -10,9 +10,9 @@ import "time"
 // Options describes the node of a simulated kubelet.
 type Options struct {
 	DevicePlugins  string        `json:"devicePlugins"`            // directory of kubelet.sock and the checkpoint
-	Socket         string        `json:"socket,omitempty"`         // in that directory, instead of kubelet.sock
+	Socket         string        `json:"socket,omitempty"`         // name of the socket in that directory; the default is kubelet.sock
 	PodResources   string        `json:"podResources"`             // socket of the PodResources API, or empty for none
-	TopologyPolicy string        `json:"topologyPolicy,omitempty"` // as in the kubelet's configuration, "none" if empty
+	TopologyPolicy string        `json:"topologyPolicy,omitempty"` // topologyPolicy of the kubelet's configuration; empty means "none"
 	NUMANodes      int           `json:"numaNodes,omitempty"`      // nodes 0..n-1, or one node if zero
 	Pods           []Pod         `json:"pods,omitempty"`           // pods of the first batch, with their state in the runtime
 	FirstBatch     time.Duration `json:"firstBatch,omitempty"`     // time from kubelet.sock to the first batch of pods, or negative for OpBatch
@@ -52,17 +52,17 @@ type Op string
 
 // The requests.
 const (
-	OpCapacity Op = "capacity" // Reply.Resources
-	OpDevices  Op = "devices"  // Reply.Devices has all, healthy or not
-	OpAdmit    Op = "admit"    // Request.Pod, and the reason in Reply.Rejected if it was rejected
-	OpRemove   Op = "remove"   // Request.UID leaves the node
-	OpRun      Op = "run"      // Request.UID, .Container; starts the container, which calls PreStartContainer
-	OpAssigned Op = "assigned" // Request.UID, .Container, and the answer in Reply.Devices
-	OpStatus   Op = "status"   // Request.UID, and Reply.Devices with the health that the pod's status shows
-	OpWait     Op = "wait"     // until Request.Resource reads Request.Want or Request.Timeout has passed
-	OpBatch    Op = "batch"    // admit the first batch now
-	OpAge      Op = "age"      // the plugin of Request.Resource, which has ended, ended Request.By earlier
-	OpStop     Op = "stop"     // stop the manager correctly and exit
+	OpCapacity Op = "capacity" // returns Reply.Resources
+	OpDevices  Op = "devices"  // returns all devices in Reply.Devices, healthy or not
+	OpAdmit    Op = "admit"    // admits Request.Pod; Reply.Rejected has the reason if it was rejected
+	OpRemove   Op = "remove"   // removes the pod Request.UID
+	OpRun      Op = "run"      // starts the container Request.Container of Request.UID, which calls PreStartContainer
+	OpAssigned Op = "assigned" // returns the devices of Request.Container of Request.UID in Reply.Devices
+	OpStatus   Op = "status"   // returns the devices of Request.UID in Reply.Devices, with the health in the pod's status
+	OpWait     Op = "wait"     // waits until Request.Resource reads Request.Want or Request.Timeout has passed
+	OpBatch    Op = "batch"    // admits the first batch now
+	OpAge      Op = "age"      // moves the end of the plugin of Request.Resource into the past, by Request.By
+	OpStop     Op = "stop"     // stops the manager correctly and exits
 )
 
 // Request is a request to the simulated kubelet.

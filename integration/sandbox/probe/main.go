@@ -178,7 +178,8 @@ func process(path string) int {
 // reached has one line for each permitted access.
 type reached map[string]bool
 
-// note adds a line unless err means that the access was denied. An access that failed for another reason was permitted.
+// note adds a line unless err means that the access was denied. If the access failed for another reason, it counts as
+// permitted.
 func (r reached) note(line string, err error) {
 	for _, refused := range []error{unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOENT, unix.ENOSYS, unix.ENOTDIR, unix.ESRCH, unix.EAFNOSUPPORT, unix.ETXTBSY} {
 		if errors.Is(err, refused) {
@@ -188,7 +189,7 @@ func (r reached) note(line string, err error) {
 	r[line] = true
 }
 
-// files tries all visible files, and those that a process with a wider view has listed.
+// files tries all files that the probe sees, and the files that a process outside the sandbox has listed.
 func (r reached) files() {
 	all := walk()
 	names := bufio.NewScanner(os.Stdin)
@@ -201,7 +202,7 @@ func (r reached) files() {
 		if _, known := all[path]; !known {
 			if info, err := os.Lstat(path); err == nil {
 				all[path] = info.Mode().Type()
-			} else { // it may exist without being visible
+			} else { // the file may exist without being visible
 				r.connect(path, "socket "+path)
 			}
 		}
@@ -249,7 +250,7 @@ func (r reached) file(path string, kind fs.FileMode) {
 // ownCgroup returns the cgroup directory of the probe.
 var ownCgroup = sync.OnceValue(func() string {
 	text, _ := os.ReadFile("/proc/self/cgroup")
-	for line := range strings.Lines(string(text)) { // in cgroups(7), the line for version 2 begins with 0::
+	for line := range strings.Lines(string(text)) { // the line for cgroup version 2 begins with 0:: (cgroups(7))
 		if path, ok := strings.CutPrefix(line, "0::"); ok {
 			return "/sys/fs/cgroup" + strings.TrimSpace(path)
 		}
@@ -346,14 +347,14 @@ func (r reached) rights() {
 }
 
 // passed tries to connect to other machines with the network sockets that systemd has passed (sd_listen_fds(3)). After
-// connect(2) with AF_UNSPEC, a listening socket is an ordinary one again.
+// connect(2) with AF_UNSPEC, a listening socket can connect again.
 func (r reached) passed() {
 	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 	for fd := 3; fd < 3+n; fd++ {
 		if family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || family != unix.AF_INET {
 			continue
 		}
-		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 1}) // for connect(2), socket(7)
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 1}) // this also limits connect(2), see socket(7)
 		for _, text := range []string{"192.0.2.1", "127.0.0.1"} {
 			nowhere := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 			_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&nowhere)), unsafe.Sizeof(nowhere))
@@ -367,8 +368,8 @@ func (r reached) passed() {
 	}
 }
 
-// capabilities records the effective capabilities that apply to the node, by number. These are the ones in the initial
-// user namespace.
+// capabilities records the effective capabilities that apply to the node, by number. Only capabilities in the initial user
+// namespace apply to the node.
 func (r reached) capabilities() {
 	ids, _ := os.ReadFile("/proc/self/uid_map")
 	if !strings.Contains(string(ids), "4294967295") {

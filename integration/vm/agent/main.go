@@ -83,18 +83,18 @@ func (r waitingReader) Read(p []byte) (int, error) {
 }
 
 type agent struct {
-	send  sync.Mutex // held for one frame
+	send  sync.Mutex // locked while a frame is sent
 	port  *os.File
-	epoch int64 // see monotonicEpoch
+	epoch int64 // result of monotonicEpoch
 
 	mu      sync.Mutex
-	running map[uint64]*running // under mu
+	running map[uint64]*running // protected by mu
 }
 
 // running is a running command.
 type running struct {
 	cancel context.CancelFunc
-	stdin  *os.File // the target of Input, or nil for Run
+	stdin  *os.File // standard input to which Input writes, or nil for Run
 }
 
 // serve answers requests until the port fails. Each request has its own goroutine, except Input and Kill, whose order
@@ -112,7 +112,7 @@ func (a *agent) serve(r io.Reader) error {
 			a.start(f)
 		case wire.Input:
 			if c := a.find(f.ID); c != nil && c.stdin != nil {
-				// An ended command is reported separately.
+				// An error means that the command has ended, which is reported separately.
 				_, _ = c.stdin.Write(body)
 			}
 		case wire.Kill:

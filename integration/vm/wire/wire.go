@@ -21,7 +21,7 @@ const (
 	Start = "start"
 	// Input writes the body to the standard input of the command that was started with the same ID.
 	Input = "input"
-	// Kill ends the command that was started with the same ID.
+	// Kill kills the command that was started with the same ID.
 	Kill = "kill"
 	// Push writes the body to Path with Mode and answers Done.
 	Push = "push"
