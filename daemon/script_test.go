@@ -25,8 +25,8 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// patience is the maximum time that a story waits for an expected state. It is longer than the 30 s for which a device may
-// wait for the kubelet's word that no pod holds it.
+// patience is the maximum time that a story waits for an expected state. It is longer than the 30 s after which the
+// kubelet's answer that no pod holds a device is accepted.
 const patience = 45 * time.Second
 
 // TestScript runs the stories in testdata/script. A story has recorded hardware, the daemon, and a small device

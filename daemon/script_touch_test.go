@@ -208,7 +208,7 @@ func (s *story) client() api.Client {
 	return api.Client{Socket: s.path("run") + "/control.sock"}
 }
 
-// find returns the device that a disk is, as the control socket has it.
+// find returns the device of a disk from the control socket.
 func (s *story) find(name string) (d api.Device, err error) {
 	var all []api.Device
 	if err := s.client().Get(context.Background(), "/v1/devices", &all); err != nil {
@@ -232,7 +232,7 @@ func (s *story) state(words []string) error {
 	})
 }
 
-// until asks for a device again and again until the check returns nil.
+// until polls a device until the check returns nil.
 func (s *story) until(name string, check func(api.Device) error) error {
 	return eventually(func() error {
 		d, err := s.find(name)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// waits returns a task that is ready at once and waits for the end.
+// waits returns a task that is ready immediately and runs until its context ends.
 func waits(name string) task {
 	return task{name, func(ctx context.Context, ready func()) error {
 		ready()

@@ -78,7 +78,7 @@ func manager(t *testing.T, dir string) happens {
 	return told
 }
 
-// await waits for want. It fails if never, unless it is "", comes first.
+// await waits for the event want. It fails if the event never comes first. never may be "".
 func (h happens) await(t *testing.T, want, never string) {
 	t.Helper()
 	limit, last := time.After(patience), ""

@@ -20,7 +20,7 @@ import (
 
 const cordonedWidget = "node-A-w"
 
-// standing is what of a status a cordon is about.
+// standing has the fields of a status that a cordon affects.
 type standing struct {
 	healthy, cordoned bool
 	reason            string
@@ -87,7 +87,8 @@ func TestCordonOutlivesRestartAndHardware(t *testing.T) {
 	}
 }
 
-// TestCordonIsSomebodys restarts the daemon. The operator and the time of a cordon stay until another operator repeats it.
+// TestCordonIsSomebodys checks that a cordon keeps its operator and time after a restart, until another operator repeats the
+// cordon.
 func TestCordonIsSomebodys(t *testing.T) {
 	state := t.TempDir()
 	of := func(r *running) *api.Cordon {
@@ -166,7 +167,8 @@ func TestCordonRefused(t *testing.T) {
 	}
 }
 
-// TestCordonAtTheStart cordons one device by name. The cordons that a lost state gave to the others stay.
+// TestCordonAtTheStart cordons one device after the state was lost. The other devices must stay cordoned because of the lost
+// state.
 func TestCordonAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
@@ -182,7 +184,7 @@ func TestCordonAtTheStart(t *testing.T) {
 				return device.Reading{}, nil
 			}
 		})
-		synctest.Wait() // the devices are found by now
+		synctest.Wait() // all devices have been found now
 		select {
 		case <-r.Ready():
 			t.Error("it is ready already")

@@ -38,7 +38,7 @@ L: device=../../../0:0:0:0
 
 `
 
-// TestBothNodesOfADiskAreUsed reaches a disk by each of its nodes. A mount or a holder counts for both.
+// TestBothNodesOfADiskAreUsed checks that a mount or holder of a disk counts for both of its nodes.
 func TestBothNodesOfADiskAreUsed(t *testing.T) {
 	m := udevtest.New(t, scsiDisk)
 	r := start(t, m, "", func(o *inventory.Options) {

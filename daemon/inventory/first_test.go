@@ -23,7 +23,7 @@ func onlyDisks(o *inventory.Options) {
 // TestFirstSnapshotWaitsForDisksThatAreRead reads several slow disks at the start. Together they take longer than the wait for one of them.
 func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const mounts = "F: /proc/self/mountinfo=\n\n" // once for all
+		const mounts = "F: /proc/self/mountinfo=\n\n" // the same in all recordings
 		var machine strings.Builder
 		machine.WriteString(mounts)
 		for n := range 5 {
@@ -45,7 +45,8 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 	})
 }
 
-// TestFirstSnapshotSaysWhatItIsWithout has a device that answers too late. The snapshot does not wait, and the log says why.
+// TestFirstSnapshotSaysWhatItIsWithout uses a device that answers too late. The first snapshot must not wait for it, and the
+// log must name the reason.
 func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 	const line = "started before all was seen"
 	slow := make(chan struct{})

@@ -12,7 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// FuzzState starts the daemon with any state file. The next start can read the file that it has saved.
+// FuzzState starts the inventory with random state files. The next start must be able to read the file that the first one
+// has saved.
 func FuzzState(f *testing.F) {
 	for _, text := range []string{
 		`{"version":2,"health":{},"devices":[]}`,

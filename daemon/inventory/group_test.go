@@ -18,7 +18,7 @@ func group(g device.Group) func(*inventory.Options) {
 	}
 }
 
-// state describes the nodes and the fault of the one device of the resource.
+// state returns the nodes and the fault of the only device of the resource.
 func state(s *inventory.Snapshot) string {
 	devices := s.Offer("test/group").Devices
 	if len(devices) != 1 {
@@ -31,7 +31,7 @@ func state(s *inventory.Snapshot) string {
 	return devices[0].Device.ID + ": " + strings.Join(nodes, " ") + devices[0].Reason
 }
 
-// Whichever member comes or goes, and whichever stands for the group, it is one device by one ID.
+// A group is one device with the same ID, regardless of which members appear or vanish, and which one represents the group.
 func TestGroupFollowsItsMembers(t *testing.T) {
 	m := udevtest.New(t, testdata(t, "node-virtual"))
 	r := start(t, m, "", group(device.Group{Nodes: []string{"/dev/kvm", "/dev/net/tun"}, Optional: []string{"/dev/vhost-*"}}))
@@ -57,7 +57,8 @@ func TestGroupFollowsItsMembers(t *testing.T) {
 	is(id + "gone")
 }
 
-// A set of hardware is as sick as the sickest of it, while of several ways to one disk one is enough.
+// A group is unhealthy if any of its hardware is unhealthy. If several controllers lead to a disk, one healthy controller is
+// enough.
 func TestGroupIsSickWithAnyOfItsHardware(t *testing.T) {
 	m := udevtest.New(t, testdata(t, "node-vfio"))
 	r := start(t, m, "", group(device.Group{Nodes: []string{"/dev/vfio/120", "/dev/vfio/37", "/dev/vfio/9"}}))
@@ -77,7 +78,8 @@ func TestGroupIsSickWithAnyOfItsHardware(t *testing.T) {
 	}
 }
 
-// Whether a VFIO group can be used depends on a driver that is bound to another function, far from it in sysfs.
+// Whether a VFIO group can be used depends on the drivers of functions that are elsewhere in sysfs. So it must be inspected
+// after events of these functions.
 func TestVFIOGroupIsLookedAtWithItsFunctions(t *testing.T) {
 	text := testdata(t, "node-vfio")
 	m := udevtest.New(t, text)

@@ -76,7 +76,7 @@ var rules = []device.Rule{
 	{Resource: "metalplug.io/infiniband", Class: &device.InfiniBand},
 }
 
-// running is an inventory that runs over a machine.
+// running is an inventory that runs on a simulated machine.
 type running struct {
 	*inventory.Inventory
 	t       *testing.T
@@ -91,7 +91,7 @@ func start(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inv
 	return r
 }
 
-// ready waits until the inventory is.
+// ready waits until the inventory is ready.
 func (r *running) ready() {
 	r.t.Helper()
 	select {
@@ -101,16 +101,16 @@ func (r *running) ready() {
 	}
 }
 
-// settledSoon has the first snapshot come a second after the start, though something may be missing.
+// settledSoon limits the wait for a complete first snapshot to a second.
 func settledSoon(o *inventory.Options) { o.Settle = time.Second }
 
-// begin starts it and does not wait.
+// begin starts an inventory and does not wait until it is ready.
 func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inventory.Options)) *running {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	o := inventory.Options{
 		Source: m, Rules: rules, Log: log, Grace: time.Nanosecond,
-		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
+		Settle: time.Hour, // even on a busy machine the first snapshot has all devices
 		Host:   &device.Host{Tree: sysfs.At(m.Root())},
 	}
 	if state != "" {
@@ -140,7 +140,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// until waits for a snapshot that is as wanted.
+// until waits for a snapshot for which wanted returns true.
 func (r *running) until(what string, wanted func(*inventory.Snapshot) bool) *inventory.Snapshot {
 	r.t.Helper()
 	limit := time.After(20 * time.Second)
@@ -221,7 +221,8 @@ func TestTwoDevicesWithOneIdentity(t *testing.T) {
 	}
 }
 
-// There are two ways to one disk, as to a drive with two ports that the kernel does not join. Two pods would share it.
+// Two devices may be two paths to one disk, for example to a drive with two ports that the kernel does not combine. If both
+// were offered, two pods could share the disk.
 func TestTwoDisksWithOneIdentity(t *testing.T) {
 	const wwid = "00000000000000000000000000000001"
 	m := udevtest.New(t, blank(1, wwid, ""))
@@ -291,12 +292,12 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	}
 	const kept = "node-A-widget Unhealthy (gone)"
 	confirm(time.Now(), kubelet.Free, kept)
-	confirm(before, kubelet.Held, kept) // the pod before
+	confirm(before, kubelet.Held, kept) // the kubelet means the previous pod
 	confirm(time.Now(), kubelet.Free, kept)
 	confirm(time.Now(), kubelet.Held, kept)
 	allocate() // allocate the device to the next pod
 	confirm(time.Now(), kubelet.Free, kept)
-	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}}) // late, for a pod that is gone
+	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}}) // this call is late, because its pod is gone
 	confirm(time.Now(), kubelet.Free, kept)
 	confirm(time.Now(), kubelet.Named, kept) // the kubelet may mean the previous pod
 	confirm(time.Now(), kubelet.Free, kept)
@@ -307,7 +308,8 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	confirm(time.Now(), kubelet.Free, "") // the kubelet had listed the device and no longer does
 }
 
-// TestAllocationBeforeAStartOfOurs may be seconds old, and the daemon has forgotten it.
+// TestAllocationBeforeAStartOfOurs checks an allocation that a previous daemon answered seconds ago, and that the new daemon
+// does not know.
 func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	const id = "node-A-widget"
 	m, dir := udevtest.New(t, widget("widget0", "A")), t.TempDir()
@@ -328,7 +330,8 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	}
 }
 
-// TestWorkWithoutItsCaller begins work for a caller that has gone. It never ends its work, so that the work must not begin.
+// TestWorkWithoutItsCaller checks that work does not begin if its caller has given up, because such a caller would never end
+// the work.
 func TestWorkWithoutItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "node-A-widget"
@@ -350,8 +353,9 @@ func TestWorkWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// TestAllocateIsOwed stops the kubelet within its Allocate, for any time. The kubelet crashes if the ID leaves the
-// list before it goes on. Only what it does next proves that it is done with that.
+// TestAllocateIsOwed stops the kubelet during an Allocate for any time. The ID must not leave the list in the meantime,
+// because the kubelet would crash when it continues. Only the next actions of the kubelet prove that it has finished the
+// Allocate.
 func TestAllocateIsOwed(t *testing.T) {
 	const id = "node-A-widget"
 	holds := func(h kubelet.Holding) func(*running) {
@@ -401,7 +405,7 @@ func TestAllocateIsOwed(t *testing.T) {
 	}
 }
 
-// TestOneShareSaysNothingOfAnother lists one share. The pod of the other stays unknown.
+// TestOneShareSaysNothingOfAnother checks that a listed share of a device does not prove that another share is free.
 func TestOneShareSaysNothingOfAnother(t *testing.T) {
 	const id = "node-A-widget"
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) { o.Grace = time.Hour })
@@ -543,7 +547,7 @@ func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
 	}
 }
 
-// TestNoLinkIsWrittenThrough leaves a link at the name of the temporary file. Its target is not touched.
+// TestNoLinkIsWrittenThrough puts a link in the place of the temporary file. The target of the link must not change.
 func TestNoLinkIsWrittenThrough(t *testing.T) {
 	state := t.TempDir()
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
@@ -607,7 +611,7 @@ func TestHangingDeviceHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// hang plugs in a widget with an attribute whose read blocks until the test is over.
+// hang plugs in a widget with an attribute that blocks its readers until the test ends.
 func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
 	t.Helper()
 	all := widget("widget0", "A") + widget(name, serial)
@@ -621,7 +625,7 @@ func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
 	}
 	t.Cleanup(func() {
 		if fd, err := unix.Open(fifo, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
-			os.Remove(fifo) // later looks find a file
+			os.Remove(fifo) // later inspections find a file
 			os.WriteFile(fifo, []byte("0\n"), 0o600)
 			unix.Write(fd, []byte("0\n"))
 			unix.Close(fd)
@@ -660,7 +664,7 @@ E: DEVNAME=/dev/infiniband/rdma_cm
 	r.until("unhealthy", func(s *inventory.Snapshot) bool { return !s.Offer(resource).Devices[0].Healthy })
 }
 
-// A class that a reload brings in is polled like one that was there at the start.
+// If a reload adds the first rule of a class, the devices of that class must be polled.
 func TestClassOfAReloadIsPolled(t *testing.T) {
 	every := device.NVMe.Every
 	device.NVMe.Every = time.Millisecond

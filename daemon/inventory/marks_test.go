@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// every offers all hardware, and nodes that are virtual.
+// every has rules that offer all hardware, and virtual nodes.
 var every = []device.Rule{
 	{Resource: "test/gpu", Class: &device.GPU},
 	{Resource: "test/fpga", Class: &device.FPGA},
@@ -43,7 +43,7 @@ func testdata(t *testing.T, name string) string {
 	return string(text)
 }
 
-// send sends an event, "ACTION SUBSYSTEM SYSPATH [KEY=VALUE[;KEY=VALUE]…]", with the properties that the device has.
+// send sends an event of the form "ACTION SUBSYSTEM SYSPATH [KEY=VALUE[;KEY=VALUE]…]". It adds the properties of the device.
 func (r *running) send(text string) {
 	r.t.Helper()
 	devices, err := r.machine.Enumerate()
@@ -84,7 +84,7 @@ func states(s *inventory.Snapshot) string {
 	return strings.Join(all, "\n")
 }
 
-// Every source of health, as events and attributes change, and when it is well again.
+// Each case changes a source of health by events and attributes, and checks when the device is unhealthy and healthy again.
 func TestHealth(t *testing.T) {
 	const gpu, gpuID = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
 	const amd, amdID = "pci0000:00/0000:00:01.1/0000:05:00.0", "gpu-4b1a2c3d5e6f7081"
@@ -153,7 +153,7 @@ func TestHealth(t *testing.T) {
 			fatal(11), gpuID + " sick: 10 or more fatal PCIe errors (aer_dev_fatal)",
 			"bind pci " + gpu, gpuID,
 			fatal(12), gpuID + " sick: 1 or more fatal PCIe errors (aer_dev_fatal)",
-			fatal(0), gpuID, // another card, of which no event told
+			fatal(0), gpuID, // no event concerned this other card
 			"set " + gpu + " aer_dev_nonfatal TOTAL_ERR_NONFATAL 4\\n", gpuID + " but: 1 or more nonfatal PCIe errors (aer_dev_nonfatal)",
 		}},
 		{"link", "gpu-nvidia", []string{
@@ -207,8 +207,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// happens carries out a step, which is an event, "set SYSPATH ATTRIBUTE VALUE" or "recovered ID". It returns when the
-// inventory has nothing more to do for it, in a synctest bubble.
+// happens carries out a step, which is an event, "set SYSPATH ATTRIBUTE VALUE" or "recovered ID". In a synctest bubble, it
+// returns when the inventory has processed the step.
 func (r *running) happens(step string) {
 	r.t.Helper()
 	fields := strings.SplitN(step, " ", 4)
@@ -223,7 +223,7 @@ func (r *running) happens(step string) {
 	synctest.Wait()
 }
 
-// No part of faulty hardware is Healthy, in all recordings, for each PCI function in turn.
+// For each PCI function of each recording, the test makes the function faulty, and checks that no device on it is Healthy.
 func TestNoPartOfSickHardwareIsHealthy(t *testing.T) {
 	names, err := filepath.Glob("../device/testdata/*.umockdev")
 	if err != nil || len(names) == 0 {
@@ -259,7 +259,7 @@ func TestNoPartOfSickHardwareIsHealthy(t *testing.T) {
 	}
 }
 
-// healthyIn counts the healthy devices that have no other hardware than what is at or below a sysfs path.
+// healthyIn returns the number of healthy devices whose hardware is entirely at or below a sysfs path.
 func healthyIn(s *inventory.Snapshot, sysPath string) (n int) {
 	for _, o := range s.Offers {
 		for _, d := range o.Devices {
@@ -271,7 +271,7 @@ func healthyIn(s *inventory.Snapshot, sysPath string) (n int) {
 	return n
 }
 
-// A part of faulty hardware that is found later is Unhealthy as well.
+// A device that is found later on faulty hardware must be Unhealthy too.
 func TestPartThatComesLaterIsSick(t *testing.T) {
 	const disk = "P: /devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/nvme2n1"
 	text := testdata(t, "nvme")
@@ -308,14 +308,14 @@ func TestMarksSurviveARestartButNoBoot(t *testing.T) {
 		r.until(id, func(s *inventory.Snapshot) bool { return states(s) == id })
 		synctest.Wait() // errors are counted from the value at the next inspection
 		stop(r)
-		// An error while the daemon was not there is counted from before.
+		// An error that occurred while the daemon did not run must be noticed.
 		worse := strings.Replace(text, "TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 2", 1)
 		stop(again(boot+"one", worse, id+" sick: 1 or more fatal PCIe errors (aer_dev_fatal)"))
 		stop(again(boot+"two", worse, id))
 	})
 }
 
-// safeBuffer is a log that is written and read at the same time.
+// safeBuffer is a buffer for a log that can be written and read concurrently.
 type safeBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -333,7 +333,7 @@ func (b *safeBuffer) String() string {
 	return b.buf.String()
 }
 
-// Each change is one line, and what stays as it is none.
+// Each change of health must be one log line. Without a change there must be no line.
 func TestHealthIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const gpu, id = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
@@ -367,10 +367,10 @@ func TestHealthIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// A device that fails again and again stays Unhealthy until it has been healthy for a while.
+// A device that fails repeatedly must stay Unhealthy until it has been healthy for some time.
 func TestFlappingIsDamped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Its class is only looked at after an event.
+		// This class is inspected only after an event.
 		const gpu, id = "pci0000:40/0000:40:01.0/0000:41:00.0", "node-vfio-0000:41:00.0"
 		r := start(t, udevtest.New(t, testdata(t, "node-virtual")), "", everything)
 		now := func(want string) {

@@ -21,7 +21,7 @@ import (
 
 const fabricResource = "metalplug.io/infiniband"
 
-// adapter is the recording of an RDMA device, by the name that it has now.
+// adapter returns the recording of an RDMA device with its current name.
 func adapter(name, more string) string {
 	return fmt.Sprintf(`P: /devices/virtual/infiniband/%[1]s
 E: SUBSYSTEM=infiniband
@@ -43,7 +43,7 @@ E: DEVNAME=/dev/infiniband/rdma_cm
 `, name, more)
 }
 
-// TestRename gives an adapter another name. Its pod and the list of the kubelet do not change.
+// TestRename renames an adapter. This must not affect its pod or the kubelet's list.
 func TestRename(t *testing.T) {
 	const (
 		id  = "infiniband-505400fffe123456"

@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// logs has the inventory, and its store, log into a text.
+// logs makes the inventory and its store write their log to a text.
 func logs(log *strings.Builder, state string) func(*inventory.Options) {
 	return func(o *inventory.Options) {
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
@@ -37,8 +37,8 @@ func (r *running) end() {
 	r.stop = func() {}
 }
 
-// block puts a directory in the way of the state file until unblock is called. The store may be saving, so that both are
-// one step each.
+// block prevents writes of the state file with a directory in its place, until unblock is called. Each is one atomic step,
+// because the store may be saving at that moment.
 func block(t *testing.T, state string) (unblock func()) {
 	t.Helper()
 	elsewhere, inTheWay := filepath.Join(t.TempDir(), "elsewhere"), filepath.Join(state, "state.json.new")
@@ -48,7 +48,7 @@ func block(t *testing.T, state string) (unblock func()) {
 			break
 		}
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EEXIST) {
-			err = nil // the store is writing there
+			err = nil // the store is writing the file
 		}
 	}
 	if err != nil {
@@ -64,8 +64,9 @@ func block(t *testing.T, state string) (unblock func()) {
 
 var mayHaveBeen = standing{cordoned: true, reason: "cordoned: it may have been before the state was lost: uncordon it if not"}
 
-// TestStateLost expects one line that names the loss and the remedy. Each device that is found at that start is cordoned until an
-// operator uncordons it. A later device is not, nor is any after the next start. A file that cannot be read is moved aside, once.
+// TestStateLost expects one log line with the loss and the remedy. All devices that are found at that start must be cordoned
+// until an operator uncordons them. Devices found later, or after the next start, must not be cordoned. An unreadable file
+// must be renamed once.
 func TestStateLost(t *testing.T) {
 	rewrite := func(text string) func(string) error {
 		return func(file string) error { return os.WriteFile(file, []byte(text), 0o600) }
@@ -144,7 +145,7 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestStateLostTwice ends the daemon before it knows a device. The next start knows as well that the state is lost.
+// TestStateLostTwice ends the daemon before it has found a device. The next start must also know that the state is lost.
 func TestStateLostTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
@@ -161,7 +162,8 @@ func TestStateLostTwice(t *testing.T) {
 	})
 }
 
-// TestFirstStart starts without a state, which is not lost, also if other programs use the directory.
+// TestFirstStart checks that a missing state does not count as lost at the first start, even if the directory has files of
+// other programs.
 func TestFirstStart(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	m := udevtest.New(t, widget("w0", "A"))
@@ -180,7 +182,7 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
-// TestStateThatIsNoDirectory expects one line with the remedy, and the devices are offered.
+// TestStateThatIsNoDirectory expects one log line with the remedy. The devices must still be offered.
 func TestStateThatIsNoDirectory(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	if err := os.WriteFile(state, nil, 0o600); err != nil {
@@ -198,8 +200,8 @@ func TestStateThatIsNoDirectory(t *testing.T) {
 	}
 }
 
-// TestFullDiskHasWhatItHas fills the disk. Contents that are in the file need no room. Others are not saved until
-// there is room.
+// TestFullDiskHasWhatItHas fills the disk. Contents that the file already has count as saved. Other contents are saved only
+// when there is space again.
 func TestFullDiskHasWhatItHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
@@ -229,7 +231,7 @@ func TestFullDiskHasWhatItHas(t *testing.T) {
 	})
 }
 
-// TestUncordonThatIsNotSaved fails to save, and the device stays cordoned, also after a restart.
+// TestUncordonThatIsNotSaved checks that a device stays cordoned, also after a restart, if its uncordon cannot be saved.
 func TestUncordonThatIsNotSaved(t *testing.T) {
 	state := t.TempDir()
 	m := udevtest.New(t, widget("w0", "A"))

@@ -19,7 +19,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// wedge is a disk at which a look hangs also after the end of its context, as at a register of a wedged PCIe device.
+// wedge simulates a disk whose inspection hangs even after the end of its context, like a register read of a hung PCIe
+// device.
 type wedge struct {
 	looks atomic.Int64
 	until atomic.Pointer[chan struct{}] // nil if the device answers
@@ -33,7 +34,7 @@ func (w *wedge) probe(context.Context, device.Target, bool) (device.Reading, err
 	return device.Reading{}, nil
 }
 
-// hang has looks hang from now on, and returns what ends that.
+// hang makes inspections hang from now on. The returned function makes the device answer.
 func (w *wedge) hang(t *testing.T) (answer func()) {
 	until := make(chan struct{})
 	w.until.Store(&until)
@@ -45,8 +46,8 @@ func (w *wedge) hang(t *testing.T) (answer func()) {
 	return answer
 }
 
-// TestStuckLook has a device without an answer for a minute. It is Unhealthy until it has one. It takes no place from the others, and
-// of all its events none takes anything.
+// TestStuckLook uses a device that does not answer for a minute. It must be Unhealthy until it answers. It must not occupy a
+// slot for inspections, and its events must cost nothing.
 func TestStuckLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wedge
@@ -68,7 +69,7 @@ func TestStuckLook(t *testing.T) {
 		r.flood(1000)
 		clock.Pass(time.Hour)
 		r.offers(nvmeResource, stuck)
-		synctest.Wait() // what has become due at that moment is over
+		synctest.Wait() // all work that became due at that moment is done
 		if again, now := w.looks.Load()-looks, goroutines()-running; again != 0 || now > 0 {
 			t.Errorf("while one look hung, there were %d more, and %d goroutines", again, now)
 		}
@@ -81,13 +82,14 @@ func TestStuckLook(t *testing.T) {
 	})
 }
 
-// goroutines counts those of synctest bubbles. The runtime has some of its own, which come with a collection of garbage.
+// goroutines returns the number of goroutines in synctest bubbles. It omits goroutines of the runtime, some of which a
+// garbage collection starts.
 func goroutines() int {
 	stacks := make([]byte, 1<<20)
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))
 }
 
-// TestStopWhileALookHangs does not wait for the look.
+// TestStopWhileALookHangs checks that the inventory stops without waiting for a hanging inspection.
 func TestStopWhileALookHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wedge
@@ -100,7 +102,7 @@ func TestStopWhileALookHangs(t *testing.T) {
 	})
 }
 
-// flood sends events of the disk, of which each is taken in by itself.
+// flood sends events of the disk, and waits until each is processed before it sends the next.
 func (r *running) flood(n int) {
 	r.t.Helper()
 	devices, err := r.machine.Enumerate()

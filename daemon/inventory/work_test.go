@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// TestWorkersTakeTurns has a worker that takes a device again at once, as the one that reads a disk does. A worker that
-// waits gets the device first. One that has given up does not hold it.
+// TestWorkersTakeTurns uses a worker that takes a device again immediately after each release, like the worker that reads a
+// disk. A waiting worker must get the device first. A worker that has given up must not block it.
 func TestWorkersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, udevtest.New(t, widget("w0", "A")+widget("w1", "B")), "")

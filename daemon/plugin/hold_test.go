@@ -31,7 +31,7 @@ import (
 type counting struct {
 	gate  chan struct{} // if not nil, calls are not answered before this is closed
 	mu    sync.Mutex
-	next  [][]string // the next answers, to be returned before ids
+	next  [][]string // the next answers, which are returned before ids
 	ids   []string
 	err   error
 	asked int
@@ -123,7 +123,7 @@ func (c *counting) count(context.Context) ([]string, error) {
 	return slices.Clone(c.ids), c.err
 }
 
-// heldBench is a bench with other plugins, for a resource that yields or does not.
+// heldBench is a bench with other plugins. Its resource may yield or not.
 type heldBench struct {
 	*bench
 	counting   *counting
@@ -197,7 +197,7 @@ func (h *heldBench) storedNow() int {
 	return len(h.stored)
 }
 
-// await waits until the endpoint's status is as wanted.
+// await waits until is returns true for the endpoint's status.
 func (h *heldBench) await(what string, is func(api.Standing) bool) {
 	h.t.Helper()
 	limit := time.After(patience)
@@ -303,7 +303,7 @@ func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 	if s := h.endpoint.Status(); s.Registered || s.Connected || s.Held != "another plugin serves example.org/widget: the kubelet counts x" {
 		t.Errorf("%+v", s)
 	}
-	h.counting.set(nil) // all its devices are unhealthy
+	h.counting.set(nil) // all devices of the other plugin are unhealthy
 	h.look()
 	if h.endpoint.Status().Held == "" || len(h.registered) > 0 {
 		t.Error("registered while the other plugin lives")

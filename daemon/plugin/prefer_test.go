@@ -237,7 +237,7 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 	}
 }
 
-// The kubelet considers a device free as soon as its pod is gone, which is before we can know.
+// The kubelet considers a device free as soon as its pod is gone, before metalplugd knows it.
 func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	offer := &inventory.Offer{Devices: []*inventory.Status{
 		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: verdict.Verdict{Barred: "being cleared after its last pod"}},

@@ -65,9 +65,9 @@ func TestOvertakenThoughItDoesNotYield(t *testing.T) {
 	}
 }
 
-// A plugin with the same device IDs is noticed when it gives a device to a container, because the kubelet's saved
-// answer is not ours. Devices that it gave before the endpoint registered do not count, nor do those that the endpoint
-// gives.
+// A plugin with the same device IDs is noticed when it gives a device to a container, because the kubelet's saved answer is
+// not ours. Devices that the other plugin gave before the endpoint registered do not count. Devices that the endpoint gives
+// do not count either.
 func TestOwnDevicesOfAnother(t *testing.T) {
 	for _, yields := range []bool{false, true} {
 		h := newHeldBench(t, yields)
@@ -116,7 +116,7 @@ func TestAskedBesideAnother(t *testing.T) {
 	}
 }
 
-// A list in transit is no reason to register again, nor is a device that has just vanished.
+// The endpoint does not register again because of a list in transit, or because of a device that has just vanished.
 func TestListUnderWay(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
@@ -210,7 +210,7 @@ func TestForeign(t *testing.T) {
 }
 
 // Next to another plugin, an added or removed file and the kubelet's checkpoint are events. The temporary files of the
-// checkpoint are not, nor are other changes of another plugin's socket.
+// checkpoint and other changes of another plugin's socket are not events.
 func TestStir(t *testing.T) {
 	h := newHeldBench(t, true)
 	h.other("vendor.sock")
@@ -244,7 +244,7 @@ func TestStir(t *testing.T) {
 		}
 		events(step.what)
 		want++
-		if err := os.Mkdir(path(fmt.Sprint(i)), 0o700); err != nil { // after which all earlier events have been processed
+		if err := os.Mkdir(path(fmt.Sprint(i)), 0o700); err != nil { // when these events have been processed, all earlier ones have been processed too
 			t.Fatal(err)
 		}
 		events("a mark")

@@ -36,8 +36,8 @@ E: ID_SERIAL_SHORT=D
 A: size=1024
 `
 
-// TestStuckLook checks that no container gets a device that has not answered for a minute, even of the pod that holds
-// it, and that no call waits for the hardware.
+// TestStuckLook checks that no container gets a device that has not answered for a minute, not even a container of the pod
+// that holds the device. No call may wait for the hardware.
 func TestStuckLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newWedged(t)
@@ -61,7 +61,7 @@ func TestStuckLook(t *testing.T) {
 	})
 }
 
-// A client that connects and sends nothing does not keep the endpoint from its end.
+// A client that connects and sends nothing does not prevent the endpoint from stopping.
 func TestEndBesideASilentClient(t *testing.T) {
 	b := newBench(t)
 	conn, err := net.Dial("unix", b.sockets()[0])
@@ -111,7 +111,7 @@ func newWedged(t *testing.T) *wedged {
 	go func() { ended <- b.inventory.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil { // any reason
+		if err := <-ended; err != nil { // any error is correct
 			t.Error(err)
 		}
 		close(answer)

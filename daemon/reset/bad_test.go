@@ -22,7 +22,7 @@ func (n *fakeNode) badAt(err error, places ...int64) *fakeNode {
 	return n
 }
 
-// inARow returns the places of so many blocks from one on.
+// inARow returns the offsets of count consecutive blocks, beginning at an offset.
 func inARow(at int64, count int) (places []int64) {
 	for i := range count {
 		places = append(places, at+int64(i)*blockSize)
@@ -30,8 +30,8 @@ func inARow(at int64, count int) (places []int64) {
 	return places
 }
 
-// TestErasureOfUnreadableBlocks counts a block that cannot be read as data before an erasure. After the erasure the block has
-// to be readable and blank.
+// TestErasureOfUnreadableBlocks checks that an unreadable block counts as data before an erasure, and must be readable and
+// blank after it.
 func TestErasureOfUnreadableBlocks(t *testing.T) {
 	const size = 80 << 20
 	for name, places := range map[string][]int64{
@@ -48,7 +48,7 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 			scrub  string
 			err    error
 			partly bool
-		}{{"zero", unix.EIO, true}, {"discard", unix.ENODATA, false}, {"secure-discard", unix.EILSEQ, false}} { // the last two of a direct read
+		}{{"zero", unix.EIO, true}, {"discard", unix.ENODATA, false}, {"secure-discard", unix.EILSEQ, false}} { // a direct read returns the last two errors
 			if c.scrub != "zero" && name != "between the ends" {
 				continue // these methods read the same places to verify
 			}
@@ -69,7 +69,8 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 	}
 }
 
-// TestErasureOfUnreadableBlocksWithData verifies by the data around such a block as well, and finds out a drive that keeps it.
+// TestErasureOfUnreadableBlocksWithData checks that data around unreadable blocks is verified too, so that a drive that
+// keeps this data is found.
 func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger().noiseAt(45<<20, 3*blockSize).badAt(unix.EIO, 45<<20+blockSize)
@@ -84,7 +85,8 @@ func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 	}
 }
 
-// TestUnreadableBlocksProveNothing takes no disk with such a block as blank. The reason names the block and the remedy.
+// TestUnreadableBlocksProveNothing checks that a disk with an unreadable block does not count as blank, and that the reason
+// names the block and the remedy.
 func TestUnreadableBlocksProveNothing(t *testing.T) {
 	const at = 5<<20 + 8192
 	want := fmt.Sprintf("read nvme0n1 at byte %d: input/output error; if no one needs what is on it, erase it by hand: metalplugctl reset ID --scrub zero", at)
@@ -113,7 +115,7 @@ func TestUnreadableBlocksProveNothing(t *testing.T) {
 	}
 }
 
-// TestUnreadableDrive takes an error that is not about a block as no sign of data.
+// TestUnreadableDrive checks that an error of the whole drive does not count as data.
 func TestUnreadableDrive(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger().badAt(unix.ENXIO, 45<<20)
@@ -125,8 +127,8 @@ func TestUnreadableDrive(t *testing.T) {
 	}
 }
 
-// TestProbeOfADiskThatTurns ends the quick check of a disk of 7,200 rpm in the time of a probe. The disk takes 10 ms for a
-// place and reads 150 MB a second.
+// TestProbeOfADiskThatTurns checks that the quick check of a disk of 7,200 rpm ends within the time limit of a probe. The
+// simulated disk takes 10 ms for a seek and reads 150 MB a second.
 func TestProbeOfADiskThatTurns(t *testing.T) {
 	const probeTime = 16 * time.Second // device.probeLimit less device.AnswerTime
 	for rotational, limit := range map[string]time.Duration{"1\n": probeTime, "0\n": time.Minute} {

@@ -32,7 +32,7 @@ func asChild(t *testing.T, program string) reset.Client {
 	return reset.Client{Peer: exchange.Peer{Program: program, Socket: exchange.Direct}}
 }
 
-// TestClient receives each answer of the program.
+// TestClient checks that the client returns each answer of the program.
 func TestClient(t *testing.T) {
 	a, err := asChild(t, reset.Program).Do(t.Context(), reset.Request{Do: reset.Probe, Class: "node", SysPath: "/sys/devices/nothing", TimeoutMS: minuteMS})
 	want := reset.Answer{Result: reset.Gone, Detail: "/sys/devices/nothing is not there"}
@@ -41,7 +41,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestClientWithoutAnswer returns an error, which says nothing of the device.
+// TestClientWithoutAnswer checks that a missing answer is an error, and not a result about the device.
 func TestClientWithoutAnswer(t *testing.T) {
 	valid := reset.Request{Do: reset.Probe, Class: "node", SysPath: "/sys/devices/x", TimeoutMS: minuteMS}
 	none := valid

@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// surfaceFrom makes a disk in memory.
+// surfaceFrom returns the quick check of a disk in memory, with these texts at these offsets.
 func surfaceFrom(t *testing.T, size int64, at map[int64]string) *surface {
 	t.Helper()
 	return seededFrom(t, size, seed{}, at)
 }
 
-// seededFrom makes a disk in memory that is read at the places of a seed.
+// seededFrom is like surfaceFrom, and reads the blocks that a seed selects.
 func seededFrom(t *testing.T, size int64, from seed, at map[int64]string) *surface {
 	t.Helper()
 	s, err := readSurface(t.Context(), size, from, func(p []byte, offset int64) error {
@@ -36,7 +36,7 @@ func seededFrom(t *testing.T, size int64, from seed, at map[int64]string) *surfa
 	return s
 }
 
-// section is what a tool has made of a disk. See testdata/content.sh.
+// section is the content that a tool has written to a disk. See testdata/content.sh.
 type section struct {
 	want, command string
 	size          int64
@@ -77,8 +77,8 @@ func sections(t *testing.T) (all []section) {
 	return all
 }
 
-// TestContentOfRealTools knows by its name what tools for volumes write. A pod may have made a file system or a partition
-// table, which is not taken for one of those.
+// TestContentOfRealTools checks that the content that volume tools write is recognised by name. A file system or a partition
+// table, which a pod may have created, must not be mistaken for it.
 func TestContentOfRealTools(t *testing.T) {
 	all := sections(t)
 	if len(all) < 30 {
@@ -97,8 +97,9 @@ func TestContentOfRealTools(t *testing.T) {
 	}
 }
 
-// TestContentOfOthers knows what no tool for Linux writes, or no tool that runs without more. The bytes are those of the
-// documents that signature.go names. At 1 MiB a zapped partition table leaves them. See TestKeptIsNotErased for more.
+// TestContentOfOthers checks signatures that no easily available tool for Linux writes. The bytes are from the documents
+// that signature.go names. They are also tested at 1 MiB, where they remain if the partition table is lost. See
+// TestKeptIsNotErased for more.
 func TestContentOfOthers(t *testing.T) {
 	const size = 64<<20 + 512
 	for _, c := range []struct {
@@ -130,7 +131,7 @@ func TestContentOfOthers(t *testing.T) {
 	}
 }
 
-// TestSurfaceStaysOnTheDisk reads nothing beyond the ends of a disk.
+// TestSurfaceStaysOnTheDisk checks that nothing is read beyond the end of a disk.
 func TestSurfaceStaysOnTheDisk(t *testing.T) {
 	for size := int64(512); size <= 200<<20; size = size*3/2&^511 + 512 {
 		s, err := readSurface(t.Context(), size, seed{}, func(p []byte, offset int64) error {
@@ -146,8 +147,8 @@ func TestSurfaceStaysOnTheDisk(t *testing.T) {
 	}
 }
 
-// TestPlaces returns whole blocks between the ends, in their order. A seed gives the same places each time, and another seed
-// gives others.
+// TestPlaces checks that places returns the sorted offsets of whole blocks between the ends of a disk, and that only the
+// seed determines them.
 func TestPlaces(t *testing.T) {
 	const size = 1<<40 + 512
 	all := places(size, seed{4})
@@ -165,7 +166,7 @@ func TestPlaces(t *testing.T) {
 	for _, o := range all {
 		quarters[o*4/size]++
 	}
-	for _, n := range quarters { // 1024 each, and a deviation of 28
+	for _, n := range quarters { // the expected value is 1024, with a deviation of 28
 		if n < 800 || n > 1250 {
 			t.Errorf("they are not spread evenly: %v", quarters)
 		}
@@ -175,7 +176,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestFingerprint gives a disk one fingerprint for a seed, and a changed disk another.
+// TestFingerprint checks that a disk has the same fingerprint for the same seed, and another one after a change.
 func TestFingerprint(t *testing.T) {
 	const size = 8 << 20
 	seen := make(map[string]string)

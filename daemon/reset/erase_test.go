@@ -19,21 +19,21 @@ import (
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
-// eraseOf0 is the request to erase disk0, which a pod has left.
+// eraseOf0 returns the request to erase disk0, whose content is from a pod.
 func eraseOf0(method string) Request {
 	return Request{
 		Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Scrub: method, Tenant: true, TimeoutMS: minute,
 	}
 }
 
-// export makes the kernel export a name over NVMe.
+// export makes the kernel export a file name over NVMe.
 func (m *machine) export(name string) {
 	m.Helper()
 	const namespace = "/sys/kernel/config/nvmet/subsystems/x/namespaces/1/"
 	m.files(map[string]string{namespace + "enable": "1\n", namespace + "device_path": name + "\n"})
 }
 
-// printOf0 is what a probe knows what is on disk0 by.
+// printOf0 returns the fingerprint of disk0 from a probe.
 func printOf0(m *machine) string {
 	r := eraseOf0("")
 	r.Do, r.Tenant = Probe, false
@@ -42,8 +42,8 @@ func printOf0(m *machine) string {
 	return print
 }
 
-// TestErasureOfWhatIsKnown erases what a pod has left if the disk still holds that, or is blank by now. It does not erase
-// other data.
+// TestErasureOfWhatIsKnown checks that the data of a pod is erased if the disk still holds this data or is blank, and that
+// other data is not erased.
 func TestErasureOfWhatIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(n *fakeNode)
@@ -71,13 +71,13 @@ func TestErasureOfWhatIsKnown(t *testing.T) {
 	}
 }
 
-// fill puts something everywhere.
+// fill writes data to all blocks.
 func (n *fakeNode) fill() *fakeNode {
 	n.pattern(1)
 	return n
 }
 
-// pattern puts blocks everywhere of which none is one byte over and over.
+// pattern writes data to all blocks. No block consists of one repeated byte.
 func (n *fakeNode) pattern(seed byte) {
 	block := make([]byte, blockSize)
 	for i := range block {
@@ -121,7 +121,7 @@ func TestErasureOfBlocks(t *testing.T) {
 	}
 }
 
-// TestErasureIsRefused writes nothing and opens nothing for writing.
+// TestErasureIsRefused checks that a refused request writes nothing and opens nothing for writing.
 func TestErasureIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -247,7 +247,7 @@ func TestErasureIsRefused(t *testing.T) {
 	}
 }
 
-// TestMountedMeanwhile sees a use that begins between the first look and the exclusive open.
+// TestMountedMeanwhile checks that a use is noticed that begins between the first inspection and the exclusive open.
 func TestMountedMeanwhile(t *testing.T) {
 	m, n := oneNVMe(t)
 	opens := 0
@@ -264,7 +264,7 @@ func TestMountedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestOtherWayToTheDisk erases no disk that this host uses by a second block device of the kernel.
+// TestOtherWayToTheDisk checks that a disk is not erased if this host uses it through a second block device.
 func TestOtherWayToTheDisk(t *testing.T) {
 	const (
 		function1   = "/sys/devices/pci0000:00/0000:00:1e.0/0000:03:00.0"
@@ -317,7 +317,7 @@ func TestOtherWayToTheDisk(t *testing.T) {
 					first.ext4()
 					c.use(m, at, twin)
 					got := m.full(r)
-					if c.want == "" || kind == "hidden" || kind == "removable" { // another disk, or no disk at all
+					if c.want == "" || kind == "hidden" || kind == "removable" { // the device is another disk, or not a disk
 						if got.Result != OK || !first.blank() {
 							t.Errorf("answer is %+v", got)
 						}
@@ -332,13 +332,13 @@ func TestOtherWayToTheDisk(t *testing.T) {
 	}
 }
 
-// TestVerification checks how a disk may read after each erasure.
+// TestVerification checks which content a disk may have after each erasure.
 func TestVerification(t *testing.T) {
 	same := func(n *fakeNode) {}
 	for _, c := range []struct {
 		method string
 		name   string
-		erases func(n *fakeNode) // what the disk does when it is told to
+		erases func(n *fakeNode) // simulates the disk's reaction to the erase command
 		want   Result
 		text   string
 	}{
@@ -373,7 +373,8 @@ func (n *fakeNode) set(b byte) {
 
 func (n *fakeNode) noise() { n.pattern(77) }
 
-// loop sets up a loop device on the disk, whose node has a name outside of /dev. err is the answer when it is asked for its file.
+// loop sets up a loop device on the disk, through a node outside of /dev. err is the loop device's answer to the query for
+// its file.
 func (m *machine) loop(err error) {
 	const sysPath = "/sys/devices/virtual/block/loop7"
 	n := m.disk(sysPath, "7:7", "")
@@ -381,7 +382,7 @@ func (m *machine) loop(err error) {
 	m.files(map[string]string{sysPath + "/loop/backing_file": "/srv/luns/disk1\n"})
 }
 
-// TestErasureGoesWrong reports errors of the kernel while it erases.
+// TestErasureGoesWrong checks that errors of the kernel during an erasure are reported.
 func TestErasureGoesWrong(t *testing.T) {
 	for _, c := range []struct {
 		request uintptr
@@ -412,7 +413,8 @@ func TestErasureGoesWrong(t *testing.T) {
 	}
 }
 
-// TestTimeIsUp ends an erasure between two pieces and reports how far it has come.
+// TestTimeIsUp checks that an erasure ends between two pieces when the time is over, and that the answer contains the
+// progress.
 func TestTimeIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -430,7 +432,8 @@ func TestTimeIsUp(t *testing.T) {
 	})
 }
 
-// TestKernelDoesNotComeBack answers in time and names the step that goes on.
+// TestKernelDoesNotComeBack checks that the helper answers in time if a call of the kernel does not return, and names the
+// current step.
 func TestKernelDoesNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := oneNVMe(t)

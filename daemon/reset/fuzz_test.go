@@ -4,8 +4,8 @@ package reset
 
 import "testing"
 
-// FuzzContent reads any bytes in the first or last 16 MiB of a disk to the end. A disk that is not blank is never taken for an
-// empty one.
+// FuzzContent checks disks with random bytes in the first or last 16 MiB. The quick check must not fail, and must not take a
+// disk with data for a blank one.
 func FuzzContent(f *testing.F) {
 	f.Add(int64(4<<20), int64(0), []byte("LUKS\xba\xbe\x00\x02"))
 	f.Add(int64(4<<20), int64(1080), []byte("\x53\xef"))
@@ -22,7 +22,7 @@ func FuzzContent(f *testing.F) {
 		size &^= 511 // whole sectors
 		text = text[:min(int64(len(text)), max(0, size-at))]
 		content := surfaceFrom(t, size, map[int64]string{at: string(text)}).content()
-		something := false // the rest of the disk is zeroes
+		something := false // whether there is data; the rest of the disk is zeroes
 		for from := at &^ (blockSize - 1); from < at+int64(len(text)); from += blockSize {
 			b := make([]byte, min(blockSize, size-from))
 			for i := range b {

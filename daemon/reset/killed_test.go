@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// TestKilledWriter kills the helper at random points of 50 erasures. The next helper erases the same disk, or refuses. No
-// other disk is ever touched.
+// TestKilledWriter kills the helper at random points of 50 erasures. The next helper must erase the same disk, or refuse. No
+// other disk may change.
 func TestKilledWriter(t *testing.T) {
 	target, other := newLoop(t), newLoop(t)
 	fd := must(unix.Open(target.node, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
@@ -32,7 +32,7 @@ func TestKilledWriter(t *testing.T) {
 	client.Peer.Config = target.configured(t, r)
 	killed := 0
 	for i := range 50 {
-		// The program ends itself after as many calls of the kernel as the number of its file says.
+		// The program kills itself after the number of kernel calls in this file.
 		if err := os.WriteFile(client.Peer.Config+".steps", []byte{byte(1 + rand.N(60)), byte(i)}, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// lockProcess starts such a process and returns what it says.
+// lockProcess starts a process that takes the lock of a device, and returns its output.
 func lockProcess(t *testing.T, dir, sysPath string, apart bool) (said string, end func()) {
 	t.Helper()
 	own, err := os.Executable()
@@ -54,7 +54,7 @@ func lockProcess(t *testing.T, dir, sysPath string, apart bool) (said string, en
 	return strings.TrimSpace(line), end
 }
 
-// TestOnlyOne lets one of two instances act on a device, also where each has a sysfs of its own.
+// TestOnlyOne checks that only one of two instances can work on a device, even if each has its own sysfs.
 func TestOnlyOne(t *testing.T) {
 	if os.Geteuid() != 0 {
 		need.Lacks(t, "root", "only root can make namespaces")

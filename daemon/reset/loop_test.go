@@ -2,7 +2,7 @@
 
 package reset_test
 
-// Against the real kernel, on loop devices.
+// The tests in this file use loop devices of the real kernel.
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// loop is a disk made of a file, full of something.
+// loop is a loop device over a file that is full of data.
 type loop struct {
 	node, sysPath, file string
 	seq                 string
@@ -40,7 +40,7 @@ func newLoop(t *testing.T) loop {
 	if err := os.WriteFile(l.file, bytes.Repeat([]byte("data"), loopSize/4), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for l.attach(t) == unix.EBUSY { // another process has taken the same one
+	for l.attach(t) == unix.EBUSY { // another process has taken the same loop device
 	}
 	name := filepath.Base(l.node)
 	l.sysPath = "/sys/devices/virtual/block/" + name
@@ -82,7 +82,7 @@ func (l *loop) attach(t *testing.T) error {
 		}
 		need.Lacks(t, "root", "loop devices do not work here: %v", err)
 	}
-	unix.Close(fd) // what is open is in use
+	unix.Close(fd) // an open disk would count as in use
 	t.Cleanup(func() {
 		fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
 		unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
@@ -99,7 +99,7 @@ func (l loop) request(do reset.Do, scrub string) reset.Request {
 func (l loop) configured(t *testing.T, r reset.Request) (file string) {
 	t.Helper()
 	scrub := "none"
-	if slices.Contains([]string{"discard", "zero"}, r.Scrub) { // the others are not for class node
+	if slices.Contains([]string{"discard", "zero"}, r.Scrub) { // class node does not support the other methods
 		scrub = r.Scrub
 	}
 	file = filepath.Join(filepath.Dir(l.file), "metalplug.toml")
@@ -111,7 +111,7 @@ func (l loop) configured(t *testing.T, r reset.Request) (file string) {
 	return file
 }
 
-// content reads the file below.
+// content returns the content of the loop device's file.
 func (l loop) content(t *testing.T) []byte { return must(os.ReadFile(l.file))(t) }
 
 func (l loop) unchanged(t *testing.T) {
@@ -181,7 +181,7 @@ func TestLoopIsLeftAlone(t *testing.T) {
 			r.TimeoutMS = 100
 		}, reset.Busy, "is locked by another process"},
 		{"another request", func(t *testing.T, l loop, r *reset.Request) {
-			l.do(t, l.request(reset.Probe, "")) // makes the file of the lock
+			l.do(t, l.request(reset.Probe, "")) // this creates the lock file
 			locks := must(filepath.Glob(filepath.Join(filepath.Dir(l.file), "run", "locks", "*")))(t)
 			fd := must(unix.Open(locks[0], unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
 			t.Cleanup(func() { unix.Close(fd) })
@@ -204,8 +204,8 @@ func TestLoopIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestLoopWithPartitions protects a disk by its partitions unless a pod has left them. An erasure makes the kernel forget
-// them.
+// TestLoopWithPartitions checks that a disk with partitions is not erased unless a pod has created them, and that the kernel
+// forgets them after an erasure.
 func TestLoopWithPartitions(t *testing.T) {
 	l := newLoop(t)
 	l.partition(t)
@@ -231,8 +231,8 @@ func TestLoopWithPartitions(t *testing.T) {
 	}
 }
 
-// partition writes an MBR table with one partition and makes the kernel know that partition. The kernel may not read such
-// tables.
+// partition writes an MBR table with one partition, and adds this partition to the kernel, because the kernel may not read
+// such tables.
 func (l loop) partition(t *testing.T) {
 	t.Helper()
 	fd := must(unix.Open(l.node, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)

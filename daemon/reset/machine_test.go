@@ -25,7 +25,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// machine is a host of files below a temporary directory, with nodes that record what is done with them.
+// machine is a simulated host. Its files are below a temporary directory, and its nodes record all accesses.
 type machine struct {
 	*testing.T
 	*host
@@ -40,7 +40,7 @@ type machine struct {
 	others []cgroup.Holder // processes that have nodes open
 	unread error           // error of the request for holders
 	pods   []cgroup.Unread // pods with processes that could not be read
-	calls  []string        // everything that could change anything
+	calls  []string        // all calls that could change something
 	// The answers to admin commands and ioctls, or nil for success.
 	onAdmin func(c adminCommand, data []byte) (uint16, error)
 	onIO    func(c adminCommand, data []byte) (uint16, error)
@@ -58,12 +58,12 @@ type fakeNode struct {
 	node      node
 	exclusive int // descriptors that are open exclusively
 	busy      bool
-	claimed   func() bool // reports whether it is busy when it is opened now
+	claimed   func() bool // reports whether an open fails now because the node is busy
 	locked    bool
-	bad       map[int64]error // blocks that cannot be read, by where they begin
-	partly    bool            // a read of more than a bad block returns what is before it
-	stays     bool            // an erasure does not make them readable
-	volatile  bool            // what was written last is in the drive's cache, and gone with the power
+	bad       map[int64]error // unreadable blocks and their errors; keys are offsets
+	partly    bool            // a read that includes a bad block returns the data before this block
+	stays     bool            // bad blocks stay unreadable after an erasure
+	volatile  bool            // data in the drive's cache, which a power failure would lose
 	data      []byte
 	seq       uint64
 	nsid      int
@@ -103,7 +103,7 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// files writes files. A value that begins with "-> " makes a link, and a name that ends in "/." makes a directory.
+// files writes files. A value that begins with "-> " creates a link, and a name that ends in "/." creates a directory.
 func (m *machine) files(all map[string]string) {
 	m.Helper()
 	for name, content := range all {
@@ -128,7 +128,7 @@ func (m *machine) remove(name string) {
 	}
 }
 
-// in makes a link from a device to another place in sysfs.
+// in returns the content of a link from a device to another place in sysfs.
 func in(sysPath, target string) string {
 	rel, err := filepath.Rel(sysPath, target)
 	if err != nil {
@@ -150,7 +150,7 @@ const (
 	disk0       = controller0 + "/nvme0n1"
 )
 
-// controller makes an NVMe controller on a PCI function.
+// controller adds an NVMe controller on a PCI function.
 func (m *machine) controller(function, name, serial string) string {
 	m.Helper()
 	c := function + "/nvme/" + name
@@ -167,7 +167,7 @@ func (m *machine) controller(function, name, serial string) string {
 	return c
 }
 
-// disk makes a disk with a node and 4 MiB of zeroes.
+// disk adds a disk with a node and 4 MiB of zeroes.
 func (m *machine) disk(sysPath, number, wwid string) *fakeNode {
 	m.Helper()
 	name := path.Base(sysPath)
@@ -183,14 +183,14 @@ func (m *machine) disk(sysPath, number, wwid string) *fakeNode {
 	return n
 }
 
-// size gives a disk the given number of zeroes. They are not in Go's heap, for each byte of which the race detector keeps four
-// bytes. They stay mapped, because work that cannot be interrupted may outlast its test.
+// size gives a disk the given number of zeroes. The memory is not in Go's heap, because the race detector needs four bytes
+// for each byte there. It stays mapped, because work that cannot be interrupted may outlast its test.
 func (n *fakeNode) size(bytes int) {
 	data, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // faster, if the kernel has it
+	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // this is faster, if the kernel supports it
 	n.t.Cleanup(func() { _ = unix.Madvise(data, unix.MADV_DONTNEED) })
 	n.data = data
 }
@@ -210,7 +210,7 @@ func (m *machine) node(name, number string, block bool) *fakeNode {
 	return n
 }
 
-// oneNVMe is a machine with one namespace.
+// oneNVMe returns a machine with one namespace.
 func oneNVMe(t *testing.T) (*machine, *fakeNode) {
 	t.Helper()
 	m := newMachine(t)
@@ -262,7 +262,7 @@ func (m *machine) openLock(file string) (int, error) {
 	return m.next, nil
 }
 
-// at returns what is open under a number.
+// at returns the node that is open under a descriptor.
 func (m *machine) at(fd int) *fakeNode {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -336,7 +336,7 @@ func (m *machine) writeAttr(name, value string) error {
 	return os.WriteFile(m.root+name, []byte(value), 0o644)
 }
 
-// ioctlNode answers what only asks, does to the data what is asked, and records that.
+// ioctlNode answers queries, carries out changes on the data, and records the changes.
 func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 	n := m.at(fd)
 	switch request {
@@ -398,7 +398,7 @@ func (m *machine) ioNode(fd int, c *adminCommand, data []byte) (uint16, error) {
 	return m.onIO(*c, data)
 }
 
-// ask makes a request as the daemon would, through both parsers, and checks that nothing stays open.
+// ask sends a request like the daemon, through the parsers of both sides, and checks that no descriptor stays open.
 func (m *machine) ask(r Request) Answer {
 	m.Helper()
 	if r.TimeoutMS == 0 {
@@ -418,7 +418,7 @@ func (m *machine) ask(r Request) Answer {
 
 const minute = int64(time.Minute / time.Millisecond)
 
-// anything is a configuration whose resources take each device by its class.
+// anything returns a configuration with a resource for each class, which takes all its devices.
 func anything() config.Config {
 	c := config.Default()
 	c.Resources = nil
@@ -428,7 +428,7 @@ func anything() config.Config {
 	return c
 }
 
-// wants makes the configuration say what a request asks for, for the resource that the request then names.
+// wants makes the configuration permit a request, and sets the resource in the request.
 func (m *machine) wants(r *Request) {
 	if r.Do != Prepare || r.Resource != "" {
 		return
@@ -439,10 +439,10 @@ func (m *machine) wants(r *Request) {
 	}
 }
 
-// selectsAll makes the configuration select each device, for a test about the method. See TestSelected.
+// selectsAll disables the check of the configuration, for tests of a method. TestSelected tests that check.
 func (m *machine) selectsAll() { m.selects = func(Request) error { return nil } }
 
-// wanted is the request as the configuration then wants it.
+// wanted returns a request that the configuration permits.
 func (m *machine) wanted(r Request) Request {
 	m.wants(&r)
 	return r
@@ -459,7 +459,7 @@ func identity(pairs ...string) (all []device.Attribute) {
 	return all
 }
 
-// do runs the request without the daemon's end, for an error that can be looked at.
+// do runs a request without the protocol, so that a test can inspect the error.
 func (m *machine) do(r Request) (a Answer, err error) {
 	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
 	defer cancel()
@@ -469,7 +469,7 @@ func (m *machine) do(r Request) (a Answer, err error) {
 	return one.answer, err
 }
 
-// ext4 puts the beginning of a file system on a disk.
+// ext4 writes the signature of a file system to a disk.
 func (n *fakeNode) ext4() *fakeNode {
 	copy(n.data[0x438:], "\x53\xef")
 	copy(n.data[0x45c:], "\x3c\x00\x00\x00\xc2\x02\x00\x00\x6b\x04\x00\x00")

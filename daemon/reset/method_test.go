@@ -96,7 +96,7 @@ func TestControllerReset(t *testing.T) {
 	}
 }
 
-// TestComesBack ends a reset when the same disk is there again. A new diskseq does not make it another disk.
+// TestComesBack checks that a reset ends when the same disk is present again, even with a new diskseq.
 func TestComesBack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -147,7 +147,7 @@ const (
 	controller1 = function1 + "/nvme/nvme1"
 )
 
-// twoPaths is a machine with a disk that two controllers reach.
+// twoPaths returns a machine with a disk that has two controllers.
 func twoPaths(t *testing.T) (*machine, *fakeNode) {
 	t.Helper()
 	m := newMachine(t)
@@ -165,9 +165,9 @@ func twoPaths(t *testing.T) (*machine, *fakeNode) {
 	return m, n
 }
 
-// TestPluggedInAgain plugs a drive in again whose old node is open. Its disk has the number of its subsystem by then, and its
-// generic node the number of its controller. It is reset and erased like any other. A generic node without a disk is still in
-// the way.
+// TestPluggedInAgain plugs in a drive again while its old node is open. The kernel then numbers the disk by the subsystem,
+// and the generic node by the controller. The drive must be reset and erased like any other. A generic node without a disk
+// must still be an obstacle.
 func TestPluggedInAgain(t *testing.T) {
 	const again, generic = controller0 + "/nvme3n2", controller0 + "/ng0n2"
 	for _, method := range []string{"nvme-controller", "pci", "zero", "format", "sanitize"} {
@@ -222,7 +222,7 @@ func TestControllersOfAMultipathDisk(t *testing.T) {
 
 const portPath = "/sys/devices/pci0000:00/0000:00:1f.0/0000:05:00.0/fpga_region/region0/dfl-port.0"
 
-// port is a machine with a DFL port.
+// port returns a machine with a DFL port.
 func port(t *testing.T) (*machine, *fakeNode, Request) {
 	t.Helper()
 	m := newMachine(t)
@@ -260,7 +260,7 @@ const (
 	address0  = "0000:02:00.0"
 )
 
-// vfioMachine is a machine with a function in the hands of user space.
+// vfioMachine returns a machine with a PCI function that is bound to VFIO.
 func vfioMachine(t *testing.T) (*machine, *fakeNode) {
 	t.Helper()
 	m := newMachine(t)
@@ -339,7 +339,7 @@ func TestVFIOResetAnswers(t *testing.T) {
 	}
 }
 
-// busyAt lets a node be open already, even for those who do not ask for it alone.
+// busyAt makes every open of a node fail because it is busy, also without O_EXCL.
 func busyAt(m *machine, node string) func(string, int) (int, error) {
 	return func(path string, flags int) (int, error) {
 		if strings.TrimPrefix(path, m.root) == node {
@@ -349,7 +349,7 @@ func busyAt(m *machine, node string) func(string, int) (int, error) {
 	}
 }
 
-// functionRequest is to reset the PCI function of disk0.
+// functionRequest returns the request to reset the PCI function of disk0.
 func functionRequest(method string) Request {
 	return Request{Do: Prepare, SysPath: function0, Class: "node", Method: method, Identity: identity("vendor", "0x1b36"), Together: []string{disk0}}
 }
@@ -466,12 +466,12 @@ func TestFunctionReset(t *testing.T) {
 	}
 }
 
-// network says that a function has a network interface.
+// network returns the error for a function with a network interface.
 func network(address string) string {
 	return address + " has a network interface, in whichever namespace, which a reset of " + address0 + " would stop; unbind its driver first"
 }
 
-// sibling makes a function on the same bus as function0, with a file or directory, and the bridge above both.
+// sibling adds a function on the same bus as function0, with a file or directory, and the bridge above both.
 func (m *machine) sibling(address, file string) {
 	m.Helper()
 	bus := path.Dir(function0)
@@ -481,7 +481,7 @@ func (m *machine) sibling(address, file string) {
 	})
 }
 
-// TestRootBus resets a function on a root bus, which no reset takes down. Only the other functions in the same slot count.
+// TestRootBus resets a function on a root bus, which no reset affects. Only the other functions in the same slot count.
 func TestRootBus(t *testing.T) {
 	const bus = "/sys/devices/pci0000:00/"
 	m := newMachine(t)
@@ -501,8 +501,8 @@ func TestRootBus(t *testing.T) {
 	}
 }
 
-// TestFunctionDoesNotAnswer reports a function as gone that reads as ones after its reset, also if the kernel has suspended it
-// again.
+// TestFunctionDoesNotAnswer checks that a function counts as gone if reads after its reset return all ones, even if the
+// kernel has suspended it again.
 func TestFunctionDoesNotAnswer(t *testing.T) {
 	for _, status := range []string{"active", "suspended"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -523,7 +523,8 @@ func TestFunctionDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestControllerIsSwapped opens a node when another controller has taken its name and number.
+// TestControllerIsSwapped checks that a controller is not reset if it has replaced another one under the same name and
+// number.
 func TestControllerIsSwapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := oneNVMe(t)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAdminCommand compares the layout with struct nvme_passthru_cmd as the C compiler has it.
+// TestAdminCommand compares the layout with the C compiler's layout of struct nvme_passthru_cmd.
 func TestAdminCommand(t *testing.T) {
 	var c adminCommand
 	got := []uintptr{
@@ -32,7 +32,7 @@ func TestAdminCommand(t *testing.T) {
 	}
 }
 
-// TestFormatWord changes nothing by a format but erases.
+// TestFormatWord checks that a format keeps the settings of the namespace.
 func TestFormatWord(t *testing.T) {
 	for _, c := range []struct {
 		flbas, dps uint8
@@ -42,8 +42,8 @@ func TestFormatWord(t *testing.T) {
 		{0, 0, 2, 0x400},
 		{0x01, 0, 1, 0x201},                // LBA format 1
 		{0x13, 0, 1, 0x213},                // metadata at the end of the block
-		{0x02, 0x0b, 1, 0x200 | 0x160 | 2}, // protection type 3, first bytes
-		{0x7f, 0x0f, 2, 0x35ff},            // everything
+		{0x02, 0x0b, 1, 0x200 | 0x160 | 2}, // protection type 3, in the first bytes
+		{0x7f, 0x0f, 2, 0x35ff},            // all settings
 	} {
 		if got := formatWord(namespace{flbas: c.flbas, dps: c.dps}, c.ses); got != c.want {
 			t.Errorf("FLBAS %#x, DPS %#x, SES %d is %#x, want %#x", c.flbas, c.dps, c.ses, got, c.want)
@@ -51,7 +51,7 @@ func TestFormatWord(t *testing.T) {
 	}
 }
 
-// fakeDrive answers admin commands as a controller with namespaces does.
+// fakeDrive answers admin commands like a controller with namespaces.
 type fakeDrive struct {
 	*machine
 	oacs       uint16
@@ -59,13 +59,13 @@ type fakeDrive struct {
 	sanicap    byte
 	flbas, dps byte
 	nsids      []uint32
-	detached   []uint32 // all, where namespaces can be managed
+	detached   []uint32 // unattached namespaces, if the controller can manage namespaces
 	log        []byte   // sanitize status
 	format     func() (uint16, error)
 	sanitize   func() (uint16, error)
 }
 
-// newDrive is one with a second namespace.
+// newDrive returns a drive with two namespaces.
 func newDrive(t *testing.T) (d *fakeDrive, first, second *fakeNode) {
 	t.Helper()
 	m, first := oneNVMe(t)
@@ -79,7 +79,7 @@ func newDrive(t *testing.T) (d *fakeDrive, first, second *fakeNode) {
 	return d, first, second
 }
 
-// alone takes the second namespace away.
+// alone removes the second namespace.
 func (d *fakeDrive) alone() *fakeDrive {
 	d.remove(secondPath)
 	d.remove("/sys/block/nvme0n2")
@@ -122,7 +122,7 @@ func (d *fakeDrive) state(status, progress uint16, action, seconds uint32) {
 	}
 }
 
-// commands are the admin commands that change anything.
+// commands returns the executed admin commands that change something.
 func (d *fakeDrive) commands() (all []string) {
 	for _, call := range d.calls {
 		if strings.HasPrefix(call, "admin ") {
@@ -268,8 +268,8 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
-// TestSanitizeHitsAll refuses a sanitize, which hits each namespace of the drive, also where another namespace is blank. It
-// refuses before the disk is read for hours.
+// TestSanitizeHitsAll checks that a sanitize is refused if the drive has another namespace, even a blank one, because it
+// would erase all of them. It must be refused before the disk is read for hours.
 func TestSanitizeHitsAll(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.sanicap = sanitizeBlock
@@ -286,8 +286,8 @@ func TestSanitizeHitsAll(t *testing.T) {
 	}
 }
 
-// TestSanitizeIsVerifiedInFull reads all of a disk that could not be read before its sanitize, because any block may have held
-// data.
+// TestSanitizeIsVerifiedInFull checks that a disk that could not be read before its sanitize is read in full afterwards,
+// because any block may have held data.
 func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.alone().sanicap = sanitizeBlock
@@ -305,8 +305,8 @@ func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	}
 }
 
-// TestSanitizeGoesOn reports a long sanitize when the time is up, does not begin it twice, and verifies it in the end. While
-// it runs nothing can be read.
+// TestSanitizeGoesOn checks a sanitize that takes longer than the time limit. The helper must report it as running, must not
+// start it twice, and must verify it at the end. The disk cannot be read in between.
 func TestSanitizeGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, first, _ := newDrive(t)
@@ -350,7 +350,7 @@ func TestSanitizeGoesOn(t *testing.T) {
 	})
 }
 
-// TestAdminGoesWrong leaves a controller alone that answers only errors.
+// TestAdminGoesWrong checks that nothing is done if the controller answers only errors.
 func TestAdminGoesWrong(t *testing.T) {
 	for _, c := range []struct {
 		opcode uint8
@@ -391,8 +391,7 @@ func TestAdminGoesWrong(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutWords probes a disk whose controller answers nothing. The test shows that only the question about another
-// host stays open.
+// TestProbeWithoutWords probes a disk whose controller answers nothing. Only the use by another host must stay unknown.
 func TestProbeWithoutWords(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.ext4()
@@ -406,8 +405,8 @@ func TestProbeWithoutWords(t *testing.T) {
 	}
 }
 
-// TestControllersOfOthers refuses to erase an NVM subsystem with a controller of a virtual machine or of another host. The
-// driver here does not have such a controller, and its data would be erased too.
+// TestControllersOfOthers refuses to erase an NVM subsystem with a controller of a virtual machine or of another host. This
+// kernel has no driver for that controller, and its data would be erased too.
 func TestControllersOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -20,20 +20,20 @@ import (
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
-// bigger makes the disk one that the quick check does not read as a whole.
+// bigger makes the disk so large that the quick check does not read all of it.
 func (n *fakeNode) bigger() *fakeNode {
 	n.size(80 << 20)
 	return n
 }
 
-// noiseAt puts data at a place that compresses to nothing and repeats nothing.
+// noiseAt writes random data at an offset.
 func (n *fakeNode) noiseAt(at, length int64) *fakeNode {
 	source := rand.NewChaCha8([32]byte{byte(at)})
 	source.Read(n.data[at : at+length])
 	return n
 }
 
-// full is the answer to a request, with all fields.
+// full returns the answer to a request, with all fields.
 func (m *machine) full(r Request) Answer {
 	m.Helper()
 	if r.TimeoutMS == 0 {
@@ -49,7 +49,7 @@ func (m *machine) full(r Request) Answer {
 	return a
 }
 
-// TestBlankDiskIsProven starts a pod on a disk that is not erased. The disk must hold nothing in any place.
+// TestBlankDiskIsProven prepares a disk that is not erased. It must be blank in every block that is read.
 func TestBlankDiskIsProven(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -90,7 +90,8 @@ func TestBlankDiskIsProven(t *testing.T) {
 	}
 }
 
-// TestKeptIsNotErased erases volume managers, RAID and the like only by hand. The word of the daemon does not change that.
+// TestKeptIsNotErased checks that signatures of volume managers, RAID and similar formats are erased only by a manual
+// request, even if the daemon reports that a pod left them.
 func TestKeptIsNotErased(t *testing.T) {
 	for _, c := range []struct {
 		want  string
@@ -135,7 +136,7 @@ func TestKeptIsNotErased(t *testing.T) {
 	}
 }
 
-// TestAdoptedContent erases the content that the operator adopted, and no other.
+// TestAdoptedContent checks that only the content is erased that the operator has adopted.
 func TestAdoptedContent(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.ext4()
@@ -152,7 +153,7 @@ func TestAdoptedContent(t *testing.T) {
 	}
 }
 
-// TestNoOneAnswersForIt erases data that no pod left only if the operator asks for it.
+// TestNoOneAnswersForIt checks that data that is not from a pod is erased only if the operator orders it.
 func TestNoOneAnswersForIt(t *testing.T) {
 	m, n := oneNVMe(t)
 	r := eraseOf0("zero")
@@ -166,7 +167,7 @@ func TestNoOneAnswersForIt(t *testing.T) {
 	m.untouched()
 }
 
-// TestDrivesThatLie verifies by the data of before whether an acknowledged erasure was one.
+// TestDrivesThatLie checks that an acknowledged erasure is verified by reading the blocks that had data.
 func TestDrivesThatLie(t *testing.T) {
 	const granule = 1 << 20
 	parts := func(n *fakeNode, from, length int64, keep func(at int64) bool) {
@@ -210,7 +211,7 @@ func TestDrivesThatLie(t *testing.T) {
 				}
 				t.Run(drive+"/"+content+"/"+scrub, func(t *testing.T) {
 					d, n, _ := newDrive(t)
-					n.size(80<<20 + granule/2) // a last part that is no whole granule
+					n.size(80<<20 + granule/2) // the last part is smaller than a granule
 					write(n)
 					whole := func() (uint16, error) {
 						erase(n, 0, int64(len(n.data)))
@@ -241,7 +242,7 @@ func TestDrivesThatLie(t *testing.T) {
 	}
 }
 
-// TestTooLittleTime erases nothing if the places to verify by are not found in time.
+// TestTooLittleTime checks that nothing is erased if the blocks to verify cannot be found in time.
 func TestTooLittleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -265,8 +266,8 @@ func TestTooLittleTime(t *testing.T) {
 	})
 }
 
-// TestAppearsAgain resets a disk that appears again. Another medium with the same identity may be in its place. The disk is
-// not erased, and does not count as the same.
+// TestAppearsAgain resets a disk that then appears again. Another medium with the same identity may be in its place. So the
+// disk must not be erased, and must not count as the same disk.
 func TestAppearsAgain(t *testing.T) {
 	for name, write := range map[string]func(n *fakeNode){
 		"blank": func(n *fakeNode) {}, "with data": func(n *fakeNode) { n.ext4() }, "with data that the quick check misses": func(n *fakeNode) { n.bigger().noiseAt(40<<20, 512) },
@@ -297,7 +298,8 @@ func TestAppearsAgain(t *testing.T) {
 	}
 }
 
-// TestAppearsAgainWhileErased does not count an erasure after which the disk is another.
+// TestAppearsAgainWhileErased checks that an erasure does not count if another disk is in the place of the erased one
+// afterwards.
 func TestAppearsAgainWhileErased(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.fill()
@@ -314,8 +316,8 @@ func TestAppearsAgainWhileErased(t *testing.T) {
 	}
 }
 
-// TestStoppedInBetween stops the process at each possible place, and another disk takes the name, the number and the identity
-// of the first. Nothing is written to it.
+// TestStoppedInBetween stops the process at each possible step, while another disk takes the name, the number and the
+// identity of the first one. Nothing must be written to the other disk.
 func TestStoppedInBetween(t *testing.T) {
 	for stop := 1; ; stop++ {
 		m, n := oneNVMe(t)
@@ -326,7 +328,7 @@ func TestStoppedInBetween(t *testing.T) {
 		n.opened = func() {
 			if opens++; opens == stop {
 				swapped = true
-				m.nodes["/dev/nvme0n1"] = other // what is open stays open
+				m.nodes["/dev/nvme0n1"] = other // open descriptors still refer to the first disk
 				m.files(map[string]string{disk0 + "/diskseq": "11\n"})
 			}
 		}
@@ -346,9 +348,9 @@ func TestStoppedInBetween(t *testing.T) {
 	}
 }
 
-// TestOpenElsewhere asks right before it writes which processes have the disk, a partition, its controller or its character
-// device open. Unreadable processes of a pod that has had the disk may have it open. Unreadable processes of other pods
-// cannot. Each may if it is not known which pod had the disk.
+// TestOpenElsewhere checks that the helper asks right before it writes which processes have the disk, a partition, its
+// controller or its character device open. Unreadable processes count if their pod has had the disk, or if the pods of the
+// disk are unknown.
 func TestOpenElsewhere(t *testing.T) {
 	const partition, generic = disk0 + "/nvme0n1p1", controller0 + "/ng0n1"
 	const unknown = "which processes have nvme0n1 open is not known: "
@@ -409,8 +411,8 @@ func TestOpenElsewhere(t *testing.T) {
 	}
 }
 
-// TestTheQuestionComesLast checks that nothing slow lies between the answer about processes and the erasure. After a long
-// erasure the helper asks again.
+// TestTheQuestionComesLast checks that nothing slow happens between the answer about processes and the erasure, and that the
+// helper asks again after a long erasure.
 func TestTheQuestionComesLast(t *testing.T) {
 	for _, scrub := range []string{"zero", "format", "sanitize"} {
 		for _, opened := range []bool{false, true} {
@@ -453,7 +455,7 @@ func TestTheQuestionComesLast(t *testing.T) {
 	}
 }
 
-// TestPassers lets udev have the disk open for a moment.
+// TestPassers checks that the helper waits while udev has the disk open for a moment.
 func TestPassers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)

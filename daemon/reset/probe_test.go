@@ -17,12 +17,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// probeOf0 is the request to look at disk0.
+// probeOf0 returns the request to probe disk0.
 func probeOf0() Request {
 	return Request{Do: Probe, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}
 }
 
-// tells lets a controller answer Identify and the SMART log.
+// tells makes a controller answer Identify and the SMART log.
 func (m *machine) tells(oacs uint16, fna, sanicap, dlfeat byte) {
 	m.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 		switch {
@@ -31,7 +31,7 @@ func (m *machine) tells(oacs uint16, fna, sanicap, dlfeat byte) {
 			data[524], data[328] = fna, sanicap
 		case c.opcode == opIdentify && c.cdw10 == cnsNamespace:
 			data[33] = dlfeat
-		case c.opcode == opGetLogPage && c.cdw10 == 0x007f0002: // 128 dwords of log 2
+		case c.opcode == opGetLogPage && c.cdw10 == 0x007f0002: // 128 dwords of log page 2
 			copy(data, "\x04\x37\x01\x5a\x0a\x65")
 			data[160] = 7
 		}
@@ -39,7 +39,8 @@ func (m *machine) tells(oacs uint16, fna, sanicap, dlfeat byte) {
 	}
 }
 
-// TestEachProbeReadsOtherPlaces probes a disk twice. A pod that knew the places could hide data from the next probe.
+// TestEachProbeReadsOtherPlaces checks that two probes read different random blocks. Otherwise a pod that knows the blocks
+// could hide data from the next probe.
 func TestEachProbeReadsOtherPlaces(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.fill()
@@ -48,7 +49,7 @@ func TestEachProbeReadsOtherPlaces(t *testing.T) {
 	}
 }
 
-// zfs puts a label on a disk.
+// zfs writes a ZFS label to a disk.
 func (n *fakeNode) zfs() *fakeNode {
 	copy(n.data[128<<10:], "\x0c\xb1\xba\x00\x00\x00\x00\x00")
 	return n
@@ -81,7 +82,7 @@ func TestProbe(t *testing.T) {
 			m, n := oneNVMe(t)
 			m.tells(1<<1, 1<<2, 0, 0)
 			c.setup(m, n)
-			if n.data != nil { // else its driver has given it up
+			if n.data != nil { // without data, the driver has given up the disk
 				c.want.Smart = device.Smart{Known: true, Warning: 4, Used: 101, Spare: 90, Temperature: 38, MediaErrors: 7}
 			}
 			r := probeOf0()
@@ -90,7 +91,7 @@ func TestProbe(t *testing.T) {
 			if printed := got.Fingerprint != ""; printed != (c.want.Content != "" && c.want.Content != knownPartitions) {
 				t.Errorf("fingerprint is %q", got.Fingerprint)
 			}
-			got.Detail = regexp.MustCompile(`at byte \d+`).ReplaceAllString(got.Detail, "at byte 0") // several reads are under way
+			got.Detail = regexp.MustCompile(`at byte \d+`).ReplaceAllString(got.Detail, "at byte 0") // several reads run at the same time, so the offset varies
 			if got.Fingerprint, got.Size = "", 0; !reflect.DeepEqual(got, c.want) {
 				t.Errorf("answer is %+v\nwant %+v", got, c.want)
 			}
@@ -101,8 +102,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbeHoldsNothing lets another process mount a disk while it is read or its lock is waited for. A disk with content is
-// not held at all.
+// TestProbeHoldsNothing checks that another process can mount a disk while a probe reads it or waits for its lock. A probe
+// must not claim a disk with content.
 func TestProbeHoldsNothing(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -137,7 +138,8 @@ func TestProbeHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestProbeWaitsForAClaim waits for a short claim of another process, and not for long.
+// TestProbeWaitsForAClaim checks that a probe waits for another process that claims the disk for a moment, but not for
+// longer.
 func TestProbeWaitsForAClaim(t *testing.T) {
 	const claimed = "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"
 	for _, c := range []struct {
@@ -176,7 +178,8 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutAnAnswer learns nothing of the disk, neither by itself nor by what it leaves behind.
+// TestProbeWithoutAnAnswer uses a disk that does not answer. Neither this probe nor the next one, which meets the hanging
+// process of the first, may report anything about the disk.
 func TestProbeWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -199,7 +202,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// A probe of what a pod has neither claims nor reads it.
+// A probe must neither claim nor read a disk that a pod holds.
 func TestProbeLeavesPodsAlone(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.busy, n.readError = true, unix.EIO
@@ -211,7 +214,7 @@ func TestProbeLeavesPodsAlone(t *testing.T) {
 	}
 }
 
-// TestProbeIdentifiesTheControllerOnce counts the commands of each look at each disk.
+// TestProbeIdentifiesTheControllerOnce counts the commands of each inspection.
 func TestProbeIdentifiesTheControllerOnce(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.tells(1<<1, 1<<2, sanitizeBlock, 0)
@@ -227,7 +230,7 @@ func TestProbeIdentifiesTheControllerOnce(t *testing.T) {
 	}
 }
 
-// TestWhichDeviceItIs refuses a wrong or changed device in every operation.
+// TestWhichDeviceItIs checks that every operation refuses a wrong or changed device.
 func TestWhichDeviceItIs(t *testing.T) {
 	const p1 = disk0 + "/nvme0n1p1"
 	for _, c := range []struct {

@@ -2,7 +2,7 @@
 
 package reset
 
-// The program of the tests as metalplug-reset, as one that fails, and as one that takes a lock.
+// In a child process, the test program acts as metalplug-reset, as a program that fails, or as one that takes a lock.
 
 import (
 	"context"
@@ -49,7 +49,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// unheldHost returns this machine with no process that has a device open. Where tests run, not each process can be read.
+// unheldHost returns this machine, with the simulated answer that no process has a device open, because a test may not be
+// able to read all processes.
 func unheldHost(file string) *host {
 	h := newHost(file)
 	h.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) {
@@ -58,7 +59,7 @@ func unheldHost(file string) *host {
 	return h
 }
 
-// killing serves as the program does, and kills itself after so many calls of the kernel.
+// killing serves a request like the program, and kills itself after a number of kernel calls.
 func killing() error {
 	const size = 48 << 20 // size of the disk
 	file := exchange.ConfigFile("")
@@ -97,7 +98,7 @@ func rangeOf(from, length uint64) []byte {
 	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, from), length)
 }
 
-// locking is a process that takes the lock of a device in a directory, says how that went, and waits for its end.
+// locking takes the lock of a device in a directory, prints the result, and waits until it is killed.
 func locking() error {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), locks: os.Args[1]}
 	if len(os.Args) > 3 { // use a separate sysfs, as systemd 254 does for PrivateNetwork=
@@ -115,7 +116,7 @@ func locking() error {
 	return nil
 }
 
-// TestLocksOfOthers refuses a directory of locks that another user could enter.
+// TestLocksOfOthers checks that a lock directory that another user can enter is refused.
 func TestLocksOfOthers(t *testing.T) {
 	base := t.TempDir()
 	open, good, link := filepath.Join(base, "open"), filepath.Join(base, "good"), filepath.Join(base, "link")
@@ -137,7 +138,7 @@ func TestLocksOfOthers(t *testing.T) {
 	unix.Close(fd)
 }
 
-// TestTheKernel uses the real kernel as far as files go.
+// TestTheKernel tests the calls to the real kernel that work with regular files.
 func TestTheKernel(t *testing.T) {
 	k := theKernel()
 	file := filepath.Join(t.TempDir(), "attribute")

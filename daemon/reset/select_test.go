@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// TestSelected does only what a resource of the configuration names.
+// TestSelected checks that the helper does only work that a resource of the configuration names.
 func TestSelected(t *testing.T) {
 	const scratch = `
 [[resource]]
@@ -101,7 +101,7 @@ scrub = "none"
 	}
 }
 
-// TestProvenWithoutConfiguration needs no resource for a request that changes nothing.
+// TestProvenWithoutConfiguration checks that a request that changes nothing needs no resource.
 func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.settings = func() (config.Config, error) { return config.Config{}, os.ErrNotExist }

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharer is what a drive with several controllers tells of namespace 1.
+// sharer has the answers of a drive with several controllers about namespace 1.
 type sharer struct {
-	of                 uint32 // the only namespace of which it tells that, or 0
+	of                 uint32 // the only namespace with these answers, or 0 for all
 	cmic, nmic, rescap byte
 	oncs               uint16
 	attached, all      []uint16 // CNS 12h and 13h
@@ -28,7 +28,7 @@ type sharer struct {
 	asked              []string
 }
 
-// on puts the drive into a machine. The drive of the machine answers the commands that this one does not know.
+// on adds the answers to a machine. The machine's own drive answers all other commands.
 func (s *sharer) on(m *machine) {
 	before := m.onAdmin
 	m.onAdmin = func(c adminCommand, data []byte) (status uint16, err error) {
@@ -88,8 +88,8 @@ func (s *sharer) report(c adminCommand, data []byte) (uint16, error) {
 	return 0, nil
 }
 
-// TestShared takes no disk whose namespace another host has attached or is registered with. The rule holds for each look,
-// erasure and reset of each class.
+// TestShared checks that a disk is refused if another host has attached its namespace or is registered with it. This applies
+// to each inspection, erasure and reset.
 func TestShared(t *testing.T) {
 	many := make([]uint16, 100)
 	for i := range many {
@@ -98,7 +98,7 @@ func TestShared(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		drive  sharer
-		detail string // empty: it is ours alone
+		detail string // expected detail, or empty if no other host uses the disk
 	}{
 		{"one controller", sharer{}, ""},
 		{"attached to ours", sharer{nmic: 1, cmic: 2, attached: []uint16{1}, all: []uint16{1, 77}}, ""},
@@ -172,7 +172,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestSharedByPaths takes both controllers of a namespace with two paths as ours while both are here.
+// TestSharedByPaths checks that both controllers of a namespace with two paths count as controllers of this host.
 func TestSharedByPaths(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(m *machine)
@@ -201,7 +201,7 @@ func TestSharedByPaths(t *testing.T) {
 }
 
 // TestSharedAtTheLastMoment attaches the namespace to another host, or exports the disk, while an erasure or a survey reads
-// it. An earlier proof does not count.
+// it. The helper must notice this although an earlier check succeeded.
 func TestSharedAtTheLastMoment(t *testing.T) {
 	for name, happens := range map[string]func(m *machine, s *sharer){
 		"attached": func(_ *machine, s *sharer) { s.nmic, s.attached = 1, []uint16{1, 77} },
@@ -233,7 +233,7 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// TestSharedIsAskedDuringASanitize follows a sanitize to its end, during which not even reservations can be read.
+// TestSharedIsAskedDuringASanitize waits for the end of a sanitize, during which not even reservations can be read.
 func TestSharedIsAskedDuringASanitize(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.alone().files(map[string]string{controller0 + "/cntlid": "1\n"})

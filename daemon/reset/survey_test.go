@@ -18,7 +18,7 @@ func surveyOf0(from int64) Request {
 	return Request{Do: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), From: from}
 }
 
-// TestSurvey finds data that the quick check cannot see, and says where the data begins.
+// TestSurvey checks that a survey finds data that the quick check misses, and reports where the data begins.
 func TestSurvey(t *testing.T) {
 	const size = 80 << 20
 	for _, c := range []struct {
@@ -57,8 +57,8 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
-// TestSurveyIsInterrupted reports how far it has come and goes on from there. A disk that takes half a second for each read is read
-// to its end as well.
+// TestSurveyIsInterrupted checks that an interrupted survey reports its progress, and that the next one continues there. A
+// disk that takes half a second for each read must also be read to its end.
 func TestSurveyIsInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -87,7 +87,8 @@ func TestSurveyIsInterrupted(t *testing.T) {
 	})
 }
 
-// TestSurveyOfWhatIsWritten notices a process that writes behind the place that is read and is gone before the end.
+// TestSurveyOfWhatIsWritten checks that a survey notices a process that writes to a part that was already read, and ends
+// before the survey does.
 func TestSurveyOfWhatIsWritten(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger()
@@ -104,7 +105,7 @@ func TestSurveyOfWhatIsWritten(t *testing.T) {
 	}
 }
 
-// TestReadingEndsWithItsAsker ends when no process waits for the answer any more.
+// TestReadingEndsWithItsAsker checks that a survey ends when its client has disconnected.
 func TestReadingEndsWithItsAsker(t *testing.T) {
 	for _, do := range []Do{Survey, Probe} {
 		t.Run(string(do), func(t *testing.T) {
@@ -133,7 +134,7 @@ func TestReadingEndsWithItsAsker(t *testing.T) {
 	}
 }
 
-// TestSurveyOfWhatIsTaken holds no claim. Another process can take the disk while it is read, and the survey notices that.
+// TestSurveyOfWhatIsTaken checks that another process can claim the disk during a survey, and that the survey notices this.
 func TestSurveyOfWhatIsTaken(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -181,7 +182,8 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 	}
 }
 
-// TestSurveyOfAnOpenDisk proves nothing of a disk that another process has open when the read begins or ends.
+// TestSurveyOfAnOpenDisk checks that a survey has no result if another process has the disk open when the read begins or
+// ends.
 func TestSurveyOfAnOpenDisk(t *testing.T) {
 	other := []cgroup.Holder{{PID: 42, Comm: "qemu", Number: cgroup.Number{Block: true, Major: 259}}}
 	for name, now := range map[string][]cgroup.Holder{"before": other, "after": nil} {
@@ -202,7 +204,7 @@ func TestSurveyOfAnOpenDisk(t *testing.T) {
 	}
 }
 
-// TestSurveyOfAThinNamespace takes the word of the drive that no block is in use.
+// TestSurveyOfAThinNamespace checks that a disk is not read if the drive reports that no block is in use.
 func TestSurveyOfAThinNamespace(t *testing.T) {
 	for _, c := range []struct {
 		nsfeat, nuse byte

@@ -14,7 +14,7 @@ import (
 
 const controllerPath = "/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0"
 
-// request is one with everything in it.
+// request returns a request with all fields set.
 func request() reset.Request {
 	return reset.Request{
 		Do: reset.Prepare, SysPath: controllerPath + "/nvme0n1", Class: "nvme", Identity: []device.Attribute{{Name: "wwid", Value: "eui.01"}, {Name: "device/serial", Value: "S 1 2"}},
@@ -44,8 +44,8 @@ func TestRequestOnTheWire(t *testing.T) {
 	}
 }
 
-// TestMalformedRequest refuses a request that is cut short, too large, of another version or of impossible values. Nothing is
-// done.
+// TestMalformedRequest checks that nothing is done for a request that is truncated, too large, from another version, or has
+// invalid values.
 func TestMalformedRequest(t *testing.T) {
 	program := asChild(t, reset.Program).Peer
 	replaced := func(old, new string) string { return strings.Replace(requestText, old, new, 1) }
@@ -101,7 +101,8 @@ func TestAnswersAlwaysArrive(t *testing.T) {
 	}
 }
 
-// FuzzRequest parses requests. A parsed request is within its bounds, and parses to the same when it is written again.
+// FuzzRequest checks that a parsed request is within its limits, and that encoding and parsing it again gives the same
+// request.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(requestText))
 	f.Add(reset.Request{Do: reset.Probe, SysPath: "/sys/devices/x", Class: "gpu", TimeoutMS: 1}.Encode())

@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
-// checks are the commands that want something.
+// checks has the commands that check a state.
 func (n *node) checks() map[string]verb {
 	of := func(check func(s *inventory.Status, text string) error) verb {
 		return func(name, text string) error {
@@ -54,7 +54,7 @@ func (n *node) checks() map[string]verb {
 		"healthy": of(func(s *inventory.Status, _ string) error {
 			return must(s.Healthy && s.Resource != "", "it is not healthy")
 		}),
-		"unhealthy": of(func(s *inventory.Status, text string) error { // unhealthy NAME REASON, which may end in "..."
+		"unhealthy": of(func(s *inventory.Status, text string) error { // unhealthy NAME REASON; the reason may end in "..."
 			return errors.Join(must(!s.Healthy, "it is healthy"), same(s.Reason, text))
 		}),
 		"healthy-all-the-same": of(func(s *inventory.Status, _ string) error {
@@ -82,14 +82,14 @@ func (n *node) checks() map[string]verb {
 		"unlisted": func(string, string) error { // the kubelet received no list after the step "listing"
 			return must(n.listed() == n.lists, "the kubelet was sent a list")
 		},
-		"safe": of(func(s *inventory.Status, _ string) error { // no pod gets it with data
+		"safe": of(func(s *inventory.Status, _ string) error { // no pod may get the disk with data
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			name := path.Base(s.Device.SysPath)
 			return must(!s.Healthy || s.Resource == "" || n.content[name] == "" && n.hidden[name] == 0, "a pod gets data")
 		}),
 		"blank": func(name, _ string) error { return same(n.contentOf(name), "") },
-		"took":  func(duration, _ string) error { return same(n.took.String(), duration) }, // the last start
+		"took":  func(duration, _ string) error { return same(n.took.String(), duration) }, // duration of the last start
 		"allocate-fails": func(pod, text string) error {
 			name, text, _ := strings.Cut(text, " ")
 			return matches(n.allocate(pod, name), text)
@@ -117,7 +117,8 @@ func must(ok bool, what string) error {
 	return nil
 }
 
-// same wants a text to be another, or to begin with it where that ends in "...". "nothing" is the empty text.
+// same returns an error unless the texts are equal. If want ends in "...", got must begin with it. "nothing" means the empty
+// text.
 func same(got, want string) error {
 	begin, open := strings.CutSuffix(want, "...")
 	ok := got == strings.TrimPrefix(strings.TrimSpace(want), "nothing") || open && strings.HasPrefix(got, begin)
@@ -131,7 +132,8 @@ func matches(err error, text string) error {
 	return nil
 }
 
-// wantRead compares the reads since the last call with "read NAME" in full, "read NAME BYTE..." from there on, "read nothing".
+// wantRead compares the reads since the last call. "read NAME" means the whole disk, "read NAME BYTE..." the disk from that
+// offset, and "read nothing" no read.
 func (n *node) wantRead(name, from string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -147,7 +149,8 @@ func (n *node) wantRead(name, from string) error {
 	return must(name == "..." || got == strings.Join(want, ", "), fmt.Sprintf("the helpers read %q", got))
 }
 
-// wantAudit compares the audit with the entries "EVENT METHOD RESULT of PODS", without what is empty or "ok", joined by ";".
+// wantAudit compares the audit with entries of the form "EVENT METHOD RESULT of PODS", joined by ";". Empty parts and "ok"
+// are omitted.
 func (n *node) wantAudit(a, b string) error {
 	n.end()
 	f, err := os.Open(n.state + "/audit.jsonl")

@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
-// helpers simulate the programs that open device nodes, the kubelet's checkpoint, cgroups and vendor units. They refuse the same
-// work as the real ones and record the rest.
+// helpers simulate the programs that open device nodes, the kubelet's checkpoint, cgroups and vendor units. They refuse the
+// same work as the real programs, and record all other work.
 type helpers struct {
 	root func() string // returns the root directory of the machine
 
@@ -59,7 +59,7 @@ func (h *helpers) touch() device.Touch {
 	return device.Touch{Probe: h.probe, Prepare: h.prepare, Survey: h.survey, Holders: h.holders}
 }
 
-// called records a call and does what the story wants to happen in between.
+// called records a call, and runs the commands that the story has for this call.
 func (h *helpers) called(ctx context.Context, what, note string) error {
 	h.mu.Lock()
 	if note != "" {
@@ -120,7 +120,7 @@ func (h *helpers) probe(ctx context.Context, t device.Target, held bool) (r devi
 	return r, nil
 }
 
-// survey reads a quarter of a disk. The Nth call is also known as survey-N.
+// survey reads a quarter of a disk. Stories can refer to the Nth call as survey-N.
 func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s device.Surveyed, err error) {
 	name := path.Base(t.SysPath)
 	h.mu.Lock()
@@ -140,7 +140,7 @@ func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s de
 	return s, nil
 }
 
-// permitted returns why the real helper would refuse the work.
+// permitted returns an error if the real helper would refuse the work.
 func (h *helpers) permitted(t device.Target, w device.Work) error {
 	for _, a := range t.Identity {
 		now, err := os.ReadFile(filepath.Join(h.root(), t.SysPath, a.Name))
@@ -172,7 +172,8 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 	return foreign
 }
 
-// prepare resets, then erases or proves blank. A disk with another diskseq is the same medium if it has the same content.
+// prepare resets a device, then erases it or checks that it is blank. A disk with another diskseq counts as the same medium
+// if its content is the same.
 func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (p device.Prepared, err error) {
 	name := path.Base(t.SysPath)
 	if err := h.permitted(t, w); err != nil {
@@ -193,7 +194,7 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 		}
 	}
 	appearance := func() string {
-		text, _ := os.ReadFile(filepath.Join(h.root(), t.SysPath, "diskseq")) // a VFIO group has none
+		text, _ := os.ReadFile(filepath.Join(h.root(), t.SysPath, "diskseq")) // a VFIO group has no diskseq
 		return strings.TrimSpace(string(text))
 	}
 	now := appearance()
@@ -238,7 +239,7 @@ func (h *helpers) holders(ctx context.Context, nodes []string) (all []device.Hol
 	return append(all, h.unread...), nil
 }
 
-// ownersNow is the kubelet's checkpoint.
+// ownersNow returns the content of the kubelet's checkpoint.
 func (h *helpers) ownersNow() (map[string][]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

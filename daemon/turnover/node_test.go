@@ -35,7 +35,7 @@ const (
 	setResource    = "example.org/set"
 )
 
-// node is a machine with the inventory and the turnover over it. A story acts on either only through this file.
+// node is a simulated machine with its inventory and turnover. Stories use both only through this file.
 type node struct {
 	t *testing.T
 	*helpers
@@ -43,20 +43,20 @@ type node struct {
 	devices   map[string]string // recordings by name
 	mounts    string
 	boot      string
-	state     string   // the directory
-	resources []string // the first takes the disks, the others match none
+	state     string   // the state directory
+	resources []string // names of resources; the first one takes the disks, the others match no device
 	care      turnover.Care
-	shares    bool            // each device has several, by which pods know it
+	shares    bool            // each device has several shares
 	bundle    *device.Members // bundles of widgets and disks, or nil
 	init      string
 	audit     *audit.Log
 	inventory *inventory.Inventory
 	turnover  *turnover.Turnover
-	stop      func()            // nil while neither runs
-	given     map[string]string // IDs that pods were given, by name
+	stop      func()            // stops inventory and turnover; nil while they do not run
+	given     map[string]string // IDs that pods got, by device name
 	took      time.Duration     // duration of the last start
 	lists     uint64            // number of lists that the kubelet had received
-	behind    sync.WaitGroup    // what go began
+	behind    sync.WaitGroup    // commands that "go" has started
 	errs      chan error
 }
 
@@ -72,7 +72,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// text is the recording of the machine.
+// text returns the recording of the machine.
 func (n *node) text() string {
 	text := fmt.Sprintf("F: /proc/self/mountinfo=%s\nF: /proc/sys/kernel/random/boot_id=%s\n\n", n.mounts, n.boot)
 	for _, name := range slices.Sorted(maps.Keys(n.devices)) {
@@ -81,7 +81,8 @@ func (n *node) text() string {
 	return text
 }
 
-// recordingOf returns the recording of nvmeN, widget0, vdb, vfio, or set, which has the nodes of vfio as one device.
+// recordingOf returns the recording of the device nvmeN, widget0, vdb, vfio, or set. The device set combines the nodes of
+// vfio.
 func recordingOf(name string, is map[string]string) (string, error) {
 	is["seq"] = cmp.Or(is["seq"], "7")
 	more := ""
@@ -101,7 +102,7 @@ func recordingOf(name string, is map[string]string) (string, error) {
 	case "widget0":
 		return "P: /devices/virtual/widget/widget0\nN: widget0\nE: DEVNAME=/dev/widget0\nE: SUBSYSTEM=widget\n" +
 			"E: ID_SERIAL=A\nE: ID_SERIAL_SHORT=A\nE: MAJOR=240\nE: MINOR=0\n\n", nil
-	case "vdb": // a disk that its slot alone identifies
+	case "vdb": // a disk that only its slot identifies
 		return "P: /devices/pci0000:00/0000:00:05.0/virtio1/block/vdb\nN: vdb\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/vdb\n" +
 			"E: MAJOR=254\nE: MINOR=16\nE: ID_PATH=pci-0000:00:05.0\nA: size=1024\nA: ro=0\nA: dev=254:16\n" + more + "\n", nil
 	case "vfio", "set":
@@ -131,7 +132,7 @@ func pathOf(name string) string {
 	return fmt.Sprintf("/devices/pci0000:00/0000:00:%02s.0", strings.TrimPrefix(name, "nvme"))
 }
 
-// wrote makes the kernel count so many sectors as written to a disk, if that is there.
+// wrote sets the kernel's count of written sectors of a disk, if the disk is present.
 func (n *node) wrote(name, sectors string) {
 	at := "/sys/devices/pci0000:00/0000:00:05.0/virtio1/block/vdb"
 	if end := strings.LastIndex(name, "n"); end > 0 {
@@ -157,7 +158,7 @@ func idOf(name string) string {
 	return "nvme-eui." + strings.ReplaceAll(strings.TrimPrefix(name, "nvme"), "n", "")
 }
 
-// status returns the device at that name, else the one that was there.
+// status returns the device with that node name, or the device that had this name last.
 func (n *node) status(name string) (*inventory.Status, error) {
 	snapshot, _ := n.inventory.Snapshot()
 	for s := range snapshot.All() {
@@ -171,7 +172,8 @@ func (n *node) status(name string) (*inventory.Status, error) {
 	return nil, fmt.Errorf("no device %s", name)
 }
 
-// setCare sets what is configured, "method=auto scrub=zero when=both timeout=1h start=UNIT release=UNIT open=true", as the daemon does.
+// setCare sets the configuration of the resource, in the form "method=auto scrub=zero when=both timeout=1h start=UNIT
+// release=UNIT open=true".
 func (n *node) setCare(words string) error {
 	care := turnover.Care{Method: turnover.None, Scrub: turnover.None, Timeout: 20 * time.Second}
 	for word := range strings.FieldsSeq(words) {
@@ -194,7 +196,7 @@ func (n *node) setCare(words string) error {
 			care.Units.Release = value
 		case "open":
 			care.Open = true
-		case "shares": // several of each device, none of them the host's
+		case "shares": // each device has several shares, and the host uses no device
 			care.Open, n.shares = true, true
 		default:
 			return fmt.Errorf("unknown key %s", key)
@@ -237,21 +239,21 @@ func (n *node) rules() []device.Rule {
 	return all
 }
 
-// careOf is what is configured for a resource.
+// careOf returns the configuration of a resource.
 func (n *node) careOf(resource string) (turnover.Care, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.care, slices.Contains(append(n.resources, widgetResource, setResource), resource)
 }
 
-// unit runs a vendor unit. Its template names it for fails and during.
+// unit simulates the run of a vendor unit. The commands "fails" and "during" refer to it by its template.
 func (n *node) unit(ctx context.Context, resource, stage, id string) error {
 	care, _ := n.careOf(resource)
 	template := map[string]string{unit.Init: n.init, unit.Start: care.Units.Start, unit.Release: care.Units.Release}[stage]
 	return n.called(ctx, template, template+" "+id)
 }
 
-// begin starts both with what is in the state directory.
+// begin starts inventory and turnover with the content of the state directory.
 func (n *node) begin() {
 	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
 	host := &device.Host{Tree: sysfs.At(n.machine.Root()), Touch: n.touch()}
@@ -298,7 +300,7 @@ func (n *node) begin() {
 	<-n.inventory.Ready()
 }
 
-// end stops both, if they run.
+// end stops inventory and turnover, if they run.
 func (n *node) end() {
 	if n.stop != nil {
 		n.stop()
@@ -306,7 +308,7 @@ func (n *node) end() {
 	}
 }
 
-// crash ends both and begins with what is on disk at this moment.
+// crash simulates a crash and restarts with the state that is on disk at this moment.
 func (n *node) crash() error {
 	if err := n.cut(); err != nil {
 		return err
@@ -315,7 +317,7 @@ func (n *node) crash() error {
 	return nil
 }
 
-// cut ends both, and leaves what is on disk at this moment.
+// cut simulates a power failure. The state on disk is the one at this moment.
 func (n *node) cut() error {
 	left := n.t.TempDir()
 	if err := os.CopyFS(left, os.DirFS(n.state)); err != nil {
@@ -349,7 +351,7 @@ func (n *node) allocate(pod string, names ...string) error {
 	}
 	n.mu.Lock()
 	for _, names := range as {
-		n.owners[names[0]] = []string{pod} // the kubelet has taken it from the pod before
+		n.owners[names[0]] = []string{pod} // the kubelet has taken the device from the previous pod
 	}
 	n.mu.Unlock()
 	n.inventory.Allocated(as, "")
@@ -373,7 +375,7 @@ func (n *node) start(ctx context.Context, names ...string) error {
 	return n.turnover.Start(ctx, cmp.Or(devices[0].Resource, devices[0].Taker), devices)
 }
 
-// books passes on how the kubelet's books name a device.
+// books passes the kubelet's answer about a device to the inventory.
 func (n *node) books(name string, h kubelet.Holding) error {
 	clock.Pass(time.Millisecond) // the release must be later than the allocation
 	s, err := n.status(name)
@@ -386,7 +388,7 @@ func (n *node) books(name string, h kubelet.Holding) error {
 	return err
 }
 
-// free ends the pods that have a device, as the kubelet's books show it.
+// free ends the pods that have a device, and passes this to the inventory as the kubelet's answer.
 func (n *node) free(name string) error {
 	s, err := n.status(name)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
-// tale is a story of a file with its lines and the alternatives for each name that begins with "$" in them.
+// tale is a story in a file, with its lines and the alternatives for each name that begins with "$".
 type tale struct {
 	name  string
 	lines []numbered
@@ -38,9 +38,10 @@ type numbered struct {
 
 // TestStories plays the stories in testdata/story, each in a synctest bubble, in which time passes only by "pass".
 //
-// "story NAME" begins a story, "each X: A | B | -" repeats it with A, B and nothing for $X. Every other line is a command, or
-// several that "&&" joins, or "then" in a command that another has. The node comes to rest after each line and not after each command. "#" begins a comment. The first
-// commands, up to "begin", are plug, care, init and the like.
+// "story NAME" begins a story. "each X: A | B | -" repeats the story with A, B and nothing in place of $X. Every other line
+// is a command, or several commands joined by "&&", or by "then" inside the argument of another command. After each line,
+// the test waits until the node has nothing to do. "#" begins a comment. Commands before "begin", such as plug, care and
+// init, prepare the node.
 func TestStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/story/*.txt")
 	if err != nil || len(files) == 0 {
@@ -82,7 +83,7 @@ func tales(t *testing.T, file string) (all []*tale) {
 	return all
 }
 
-// repeat plays a story with each choice of its alternatives.
+// repeat plays a story with each combination of its alternatives.
 func (s *tale) repeat(t *testing.T, file string, chosen []string) {
 	if left := s.each[len(chosen)/2:]; len(left) > 0 {
 		for _, value := range left[0] {
@@ -127,7 +128,7 @@ func (n *node) do(line string) error {
 	return nil
 }
 
-// verb carries out a command with its first word and the rest.
+// verb carries out a command. It gets the first argument and the rest of the line.
 type verb = func(name, text string) error
 
 func (n *node) verbs() map[string]verb {
@@ -138,7 +139,7 @@ func (n *node) verbs() map[string]verb {
 	return all
 }
 
-// happenings are the commands that do something.
+// happenings has the commands that change something.
 func (n *node) happenings() map[string]verb {
 	ctx := context.Background()
 	locked := func(f verb) verb {
@@ -157,21 +158,21 @@ func (n *node) happenings() map[string]verb {
 			n.machine.SetAttr("/sys"+pathOf(name)+"/nvme/"+name, "state", state)
 			return nil
 		},
-		"wrote": func(name, sectors string) error { // wrote NAME SECTORS since it was plugged in, of which no event tells
+		"wrote": func(name, sectors string) error { // wrote NAME SECTORS: sectors written since the disk was plugged in, without an event
 			n.wrote(name, sectors)
 			return nil
 		},
 		"care":   func(a, b string) error { return errors.Join(n.setCare(a+" "+b), n.reload()) },
-		"early":  func(a, b string) error { return n.setCare(a + " " + b) }, // the turnover has a care before the inventory
+		"early":  func(a, b string) error { return n.setCare(a + " " + b) }, // changes the configuration of the turnover before that of the inventory
 		"init":   func(unit, _ string) error { n.init = unit; return n.reload() },
 		"begin":  func(string, string) error { n.begin(); synctest.Wait(); clock.Pass(time.Second); return nil },
 		"stop":   func(string, string) error { n.end(); return nil },
 		"crash":  func(string, string) error { return n.crash() },
-		"cut":    func(string, string) error { return n.cut() }, // the power
+		"cut":    func(string, string) error { return n.cut() }, // power failure
 		"forget": func(string, string) error { n.end(); return os.RemoveAll(n.state) },
 		"spoil":  func(text, _ string) error { return os.WriteFile(n.state+"/state.json", []byte(text), 0o600) },
 		"reboot": func(boot, _ string) error { n.end(); n.boot = boot; n.apply(); n.begin(); return nil },
-		"resources": func(a, b string) error { // resources NAME... of which the first takes the disks
+		"resources": func(a, b string) error { // resources NAME...; the first one takes the disks
 			n.mu.Lock()
 			n.resources = strings.Fields(a + " " + b)
 			n.mu.Unlock()
@@ -192,7 +193,7 @@ func (n *node) happenings() map[string]verb {
 
 		"allocate": func(pod, names string) error { return n.allocate(pod, strings.Fields(names)...) },
 		"start":    func(a, b string) error { return n.start(ctx, strings.Fields(a+" "+b)...) },
-		"start-cancelled": func(name, _ string) error { // the kubelet has gone away
+		"start-cancelled": func(name, _ string) error { // the kubelet has disconnected
 			ended, cancel := context.WithCancel(ctx)
 			cancel()
 			return n.start(ended, name)
@@ -232,13 +233,13 @@ func (n *node) happenings() map[string]verb {
 			n.wrote(name, sectors)
 			return nil
 		},
-		"keep": locked(func(name, content string) error { n.content[name] = content; return nil }), // keep NAME CONTENT, as a drive that lies
-		"hide": locked(func(name, at string) (err error) { // hide NAME BYTE: data that only a full read finds; 0: none
+		"keep": locked(func(name, content string) error { n.content[name] = content; return nil }), // keep NAME CONTENT: the drive keeps its content in spite of an erasure
+		"hide": locked(func(name, at string) (err error) { // hide NAME BYTE: offset of data that only a full read finds, or 0 for none
 			n.hidden[name], err = strconv.ParseInt(at, 10, 64)
 			return err
 		}),
 		"grow":   locked(func(string, string) error { n.size *= 2; return nil }),
-		"answer": locked(func(name, how string) error { n.answers[name] = how; return nil }), // see probe
+		"answer": locked(func(name, how string) error { n.answers[name] = how; return nil }), // answer of the disk to probes
 		"open":   locked(func(name, pods string) error { n.open[name] = strings.Fields(pods); return nil }),
 		"unread": locked(func(pod, _ string) error { // the processes of this pod cannot be read
 			if n.unread = nil; pod != "" {
@@ -270,16 +271,16 @@ func (n *node) happenings() map[string]verb {
 		"mend":   locked(func(what, _ string) error { delete(n.fail, what); return nil }),
 		"during": locked(func(what, line string) error { n.during[what] = n.hook(what, line, false); return nil }),
 		"once":   locked(func(what, line string) error { n.during[what] = n.hook(what, line, true); return nil }),
-		"full":   func(string, string) error { return os.MkdirAll(n.state+"/state.json.new/full", 0o755) }, // the state disk
+		"full":   func(string, string) error { return os.MkdirAll(n.state+"/state.json.new/full", 0o755) }, // the disk with the state directory is full
 		"room":   func(string, string) error { return os.RemoveAll(n.state + "/state.json.new") },
-		"at": func(word, text string) error { // at WORD $X runs the COMMAND after the colon if $X begins with that word
+		"at": func(word, text string) error { // at WORD $X: COMMAND runs the command if $X begins with the word
 			value, line, _ := strings.Cut(text, ": ")
 			if first, _, _ := strings.Cut(value, " "); first != word {
 				return nil
 			}
 			return n.do(line)
 		},
-		"go": func(a, b string) error { // go COMMAND runs next to the following ones, until join
+		"go": func(a, b string) error { // go COMMAND runs the command concurrently with the following ones, until join
 			n.behind.Go(func() { n.errs <- n.do(strings.ReplaceAll(a+" "+b, " then ", " && ")) })
 			return nil
 		},
@@ -320,7 +321,7 @@ func (n *node) mount(name, _ string) error {
 	return nil
 }
 
-// reload lets the rules that are configured now take effect, if the daemon runs.
+// reload applies the current configuration, if the daemon runs.
 func (n *node) reload() error {
 	if n.stop != nil {
 		<-n.inventory.SetRules(n.rules(), nil)
@@ -328,8 +329,8 @@ func (n *node) reload() error {
 	return nil
 }
 
-// hook returns what happens while a helper is at work: "hang" until its time is up, "unfit", or a line of commands. A line that
-// is empty is none.
+// hook returns a function that is called while a helper works. It hangs until the time limit for "hang", refuses for
+// "unfit", or runs a line of commands. It is nil for an empty line.
 func (n *node) hook(what, line string, once bool) func(context.Context) error {
 	if line == "" {
 		return nil
@@ -352,7 +353,7 @@ func (n *node) hook(what, line string, once bool) func(context.Context) error {
 	}
 }
 
-// since returns what the helpers have done since it was last called.
+// since returns the work of the helpers since its last call.
 func (n *node) since() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
