@@ -23,8 +23,8 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// The test binary also acts as other programs. Under the name metalplug-holders it is that program. With a role as its
-// first argument, it holds something, or inspects processes with few capabilities.
+// The test binary also acts as other programs. Under the name metalplug-holders it acts as that program. With a role as its
+// first argument, it holds a device, or inspects processes with few capabilities.
 
 func init() {
 	runtime.LockOSThread() // TestMain needs the first thread, which represents the process to others

@@ -297,19 +297,20 @@ func TestForkChain(t *testing.T) {
 	}
 }
 
-// forkChain creates processes from PID 100 on, each with a node open. Their cgroup file is a pipe, or their stat if they
-// become zombies. While it is read, the process starts the next one and ends. The last process of the chain stays.
+// forkChain creates processes from PID 100 on, each with a node open. The cgroup file of each is a pipe, or its stat file if
+// it becomes a zombie. While this pipe is read, the process starts the next one and ends. The last process of the chain
+// stays.
 type forkChain struct {
 	dir, cgroup, state string
 	links, n           int
 }
 
-// stat is the stat of the last process in a state.
+// stat returns the stat file of the last process, with the given state.
 func (c *forkChain) stat(state string) string {
 	return fmt.Sprintf("%d (x) %s 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n", 100+c.n, state)
 }
 
-// pipe is the file that is a pipe.
+// pipe returns the name of the file that is a pipe.
 func (c *forkChain) pipe() string {
 	if c.state != "" {
 		return "stat"

@@ -45,7 +45,7 @@ func (r *scanner) run() bool {
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether the kernel has answered nothing during patience. Each check calls it once.
+// rests reports whether the kernel has not answered any call during patience. Each check calls it once.
 func (r *scanner) rests() bool {
 	r.still++
 	if steps := r.steps.Load(); steps != r.last {

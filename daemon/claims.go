@@ -25,12 +25,13 @@ import (
 // (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and asks again after an error.
 const claimLimit = 40 * time.Second
 
-// claims prepares devices for claims. The lease of each device has the claim that holds it, so that only work under way is here.
+// claims prepares devices for claims. The lease of each device records the claim that holds it. This type stores only the
+// work in progress.
 type claims struct {
 	*daemon
 	mu      sync.Mutex
 	working map[string]*preparing // by UID of the claim
-	ctx     context.Context       // of the work, or nil before and after Run
+	ctx     context.Context       // context of the work, or nil while Run does not run
 	all     sync.WaitGroup
 }
 
@@ -38,10 +39,10 @@ type claims struct {
 type preparing struct {
 	began time.Time
 	done  chan struct{}
-	err   error // once it is done
+	err   error // result of the work, once it is done
 }
 
-// Run lets work begin until ctx ends, and waits for its end. It always returns nil.
+// Run accepts work until ctx ends, and then waits until the work has ended. It always returns nil.
 func (c *claims) Run(ctx context.Context, ready func()) error {
 	c.mu.Lock()
 	c.ctx = ctx
@@ -55,8 +56,9 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Prepare gives the devices of its requests to a claim and prepares them for containers. It may be repeated, and leaves a
-// device alone that is prepared for the claim. Work that outlasts [claimLimit] goes on, and the error is [control.ErrWorking].
+// Prepare gives a claim the devices of its requests, and prepares them for containers. A repeated call skips devices that
+// are already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns [control.ErrWorking] and
+// the work continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
 	var ids []string
 	for _, r := range ask.Requests {
@@ -68,7 +70,7 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 	return c.answer(ctx, claim.UID, ask.Requests)
 }
 
-// Unprepare takes the devices of a claim from it, and their clean-up begins. It may be repeated.
+// Unprepare releases the devices of a claim, which starts their clean-up. It may be repeated.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	if err := c.await(ctx, uid, nil); errors.Is(err, control.ErrWorking) || ctx.Err() != nil {
 		return err
@@ -79,7 +81,8 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	return c.specs.Unclaim(uid)
 }
 
-// await waits for the work on the devices of a claim, for at most [claimLimit]. If there is none, it starts it, unless start is nil.
+// await waits at most [claimLimit] for the work on the devices of a claim. If there is no work, await calls start, unless
+// that is nil.
 func (c *claims) await(ctx context.Context, uid string, start func(context.Context) error) error {
 	c.mu.Lock()
 	w := c.working[uid]
@@ -112,7 +115,7 @@ func (c *claims) await(ctx context.Context, uid string, start func(context.Conte
 	}
 }
 
-// prepare gives devices to a claim and prepares those that are not. It returns once all is on disk.
+// prepare gives devices to a claim and prepares those that are not prepared yet. It returns once the state is saved on disk.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
@@ -163,7 +166,7 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 	return p, err
 }
 
-// given returns what a container gets for devices, which may be of several resources.
+// given returns what a container gets for devices of one or more resources.
 func (c *claims) given(ctx context.Context, ids []string) (all plugin.Given, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
@@ -196,8 +199,8 @@ func (c *claims) given(ctx context.Context, ids []string) (all plugin.Given, err
 	return all, nil
 }
 
-// byPlugin returns the resources that stay with the device plugin under the next configuration. The endpoints of the others
-// end before its rules apply, by which claims may have their devices.
+// byPlugin returns the resources that the device plugin also serves under the next configuration. The endpoints of the other
+// resources end before the next rules apply, because those rules may let claims have their devices.
 func byPlugin(current, next config.Config) []config.Resource {
 	return slices.DeleteFunc(slices.Clone(current.Resources), func(r config.Resource) bool {
 		return slices.ContainsFunc(next.Resources, func(n config.Resource) bool { return n.Name == r.Name && n.Serve == config.ServeDRA })

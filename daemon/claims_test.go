@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// TestClaimWorkOutlastsTheKubelet checks that an erasure goes on after the kubelet has been told of its progress, and that
-// the next request waits for the same work. A release waits for it too.
+// TestClaimWorkOutlastsTheKubelet checks that an erasure continues after the kubelet's request has timed out, and that the
+// next request and a release wait for the same erasure.
 func TestClaimWorkOutlastsTheKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &claims{working: make(map[string]*preparing)}

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// prepare prepares the devices of a claim as one request each, and repeats that as the kubelet does.
+// prepare prepares a claim with one request for each device. It does so twice, because the kubelet may repeat its call.
 func (s *story) prepare(words []string) error {
 	return eventually(func() error {
 		answer, err := s.prepareOnce(words)
@@ -62,13 +62,13 @@ func (s *story) describedClaim(uid string, answer api.Prepared) error {
 	return nil
 }
 
-// prepareFails prepares one device of a claim, and expects the text in the error.
+// prepareFails prepares a claim with one device, and expects an error that contains the text.
 func (s *story) prepareFails(words []string) error {
 	_, err := s.prepareOnce(words[:2])
 	return fails(err, words[2:])
 }
 
-// unprepare does it twice, as a kubelet may.
+// unprepare releases a claim twice, because the kubelet may repeat its call.
 func (s *story) unprepare(words []string) error {
 	for range 2 {
 		if err := s.client().Post(context.Background(), "/v1/claims/"+words[0]+"/unprepare", nil, new(struct{})); err != nil {

@@ -42,7 +42,7 @@ func (books) List(context.Context, *podresources.ListPodResourcesRequest) (*podr
 
 func (b books) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
 ) (*podresources.AllocatableResourcesResponse, error) {
-	if !b.registered.Load() { // the count before belongs to another plugin
+	if !b.registered.Load() { // an earlier count is that of another plugin
 		return &podresources.AllocatableResourcesResponse{}, nil
 	}
 	return &podresources.AllocatableResourcesResponse{Devices: disks()}, nil

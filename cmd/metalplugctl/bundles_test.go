@@ -130,8 +130,8 @@ func written(t *testing.T, recorded, text string, words ...string) (machine, fil
 	return machine, file
 }
 
-// TestBundlesOfAServer has two GPUs, two HCAs and two disks at each of four switches. Each bundle stays below one
-// switch. A container with two bundles gets both from one switch.
+// TestBundlesOfAServer checks a server with two GPUs, two HCAs and two disks at each of four switches. All members of a
+// bundle are below one switch. A container with two bundles gets both from one switch.
 func TestBundlesOfAServer(t *testing.T) {
 	each := [3]int{2, 2, 2}
 	machine, file := written(t, server(each, each, each, each), trainBundles, `"numa"`, `"switch"`)
@@ -164,8 +164,8 @@ func TestBundlesOfAServer(t *testing.T) {
 	}
 }
 
-// TestBundlesOfTheManual runs the command of docs/bundles.md with its configuration. There are eight GPUs and HCAs, and seven
-// disks beside that of the system.
+// TestBundlesOfTheManual runs the command of docs/bundles.md with its configuration. The recording has eight GPUs, eight
+// HCAs, and seven disks besides the system disk.
 func TestBundlesOfTheManual(t *testing.T) {
 	page, err := os.ReadFile("../../docs/bundles.md")
 	if err != nil {
@@ -178,8 +178,8 @@ func TestBundlesOfTheManual(t *testing.T) {
 	golden(t, "bundles-pod.txt", stdout+stderr)
 }
 
-// TestBundlesOfOddNumbers has 6 GPUs, 5 HCAs and 4 disks. A socket that lacks one kind has fewer bundles. Its last
-// bundle has members of two switches.
+// TestBundlesOfOddNumbers checks a server with 6 GPUs, 5 HCAs and 4 disks. A CPU socket with too few devices of one kind has
+// fewer bundles. Its last bundle has members below two switches.
 func TestBundlesOfOddNumbers(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	machine, file := written(t, server([3]int{3, 1, 1}, [3]int{1, 2, 2}, [3]int{2, 1, 0}, [3]int{0, 1, 1}), trainBundles)

@@ -419,7 +419,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	return found
 }
 
-// does runs some of the checks, and returns their findings.
+// does runs the named checks and returns their findings.
 func (d *doctor) does(names ...string) []finding {
 	d.found = nil
 	for _, c := range checks {

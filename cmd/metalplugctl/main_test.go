@@ -160,8 +160,8 @@ func TestPreviewAllocates(t *testing.T) {
 	}
 }
 
-// TestPreviewInitialisesNothing has devices that a vendor's unit must initialise. preview shows them in the state after
-// that.
+// TestPreviewInitialisesNothing checks that preview shows devices as if a vendor's unit had initialised them, and does not
+// start that unit.
 func TestPreviewInitialisesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	save(t, file, "[[resource]]\nname = \"nvidia.com/gpu\"\nunits.init = \"none@.service\"\n")
@@ -272,7 +272,8 @@ func TestChecksSayTheSame(t *testing.T) {
 	}
 }
 
-// TestCheckOfAMissingRecording has a configuration with which metalplugd would not start.
+// TestCheckOfAMissingRecording checks the error for a missing recording, with a configuration with which metalplugd would
+// not start.
 func TestCheckOfAMissingRecording(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
 	save(t, file, "hardware.source = \"recording:gone\"")

@@ -280,8 +280,8 @@ func TestListStatusWhyCordon(t *testing.T) {
 	}
 }
 
-// TestWhyOfNodesThatAreNobodys asks about a missing node that all devices need, and about a node of a GPU that is not
-// known yet.
+// TestWhyOfNodesThatAreNobodys runs why for a missing node that all devices need, and for a node of a GPU that is not known
+// yet.
 func TestWhyOfNodesThatAreNobodys(t *testing.T) {
 	text := strings.ReplaceAll(bundledText(t, "gpu-server"), "F: /dev/nvidia-uvm=\n", "")
 	text = strings.ReplaceAll(text, "GPU UUID: \\t GPU-6513270e-269e-4d37-b2a7-4de452e6b438", "GPU UUID: \\t GPU-????????-????-????-????-????????????")
@@ -300,8 +300,8 @@ func TestWhyOfNodesThatAreNobodys(t *testing.T) {
 	}
 }
 
-// TestWhyOfWhatIsNotOffered asks about devices by their node, by a node next to them, and by an address without a rule.
-// The answer names the line of the rule, or suggests one. The list shows each reason once.
+// TestWhyOfWhatIsNotOffered runs why for devices by their node, by a node next to it, and by an address without a rule. The
+// answer names the line of the rule, or suggests one. The list shows each reason once.
 func TestWhyOfWhatIsNotOffered(t *testing.T) {
 	const sound = "P: /devices/pci0000:00/0000:00:1f.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=40300\nE: PCI_SLOT_NAME=0000:00:1f.0\n\n" +
 		"P: /devices/pci0000:00/0000:00:1f.0/sound/card0/controlC0\nN: snd/controlC0\nE: SUBSYSTEM=sound\nE: DEVNAME=/dev/snd/controlC0\nE: ID_PATH=pci-0000:00:1f.0\n\n" +
@@ -576,7 +576,7 @@ func TestPartlyReloaded(t *testing.T) {
 	}
 }
 
-// TestUnwrittenInStatus has a file at the path of the directory for CDI specs.
+// TestUnwrittenInStatus puts a file at the path of the directory for CDI specs, and checks that status shows the error.
 func TestUnwrittenInStatus(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n")
 	n.stop()
@@ -591,7 +591,7 @@ func TestUnwrittenInStatus(t *testing.T) {
 	}
 }
 
-// TestUnsavedStateInStatus has a directory at the path of the state file.
+// TestUnsavedStateInStatus puts a directory at the path of the state file, and checks that status shows the error.
 func TestUnsavedStateInStatus(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	n.stop()

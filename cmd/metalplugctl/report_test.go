@@ -142,7 +142,7 @@ func TestBundleHidesEnv(t *testing.T) {
 	}
 }
 
-// TestBundleHidesPods has a pod whose name is too short for masking.
+// TestBundleHidesPods checks that pods are hidden even if their name is too short for masking.
 func TestBundleHidesPods(t *testing.T) {
 	device := api.Device{ID: "GPU-1", Held: true, Allocated: &api.Pod{Namespace: "ns", Name: "p", Container: "c"}}
 	o := clientOptions{socket: answering(t, map[string]any{"/v1/devices": []api.Device{device}})}

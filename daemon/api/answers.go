@@ -40,7 +40,7 @@ type Device struct {
 type Membership struct {
 	Bundle  string    `json:"bundle,omitempty"`  // ID of the bundle that contains the device; such a device is not offered on its own
 	Members []string  `json:"members,omitempty"` // members of a bundle; distances are measured from the first one
-	Claim   *ClaimRef `json:"claim,omitempty"`   // that holds it, if one does
+	Claim   *ClaimRef `json:"claim,omitempty"`   // claim that holds the device, or nil
 }
 
 // Hardware has the properties by which people recognise a device.

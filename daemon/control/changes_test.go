@@ -91,8 +91,8 @@ func TestChangesOfADevice(t *testing.T) {
 	}
 }
 
-// TestWhyWaitsForNobodyForLong has a client whose request waits for hardware that does not answer. Other clients do not
-// wait for long.
+// TestWhyWaitsForNobodyForLong checks that a request which waits for hardware that does not answer delays other clients only
+// briefly.
 func TestWhyWaitsForNobodyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{asking: make(chan struct{}, 1)}
@@ -105,7 +105,8 @@ func TestWhyWaitsForNobodyForLong(t *testing.T) {
 	})
 }
 
-// TestKubeletIsAskedOnceASecond has a client that asks all the time. The kubelet must still answer metalplugd.
+// TestKubeletIsAskedOnceASecond checks that metalplugd queries the kubelet at most once a second, even if a client sends
+// requests without a pause.
 func TestKubeletIsAskedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recent

@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// claims answers requests about claims by the UID.
+// claims simulates the daemon's claims. The UID in a request selects the answer.
 type claims struct{}
 
 func (claims) Prepare(_ context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
@@ -85,7 +85,7 @@ func exchange(t *testing.T, c io.ReadWriter, request, body string) string {
 	return string(answer)
 }
 
-// TestClaimsSocket checks that the permissions of its socket let a user prepare claims, and change nothing else.
+// TestClaimsSocket checks that a user with access to the socket for claims can prepare claims, and can change nothing else.
 func TestClaimsSocket(t *testing.T) {
 	b := start(t, machine(), func(o *control.Options) { o.Claims = claims{} })
 	socket := filepath.Join(b.dir, "claims.sock")

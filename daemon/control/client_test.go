@@ -87,7 +87,7 @@ func TestClientThatIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestStopCutsEverybodyOff has a client that follows the events. It does not delay the stop of metalplugd.
+// TestStopCutsEverybodyOff checks that a client that follows the events does not delay the stop of metalplugd.
 func TestStopCutsEverybodyOff(t *testing.T) {
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {

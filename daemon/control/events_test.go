@@ -103,8 +103,8 @@ func TestEvents(t *testing.T) {
 	s.next("reloaded")
 }
 
-// TestSlowClientsHoldNothingUp has clients that follow and never read, and clients that send nothing. All other clients
-// are served in between. A client that reads late gets the newest state.
+// TestSlowClientsHoldNothingUp checks that other clients are served while some clients never read their events, and others
+// send nothing. A client that reads late gets the newest state.
 func TestSlowClientsHoldNothingUp(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
 	late := b.dial()

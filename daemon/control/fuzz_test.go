@@ -128,7 +128,7 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 	})
 }
 
-// noClaims prepares nothing.
+// noClaims accepts each request and does nothing.
 type noClaims struct{}
 
 func (noClaims) Prepare(context.Context, api.ClaimRef, api.Claim) (p api.Prepared, err error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// TestLinkThatDoesNotAnswer has a PCI function whose link cannot be read. The other functions are shown, and this one
-// is read only once.
+// TestLinkThatDoesNotAnswer checks that a PCI function whose link cannot be read is read only once, and that all other
+// functions are shown.
 func TestLinkThatDoesNotAnswer(t *testing.T) {
 	b := start(t, ""+
 		"P: /devices/pci0000:00/0000:00:01.0\nE: SUBSYSTEM=pci\nA: current_link_speed=8.0 GT/s PCIe\\n\nA: current_link_width=4\\n\n\n"+

@@ -139,7 +139,7 @@ func TestLookAtWhatIsGoing(t *testing.T) {
 			if sightings := device.Look(h, rules, &u); len(sightings) > 0 {
 				t.Errorf("%s: %s is gone, and seen", name, u.SysPath)
 			}
-			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // an empty directory, from which only the attributes have vanished
+			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // the directory still exists, but its attributes have vanished
 				t.Fatal(err)
 			}
 			for _, s := range device.Look(h, rules, &u) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is the main function of a program that answers one request. It serves the request and returns the exit code. If
-// the program is started manually, it prints about, which describes the program and its alternative.
+// Main is the main function of a program that answers one request. It serves one request and returns the exit code of the
+// program. If the program is started manually, it prints about, which describes the program and its alternative.
 func Main(name, about string, serve func() error) int {
 	if args := os.Args[1:]; len(args) > 0 {
 		if slices.Contains([]string{"--help", "-help", "-h"}, args[0]) {

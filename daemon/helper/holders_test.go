@@ -69,7 +69,8 @@ func TestReaching(t *testing.T) {
 	}
 }
 
-// TestAskedTogether asks one question for all who ask at a time, and another for those whose question was cut short.
+// TestAskedTogether checks that simultaneous callers share one request, and that a new request is sent for them if the first
+// is cancelled.
 func TestAskedTogether(t *testing.T) {
 	const devices = 24
 	questions := make(chan string, devices)

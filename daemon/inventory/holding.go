@@ -29,7 +29,7 @@ type books struct {
 	owed      bool         // the device was allocated, and the kubelet may not have finished the call Allocate yet
 	pods      []string     // UIDs of the pods that the kubelet's checkpoint listed last
 	asker     string       // the kubelet that called Allocate, or empty if unknown
-	claim     api.ClaimRef // that holds it, or zero. The kubelet has no other record of that
+	claim     api.ClaimRef // claim that holds the device, or zero; the kubelet does not report it
 }
 
 // holdAs adds IDs by which pods may hold the device.

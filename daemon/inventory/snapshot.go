@@ -28,7 +28,7 @@ type Status struct {
 	Members  []*Status    // members of a bundle; the first one gives the bundle its ID
 	Taker    string       // the resource that matches the device, even if it is not offered, or empty
 	As       []string     // the IDs by which pods may hold it, sorted
-	Claim    api.ClaimRef // that holds it, or zero
+	Claim    api.ClaimRef // claim that holds the device, or zero
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence is the evidence that a disk is unused, or the amount of the disk that was read so far.
 	Evidence  evidence.Evidence

@@ -122,8 +122,9 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestBookedIsAllThatTheCheckpointNames has a device that was allocated a moment ago, and that the caller has not asked
-// for. If its pod ends immediately, no later checkpoint names the device, so it would count as held indefinitely.
+// TestBookedIsAllThatTheCheckpointNames checks that the devices in the checkpoint include one that was just allocated, even
+// if the caller has not asked for it. If its pod ends immediately, no later checkpoint names the device, so it would count
+// as held indefinitely.
 func TestBookedIsAllThatTheCheckpointNames(t *testing.T) {
 	_, h := (&books{}).serve(t)
 	got, err := h.Ask(t.Context(), []string{"free"})

@@ -142,7 +142,7 @@ func TestBadConfigurationRunsNothing(t *testing.T) {
 	}
 }
 
-// TestDeadline gives the unit the time of the caller, and checks that a timeout is reported.
+// TestDeadline checks that a unit gets as much time as its caller has, and that a timeout is reported.
 func TestDeadline(t *testing.T) {
 	client, _ := helper(t, configuration)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -172,7 +172,8 @@ func ofTheOther(t *testing.T, k *Kubelet) {
 	}
 }
 
-// oursAgain waits until pods get devices of the daemon, and checks the time since the end of the other plugin.
+// oursAgain waits until pods get devices from our daemon again, and checks how long this took after the end of the other
+// plugin.
 func oursAgain(t *testing.T, k *Kubelet, n int64, since time.Time) {
 	t.Helper()
 	eventually(t, "our devices", func() error {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// features are the mediation features of different kernels. This machine's parser compiles each profile for them. The
-// first is Ubuntu's, which mediates sockets, and the second that of Debian's stable kernels.
+// features are the mediation features of different kernels. This machine's parser compiles each profile for them. The first
+// file is for Ubuntu's kernels, which mediate sockets, and the second for Debian's stable kernels.
 var features = []string{"/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/kernel-5.4-vanilla"}
 
 // TestProfilesCompile runs AppArmor's parser without loading (-Q) or caching (-K) anything.

@@ -317,7 +317,7 @@ func TestLinksOfDocuments(t *testing.T) {
 	}
 }
 
-// anchors returns the names of the headings of a page, as GitHub makes them.
+// anchors returns the names that GitHub gives to the headings of a page.
 func anchors(page string) []string {
 	var all []string
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {

@@ -117,7 +117,8 @@ func TestGoIsNewEnough(t *testing.T) {
 	}
 }
 
-// TestToolLinksNoDaemon keeps metalplugctl small. It has the answers of the daemon and not the daemon: two thirds of the program.
+// TestToolLinksNoDaemon keeps metalplugctl small. It may import the types of the daemon's answers. The daemon itself would
+// triple its size.
 func TestToolLinksNoDaemon(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", module+"cmd/metalplugctl").Output()
 	if err != nil {
@@ -131,8 +132,8 @@ func TestToolLinksNoDaemon(t *testing.T) {
 	}
 }
 
-// TestHoldersLinksLittle keeps metalplug-holders small. It may look at all processes, which makes it worth an attack, so
-// it has no code that it does not need.
+// TestHoldersLinksLittle keeps metalplug-holders small. It may inspect all processes, which makes it a target, so it must
+// not contain code that it does not need.
 func TestHoldersLinksLittle(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/metalplug-holders").Output()
 	if err != nil {

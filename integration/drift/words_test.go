@@ -16,7 +16,7 @@ const (
 	openers     = 0.2 // percentage of sentences
 	marks       = 15  // percentage of sentences
 	vagueWords  = 20  // maximum in README, docs and man pages
-	daemonMean  = 20  // words in a sentence of metalplugd(8)
+	daemonMean  = 20  // mean number of words in a sentence of metalplugd(8)
 )
 
 // Limits for comments. They are stricter than the bars of the documents, which are 0.2 and 15 %.
