@@ -62,7 +62,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
 all: build
 
 deps:
@@ -78,7 +78,8 @@ run: build
 test: deps
 	$(GO) test -race -timeout 20m ./...
 
-integration: devicemanager faults sandbox vm
+# The slice of the cluster comes after the device manager, whose compiled packages it shares.
+integration: devicemanager cluster-slice faults sandbox vm
 
 integration-night: integration-releases
 	$(MAKE) faults SEQUENCES=5000
@@ -89,20 +90,20 @@ integration-night: integration-releases
 	$(MAKE) packages-check source-check sysext-check
 
 # Packages of Kubernetes are compiled without what the linker leaves out: a fifth less time. All commands need the same flag, or they
-# compile all of it again.
+# compile all of it again. Their tests have -vet=off: vet reads all packages too, a sixth of that time, and make lint runs it.
 KUBERNETES = -gcflags=all=-dwarf=false
 
 # Each release of Kubernetes has a file of its own for its versions; the module has all of its dependencies for itself.
 # RUN='^$$' only builds.
 RUN ?= .
 devicemanager: build
-	cd integration/devicemanager && $(GO) test $(KUBERNETES) -count=1 -v -timeout 20m -run '$(RUN)' ./... -sequences $(DM_SEQUENCES)
+	cd integration/devicemanager && $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 20m -run '$(RUN)' ./... -sequences $(DM_SEQUENCES)
 
 # The daemon has the race detector here; beside the newest release its times are told.
 release-%: build
 	CGO_ENABLED=1 $(GO) build -race -tags '$(TAGS)' -o bin/race/ ./cmd/metalplugd
 	cd integration/devicemanager && METALPLUGD=../../bin/race/metalplugd \
-		$(GO) test $(KUBERNETES) -count=1 -timeout 20m -run '$(RUN)' -modfile=go.$*.mod -tags $(subst v,k8s,$(subst .,,$*)) ./...
+		$(GO) test $(KUBERNETES) -vet=off -count=1 -timeout 20m -run '$(RUN)' -modfile=go.$*.mod -tags $(subst v,k8s,$(subst .,,$*)) ./...
 
 integration-releases: devicemanager $(RELEASES:%=release-%)
 	METALPLUGD=../../bin/race/metalplugd $(MAKE) devicemanager
@@ -134,15 +135,18 @@ cluster-programs: build cluster-kube-$(RELEASE)
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=next' -o bin/cluster/metalplugd-next ./cmd/metalplugd
 	cd integration/cluster && $(GO) build $(KUBERNETES) -o ../../bin/cluster/ ./cmd/...
 
+root:
+	@[ "$$(id -u)" = 0 ] || { echo 'A cluster needs root, for its mounts and device nodes: try again with sudo.' >&2; exit 1; }
+
 # One story goes from the first release to the second.
-cluster: cluster-programs cluster-kube-v1.36 cluster-kube-v1.37 cluster-kubectl-$(RELEASE) cluster-containerd
-	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test $(KUBERNETES) -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
+cluster: root cluster-programs cluster-kube-v1.36 cluster-kube-v1.37 cluster-kubectl-$(RELEASE) cluster-containerd
+	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
 
 # Hotplug, a kubelet restart and eight nodes.
 CLUSTER_RELEASES ?= v1.36 v1.37
-cluster-slice: cluster-programs $(CLUSTER_RELEASES:%=cluster-kube-%)
+cluster-slice: root cluster-programs $(CLUSTER_RELEASES:%=cluster-kube-%)
 	for release in $(CLUSTER_RELEASES); do \
-		(cd integration/cluster && RELEASE=$$release $(GO) test $(KUBERNETES) -count=1 -v -timeout 10m \
+		(cd integration/cluster && RELEASE=$$release $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 10m \
 			-run '^(TestUnplug|TestKubeletRestart|TestStorm)$$' . -storm 5s) || exit 1; \
 	done
 
@@ -151,7 +155,7 @@ cluster-night:
 	$(MAKE) cluster LONG='-row 100 -storm 5m -cost 1m -cost-nodes 8'
 	$(MAKE) cluster RELEASE=v1.37
 
-cluster-up: cluster-programs cluster-kubectl-$(RELEASE)
+cluster-up: root cluster-programs cluster-kubectl-$(RELEASE)
 	bin/cluster/up --release $(RELEASE) $(HARDWARE)
 
 # What "make test" does in short: a thousand sequences (SEQUENCES), ten thousand devices.
