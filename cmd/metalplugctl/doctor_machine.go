@@ -79,11 +79,26 @@ func (d *doctor) checkRDMA() (fine string) {
 	return ""
 }
 
-// checkSELinux checks the labels of the kubelet's and metalplug's files, and looks for denials.
+// moduleFiles has the files from which metalplug-selinux installs its policy module, by package manager. moduleBoolean
+// exists while the kernel has the module, which declares it (selinux/metalplug.te). Every user can see it.
+var moduleFiles = []struct{ file, reinstall string }{
+	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
+	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},
+}
+
+const moduleBoolean = "/sys/fs/selinux/booleans/metalplugd_metrics_tcp"
+
+// checkSELinux checks that the policy module is loaded if its package is installed, and the label of the kubelet's
+// directory. It also looks for denials.
 func (d *doctor) checkSELinux() (fine string) {
 	enforcing := d.read("/sys/fs/selinux/enforce")
 	if enforcing == "" {
 		return "it is off"
+	}
+	for _, from := range moduleFiles {
+		if d.exists(from.file) && !d.exists(moduleBoolean) {
+			d.fail(from.reinstall+", which shows the error", "metalplug-selinux is installed, but its policy module is not loaded")
+		}
 	}
 	dir := d.config.Paths.DevicePlugins
 	switch label, err := d.label(d.path(dir)); {

@@ -200,6 +200,19 @@ func TestDoctor(t *testing.T) {
 		"selinux-sound": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"], f.label = "1", "system_u:object_r:container_file_t:s0"
 			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
+			f.files["/usr/share/selinux/packages/metalplug/metalplug.te"] = "policy_module(metalplug, 1.0.0)\n"
+			f.files["/sys/fs/selinux/booleans/metalplugd_metrics_tcp"] = "0 0"
+		},
+		"selinux-not-loaded": func(f *fixture) {
+			f.files["/sys/fs/selinux/enforce"], f.label = "1", "system_u:object_r:container_file_t:s0"
+			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
+			f.files["/usr/share/selinux/packages/metalplug/metalplug.te"] = "policy_module(metalplug, 1.0.0)\n"
+			f.files["/sys/fs/selinux/booleans/httpd_enable_cgi"] = "1 1"
+		},
+		"selinux-not-loaded-deb": func(f *fixture) {
+			f.files["/sys/fs/selinux/enforce"], f.label = "0", "system_u:object_r:container_file_t:s0"
+			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
+			f.files["/usr/share/selinux/packages/metalplug.pp.bz2"] = "BZh9"
 		},
 		"selinux-unknown": func(f *fixture) { f.files["/sys/fs/selinux/enforce"] = "1" },
 		"recording":       func(f *fixture) { f.status.Source = "recording:/tmp/x" },
@@ -349,6 +362,19 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant\n%q", got, want)
 	}
+}
+
+// TestModuleFilesAreThoseOfThePackages checks that doctor recognises the package and the module by the names that they
+// have in the policy and in the recipes of the packages.
+func TestModuleFilesAreThoseOfThePackages(t *testing.T) {
+	has := func(name, want string) {
+		if text, err := os.ReadFile(filepath.Join("../..", name)); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s does not contain %q: %v", name, want, err)
+		}
+	}
+	has("selinux/metalplug.te", "gen_tunable("+filepath.Base(moduleBoolean)+",")
+	has("packaging/debian/rules", strings.TrimPrefix(moduleFiles[0].file, "/"))
+	has("packaging/rpm/metalplug.spec", "%{_datadir}"+strings.TrimPrefix(moduleFiles[1].file, "/usr/share"))
 }
 
 // TestRootIsNotToldToBecomeRoot checks the remedy for each error that prevents root from reading a file.
