@@ -89,6 +89,17 @@ func TestPolicyGivesTypesToInterfaces(t *testing.T) {
 	}
 }
 
+// TestPolicyCommentsHaveNoQuotes checks that no comment inside a macro has a quote of m4. There m4 reads quotes in
+// comments too. Then the module does not compile, or a macro ends too early.
+func TestPolicyCommentsHaveNoQuotes(t *testing.T) {
+	comment := regexp.MustCompile("(?m)^.+#.*['`].*$") // a comment at the start of a line is outside all macros
+	for _, name := range []string{"selinux/metalplug.te", "selinux/metalplug.if"} {
+		for _, line := range comment.FindAllString(text(t, name), -1) {
+			t.Errorf("%s: %q has a quote: m4 ends the macro there", name, line)
+		}
+	}
+}
+
 // byFolder groups the sources of metalplug-reset by package folder. metalplug-holders is omitted, because its ioctls
 // are on procfs files, for which its domain has all of read_file_perms.
 func byFolder(all []source) map[string][]source {
