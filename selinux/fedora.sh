@@ -1,0 +1,109 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Compiles the module for the policies of Fedora and RHEL.
+#
+#   fedora.sh           compiles and links the module with stand-ins for what fedora.names lists. The macros are those of this
+#                       system's policy headers. It needs no network and no other policy.
+#   fedora.sh INCLUDE   compiles the module with real headers, such as those in /usr/share/selinux/devel/include of Fedora,
+#                       and checks that they have the interfaces in fedora.names
+set -euo pipefail
+cd "$(dirname "$0")"
+
+die() {
+	echo "fedora.sh: $*" >&2
+	exit 1
+}
+
+# stand_ins prints an interface for each name in fedora.names.
+stand_ins() {
+	awk -v q="\`" -v e="'" '
+		function add(n) { return "typeattribute $" n " fedora_attribute; " }
+		$1 == "adds"   { rules = add(1) ($3 == 2 ? add(2) : "") }
+		$1 == "allows" { rules = "allow $1 fedora_attribute:dir search; " }
+		$1 == "adds" || $1 == "allows" {
+			print "interface(" q $2 e "," q " gen_require(" q " attribute fedora_attribute; " e ") " rules e ")"
+		}' fedora.names
+}
+
+# compile DIR builds DIR/metalplug.cil from the sources in DIR.
+compile() {
+	local support=(/usr/share/selinux/devel/include/support/*.spt)
+	local macros=(m4 -s -D enable_mcs -D distro_redhat -D mls_num_sens=16 -D mls_num_cats=1024 -D mcs_num_cats=1024)
+	stand_ins >"$1/stand-ins.if"
+	# The Makefile of the headers has the same two steps.
+	{
+		echo 'divert(-1)'
+		m4 "${support[@]}" "$1/stand-ins.if" "$1/metalplug.if" | sed 's/dollarsstar/$*/g'
+		echo divert
+	} >"$1/interfaces"
+	"${macros[@]}" "${support[@]}" "$1/interfaces" "$1/metalplug.te" >"$1/expanded" || return
+	checkmodule -M -m -o "$1/metalplug.mod" "$1/expanded" || return
+	"${macros[@]}" "${support[@]}" "$1/metalplug.fc" >"$1/contexts" || return
+	semodule_package -o "$1/metalplug.pp" -m "$1/metalplug.mod" -f "$1/contexts" || return
+	/usr/libexec/selinux/hll/pp "$1/metalplug.pp" >"$1/metalplug.cil"
+}
+
+# base prints a policy with the types and attributes of fedora.names. It has those classes and permissions that CIL names.
+base() {
+	grep -oE '\([a-z0-9_]+ \([a-z_ ]+\)\)' "$1" | tr -d '()' | awk '
+		{ for (i = 2; i <= NF; i++) if (!seen[$1 " " $i]++) perms[$1] = perms[$1] " " $i }
+		END {
+			for (class in perms) { print "(class " class " (" perms[class] "))"; order = order " " class }
+			print "(classorder (" order "))"
+		}'
+	awk '$1 == "type" { print "(type " $2 ") (roletype object_r " $2 ")" } $1 == "attribute" { print "(typeattribute " $2 ")" }' fedora.names
+	cat <<-'END'
+		(mls true) (handleunknown allow)
+		(sensitivity s0) (sensitivityorder (s0))
+		(category c0) (categoryorder (c0)) (sensitivitycategory s0 (c0))
+		(user system_u) (userlevel system_u (s0)) (userrange system_u ((s0) (s0)))
+		(role object_r) (role system_r) (userrole system_u object_r) (userrole system_u system_r)
+		(roleattribute cil_gen_require) (typeattribute cil_gen_require) (typeattribute fedora_attribute)
+		(sid kernel) (sidorder (kernel)) (sidcontext kernel (system_u object_r unlabeled_t ((s0) (s0))))
+	END
+}
+
+# build DIR compiles and links the sources in DIR.
+build() {
+	compile "$1" && base "$1/metalplug.cil" >"$1/base.cil" || return
+	secilc -M true -o "$1/policy" -f "$1/file_contexts" "$1/base.cil" "$1/metalplug.cil"
+}
+
+# refuses NAME LINE checks that the module does not build with a line more.
+refuses() {
+	local dir=$work/$1
+	mkdir "$dir"
+	cp metalplug.te metalplug.fc metalplug.if "$dir"
+	echo "$2" >>"$dir/metalplug.te"
+	! build "$dir" >/dev/null 2>&1 || die "the module builds with $2"
+}
+
+# real INCLUDE compiles the module with the headers in a directory, and searches them for the interfaces. Headers declare no
+# types.
+real() {
+	local kind name
+	cp metalplug.te metalplug.fc metalplug.if "$work"
+	make -s -C "$work" -f "$1/Makefile" HEADERDIR="$1" NAME=targeted metalplug.pp || die "the module does not compile with $1"
+	while read -r kind name _; do
+		case $kind in
+		adds | allows) grep -qE "^(interface|template)\(\`$name'" "$1"/*/*.if || die "$1 has no interface $name" ;;
+		esac
+	done <fedora.names
+	echo "The module compiles with the headers in $1"
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [[ $# -gt 0 ]]; then
+	real "$(realpath "$1")"
+	exit
+fi
+mkdir "$work/module"
+cp metalplug.te metalplug.fc metalplug.if "$work/module"
+build "$work/module" || die 'the module does not build for Fedora and RHEL'
+# If one of these built, the check would prove nothing.
+refuses attribute 'kernel_read_system_state(metalplugd_domain)'
+refuses interface 'files_runtime_file(metalplug_locks_t)'
+refuses type 'gen_require(`type init_tmpfs_t;'"')"' allow metalplugd_t init_tmpfs_t:file read;'
+echo 'The module builds for Fedora and RHEL'
