@@ -176,7 +176,7 @@ func CheckCDI(c config.Config) error {
 		}
 	}
 	if errors.Is(unix.Access(dir, unix.W_OK), unix.EROFS) {
-		return fmt.Errorf("inject = \"cdi\": the sandbox has no %s, which it gets at a start: %s", c.Paths.CDI, remount)
+		return fmt.Errorf("inject = \"cdi\": the sandbox has no %s, which is mounted when metalplugd starts: %s", c.Paths.CDI, remount)
 	}
 	return nil
 }

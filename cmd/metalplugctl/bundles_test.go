@@ -216,7 +216,7 @@ func TestCheckOfBundles(t *testing.T) {
 		},
 		{
 			"shared", members + "\n[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 2",
-			`t.toml:9: resource.members: "nvidia.com/gpu" has shares = 2: a device in a bundle is one container's alone`,
+			`t.toml:9: resource.members: "nvidia.com/gpu" has shares = 2: a device in a bundle belongs to one container`,
 		},
 		{"too few", `["nvidia.com/gpu*2", "amd.com/gpu"]`, `t.toml:9: example.org/train takes no device: too few are left of amd.com/gpu; see`},
 		{"too far", `["nvidia.com/gpu*2"]`, `t.toml:9: example.org/train takes no device: the remaining devices are not near enough (near = "numa"); see`},

@@ -30,7 +30,7 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 		Short: "Withhold devices from new pods, also after reboots",
 		Args:  cobra.MinimumNArgs(1),
 	}, &c, nil)
-	cmd.Flags().StringVarP(&c.Reason, "reason", "r", api.Unexplained, "`TEXT` to show with them")
+	cmd.Flags().StringVarP(&c.Reason, "reason", "r", api.Unexplained, "reason to show, a `TEXT`")
 	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices")
 	return cmd
 }
@@ -79,7 +79,7 @@ func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
 		Short: "Reset a device now, or erase it",
-	}, "erase it, by this method", false)
+	}, "erase it, with this method", false)
 }
 
 // adoptCommand allows metalplug to erase a disk without evidence and to offer it. It asks for the ID again, like reset
@@ -88,7 +88,7 @@ func (o *clientOptions) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
 		Short: "Erase a disk and offer it",
-	}, "erase by this method (default: its resource's)", true)
+	}, "erase with this method (default: the resource's)", true)
 }
 
 // erasingCommand completes a command that erases a disk with --scrub. With always set, the command always erases.

@@ -157,7 +157,7 @@ func (d *doctor) checkUnits() (fine string) {
 		if unit.Masked {
 			remedy = "systemctl unmask " + unit.Template
 		}
-		d.fail(remedy+"; or remove it from [resource.units]", "%s: its work is not done", unit)
+		d.fail(remedy+"; or remove it from [resource.units]", "%s: metalplug cannot start it", unit)
 	}
 	return strings.Join(templates, ", ")
 }
@@ -175,7 +175,7 @@ func (d *doctor) checkDevices() (fine string) {
 	total := d.status.Devices
 	if len(d.found) == before && total.Healthy+total.Unhealthy == 0 {
 		d.warn("metalplugctl list --all shows these; what the kernel sees: lspci -k",
-			"none is offered; %d are seen and not offered", total.NotOffered)
+			"no device is offered; %d are seen and not offered", total.NotOffered)
 	}
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }

@@ -40,12 +40,12 @@ func (d *doctor) checkCDI() (fine string) {
 	runtime := d.read(containerdFile)
 	switch enabled := setting(runtime, "enable_cdi"); {
 	case runtime == "" && (d.exists(crioFile) || d.exists(crioFile+".d")):
-		return "CRI-O has it on"
+		return "CRI-O enables it by default"
 	case runtime == "":
-		d.skip("see that the runtime takes CDI names: CRI-O and containerd 2 do", "%s cannot be read", containerdFile)
+		d.skip("check that the runtime supports CDI names, like CRI-O and containerd 2", "%s cannot be read", containerdFile)
 	case enabled == "":
 		d.warn(`set enable_cdi = true in the CRI plugin's section of /etc/containerd/config.toml`,
-			"enable_cdi is not set: containerd 1.7 has it off, and 1.6 starts containers without their devices")
+			"enable_cdi is not set: it is off by default in containerd 1.7, and containerd 1.6 starts containers without their devices")
 	case enabled == "false":
 		d.fail("set enable_cdi = true in /etc/containerd/config.toml and restart containerd",
 			"containerd's enable_cdi is false: containers are not started")
@@ -71,7 +71,7 @@ func (d *doctor) checkMemlock() (fine string) {
 		limit := lockedMemory(d.read("/proc/" + process + "/limits"))
 		if limit != "unlimited" {
 			d.warn("systemctl edit "+runtime+": [Service] LimitMEMLOCK=infinity; then restart it, and the pods",
-				"%s (pid %s) may lock %s bytes, and its containers no more: to register memory for RDMA fails", runtime, process, limit)
+				"%s (pid %s) and its containers may lock at most %s bytes: registering memory for RDMA fails", runtime, process, limit)
 		}
 		return runtime + " has no limit"
 	}

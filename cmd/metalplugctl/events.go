@@ -24,7 +24,7 @@ const lineSize = 1 << 20
 func (o *clientOptions) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Follow the events, one on a line",
+		Short: "Follow the events, one per line",
 		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
@@ -114,7 +114,7 @@ func (s *screen) event(e api.Event) {
 			about = append(about, "(by "+c.By()+")")
 		}
 	case e.Event == "refused":
-		about = append(about, "the configuration, the old one holds:", e.Problem)
+		about = append(about, "the configuration, the previous one still applies:", e.Problem)
 	case e.Event == "reloaded":
 		about = append(about, "the configuration")
 	default:

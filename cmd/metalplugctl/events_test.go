@@ -109,7 +109,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.hangup <- nil
-	text.until("refused", "the old one holds", "t.toml:1: nonsense: unknown key")
+	text.until("refused", "the previous one still applies", "t.toml:1: nonsense: unknown key")
 	text.cancel()
 	if code := <-text.code; code != exitOK {
 		t.Errorf("interrupted: exit %d: %s", code, text.stderr)

@@ -40,7 +40,7 @@ func recordingFlag(cmd *cobra.Command) *string {
 
 // onceFlag adds the flag --once and returns its value.
 func onceFlag(cmd *cobra.Command) *bool {
-	return cmd.Flags().Bool("once", false, "print one state and end, as without a terminal")
+	return cmd.Flags().Bool("once", false, "print the state once, as without a terminal")
 }
 
 // choice is the value of a flag with a fixed set of values.

@@ -24,7 +24,7 @@ func (o *clientOptions) listCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "with hardware that is not offered, and PCI addresses")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include hardware that is not offered, and PCI addresses")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		devices, resources, err := o.ask(cmd)
 		if err != nil {

@@ -26,7 +26,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	file := configFlag(cmd)
-	archive := textFlag(cmd, "bundle", "", "write all that a report needs to `FILE`, a .tar.gz")
+	archive := textFlag(cmd, "bundle", "", "write a complete report to `FILE`, a .tar.gz")
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
@@ -63,9 +63,9 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 
 // record writes the devices that matter for the offer.
 func record(out io.Writer, r *recording.Recorder, c config.Config, devices []udev.Device) error {
-	masked := "Serial numbers are made up."
+	masked := "Serial numbers were replaced."
 	if r.Serials {
-		masked = "Serial numbers are in it."
+		masked = "Serial numbers were kept."
 	}
 	if _, err := fmt.Fprintf(out, "# Recorded by metalplugctl %s. %s\n\n", version, masked); err != nil {
 		return err

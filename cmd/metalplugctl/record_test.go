@@ -71,7 +71,7 @@ func previewed(t *testing.T, text string) previewState {
 // TestRecordThisMachine records the machine on which the tests run.
 func TestRecordThisMachine(t *testing.T) {
 	code, stdout, stderr := ctl(t, "record", "--config", "/dev/null")
-	if code != exitOK || !strings.HasPrefix(stdout, "# Recorded by metalplugctl unreleased. Serial numbers are made up.\n") {
+	if code != exitOK || !strings.HasPrefix(stdout, "# Recorded by metalplugctl unreleased. Serial numbers were replaced.\n") {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
 	if _, err := recording.Parse([]byte(stdout)); err != nil {

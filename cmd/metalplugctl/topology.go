@@ -55,8 +55,8 @@ var legend = []struct {
 	{api.PIX, "at most one PCIe switch is between them"},
 	{api.PXB, "several PCIe switches, but no host bridge"},
 	{api.PHB, "a PCIe host bridge"},
-	{api.NODE, "the way between host bridges of one NUMA node"},
-	{api.SYS, "the way between NUMA nodes"},
+	{api.NODE, "the interconnect between host bridges of one NUMA node"},
+	{api.SYS, "the interconnect between NUMA nodes"},
 }
 
 // topology writes the PCI tree and the distances.

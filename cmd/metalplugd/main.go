@@ -50,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	file := flags.String("config", config.DefaultFile, "configuration `FILE`; the default one may be missing")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	showVersion := flags.Bool("version", false, "print the version and exit")
-	preview := flags.Bool("preview", false, "run for metalplugctl preview, as standard input says, and change nothing")
+	preview := flags.Bool("preview", false, "serve metalplugctl preview, which sends its options on standard input; change no device")
 	levelName := flags.String("log-level", "info", "minimum `LEVEL` of log messages: debug, info, notice, warn, error")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

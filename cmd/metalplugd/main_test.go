@@ -43,7 +43,7 @@ func TestExitCodes(t *testing.T) {
 		{"no recording, run", []string{"--config", gone}, exitConfig, gone + ":1: hardware.source: open recording "},
 		{"a unit", []string{"--check", "--config", units}, exitOK, ""},
 		{"no such file", []string{"--check", "--config", "/nonexistent/metalplug.toml"}, exitConfig, "/nonexistent/metalplug.toml"},
-		{"no name", []string{"--check", "--config", ""}, exitConfig, `"": no file has an empty name: name one, or none at all for /etc/metalplug/metalplug.toml`},
+		{"no name", []string{"--check", "--config", ""}, exitConfig, `"": the name of the file is empty: name a file, or omit it to use /etc/metalplug/metalplug.toml`},
 		{"a directory", []string{"--check", "--config", "/etc"}, exitConfig, "/etc: read: is a directory"},
 		{"unknown flag", []string{"--nonsense"}, exitUsage, "-nonsense"},
 		{"argument", []string{"now"}, exitUsage, `"now"`},

@@ -114,7 +114,7 @@ func (c *Config) checkMembers(t *table, r Resource) {
 		case member.Serve == ServeDRA:
 			t.reportf("members", `%s has serve = "dra": a bundle is for device plugins`, quoted(name))
 		case member.Shares > 1:
-			t.reportf("members", "%s has shares = %d: a device in a bundle is one container's alone", quoted(name), member.Shares)
+			t.reportf("members", "%s has shares = %d: a device in a bundle belongs to one container", quoted(name), member.Shares)
 		}
 		for _, other := range c.Resources {
 			if other.Name != r.Name && other.Members.Kind(name) >= 0 {

@@ -159,7 +159,7 @@ func checkPath(name string) error {
 // checkSocket accepts paths to which a socket can be bound.
 func checkSocket(name string) error {
 	if len(name) > socketSize {
-		return fmt.Errorf("%s has %d bytes, a socket can have %d", quoted(name), len(name), socketSize)
+		return fmt.Errorf("%s has %d bytes; the path of a socket can have %d", quoted(name), len(name), socketSize)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 // error is a [Problems], and the names of the files are returned with it.
 func Load(file string) (Config, error) {
 	if file == "" {
-		return Config{}, Problems{{File: `""`, What: "no file has an empty name: name one, or none at all for " + DefaultFile}}
+		return Config{}, Problems{{File: `""`, What: "the name of the file is empty: name a file, or omit it to use " + DefaultFile}}
 	}
 	return load(file, file == DefaultFile)
 }
@@ -188,7 +188,7 @@ func syntax(name string, err error) Problem {
 	case strings.Contains(what, "UTF-8"), strings.Contains(what, "control characters"):
 		remedy = "; save the file as plain UTF-8 text"
 	case strings.Contains(what, "got ':'"), strings.Contains(what, "got '{'"), strings.Contains(what, "got '-'"):
-		remedy = `; this is no TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`
+		remedy = `; this is not TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`
 	case strings.ContainsAny(what, "“”„‘’"):
 		remedy = `; write plain quotes, as in key = "text"`
 	case strings.Contains(what, "got '/'"):

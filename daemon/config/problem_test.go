@@ -87,7 +87,7 @@ func TestProblems(t *testing.T) {
 		{"allow_in_use", valid + "allow_in_use = \"yes\"\n", `m.toml:4: resource.allow_in_use: is a string in quotes, not true or false`},
 		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not a string in quotes`},
 		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string in quotes, not a table: write match = { ID_MODEL = "Samsung*" }`},
-		{"YAML", "resources:\n- name: a\n", `m.toml:1: expected '.' or '=', but got ':' instead; this is no TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`},
+		{"YAML", "resources:\n- name: a\n", `m.toml:1: expected '.' or '=', but got ':' instead; this is not TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`},
 		{"NVIDIA's variable", valid + "env = { NVIDIA_VISIBLE_DEVICES = \"all\" }\n", `m.toml:4: resource.env.NVIDIA_VISIBLE_DEVICES: is set by metalplug: another value would show a container the GPUs of others`},
 		{"built-in without its keys", "builtin = false\n[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n", `m.toml:2: resource.class: is missing: with builtin = false, write all keys of metalplug.io/nvme: class = "nvme"`},
 		{"match list", valid + "match = { ID_MODEL = [\"A\", \"B\"] }\n", `m.toml:4: resource.match.ID_MODEL: is an array, not a string in quotes; a pattern has | between alternatives, as in "A*|B"`},
@@ -103,16 +103,16 @@ func TestProblems(t *testing.T) {
 		{"zero in path", "[paths]\nrun = \"/\\u0000\"\n", `m.toml:2: paths.run: "/\x00" has a zero byte`},
 		{
 			"device_plugins of 77 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 76) + "\"\n",
-			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" has 108 bytes, a socket can have 107`,
+			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" has 108 bytes; the path of a socket can have 107`,
 		},
 		{"device_plugins of 76 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 75) + "\"\n", ""},
 		{
 			"run of 95 bytes", "[paths]\nrun = \"/" + strings.Repeat("d", 94) + "\"\n",
-			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `" has 108 bytes, a socket can have 107`,
+			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `" has 108 bytes; the path of a socket can have 107`,
 		},
 		{
 			"pod_resources of 108 bytes", "[paths]\npod_resources = \"/" + strings.Repeat("d", 107) + "\"\n",
-			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" has 108 bytes, a socket can have 107`,
+			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" has 108 bytes; the path of a socket can have 107`,
 		},
 		{"state and run are one", "[paths]\nstate = \"/k\"\nrun = \"/k\"\n", ""},
 		{"source", "[hardware]\nsource = \"sysfs\"\n", `m.toml:2: hardware.source: "sysfs" is neither "udev" nor "recording:PATH"`},
@@ -121,7 +121,7 @@ func TestProblems(t *testing.T) {
 		{"holders", "[reset]\nholders = \"Direct\"\n", `m.toml:2: reset.holders: "Direct" is not an absolute path or "direct"`},
 		{
 			"socket of 108 bytes", "reset.socket = \"/" + strings.Repeat("d", 107) + "\"\n",
-			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" has 108 bytes, a socket can have 107`,
+			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" has 108 bytes; the path of a socket can have 107`,
 		},
 
 		// [[resource]].
@@ -183,7 +183,7 @@ func TestProblems(t *testing.T) {
 		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string in quotes, not true or false`},
 		{"serve by the device plugin API", valid + "serve = \"plugin\"\n", ""},
 		{"serve by DRA", valid + "serve = \"dra\"\n", ""},
-		{"shares by DRA", valid + "serve = \"dra\"\nshares = 2\n", `m.toml:5: resource.shares: a claim has a device alone, shares = 2; write shares = 1 or serve = "plugin"`},
+		{"shares by DRA", valid + "serve = \"dra\"\nshares = 2\n", `m.toml:5: resource.shares: a claim does not share a device, shares = 2; write shares = 1 or serve = "plugin"`},
 		{"takeover by DRA", valid + "serve = \"dra\"\ntakeover = true\n", `m.toml:5: resource.takeover: concerns device plugins; write takeover = false or serve = "plugin"`},
 		{
 			"bundle by DRA", valid + "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nserve = \"dra\"\nmembers = [\"example.com/x*2\"]\n",
@@ -281,15 +281,15 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"release without anything", disk + "reset.method = \"none\"\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
-			`m.toml:5: resource.reset.when: release needs a scrub or a method: it has nothing to do`,
+			`m.toml:5: resource.reset.when: release has no effect without a scrub or a method`,
 		},
 		{
 			"release of a class that survives nothing", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nreset.when = \"both\"\n",
-			`m.toml:4: resource.reset.when: both needs a scrub or a method: it has nothing to do`,
+			`m.toml:4: resource.reset.when: both has no effect without a scrub or a method`,
 		},
 		{
 			"release of shares", disk + "shares = 2\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
-			`m.toml:5: resource.reset.when: release needs a scrub or a method: it has nothing to do`,
+			`m.toml:5: resource.reset.when: release has no effect without a scrub or a method`,
 		},
 
 		// Bundles.

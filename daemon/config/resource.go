@@ -81,7 +81,7 @@ func resource(t *table) Resource {
 		r.Reset.Method = None // auto has no effect
 	}
 	if reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
-		reset.reportf("when", "%s needs a scrub or a method: it has nothing to do", r.Reset.When)
+		reset.reportf("when", "%s has no effect without a scrub or a method", r.Reset.When)
 	}
 	takeUnits(t.table("units"), &r.Units)
 	t.end()
@@ -100,7 +100,7 @@ func takeAPI(t *table, r *Resource) {
 	case r.Class == &device.Bundle:
 		t.reportf("serve", `"dra" has no bundles: serve the members by "dra", and let a claim ask for devices that are near each other`)
 	case r.Shares > 1:
-		t.reportf("shares", `a claim has a device alone, shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
+		t.reportf("shares", `a claim does not share a device, shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
 	case r.Takeover:
 		t.reportf("takeover", `concerns device plugins; write takeover = false or serve = "plugin"`)
 	}

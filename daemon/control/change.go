@@ -90,7 +90,7 @@ func readChange(body io.Reader) (c api.Change, err error) {
 		return api.Change{}, fmt.Errorf("read the request: a reason has at most %d bytes, a login %d", maxReasonLen, maxLoginLen)
 	}
 	if all := reset.Erasures(); c.Scrub != "" && !slices.Contains(all, c.Scrub) {
-		return api.Change{}, fmt.Errorf("%q is no way to erase: there are %s", c.Scrub, strings.Join(all, ", "))
+		return api.Change{}, fmt.Errorf("%q is not a scrub: it must be one of %s", c.Scrub, strings.Join(all, ", "))
 	}
 	return c, nil
 }

@@ -314,7 +314,7 @@ func TestReset(t *testing.T) {
 	if err := reset(alpha, "zero"); code(err) != 409 || err.Error() != fail.Error() {
 		t.Errorf("%v", err)
 	}
-	if err := reset("none", "bogus"); code(err) != 400 || !strings.Contains(err.Error(), `"bogus" is no way to erase: there are crypto-erase, discard, format, sanitize`) {
+	if err := reset("none", "bogus"); code(err) != 400 || !strings.Contains(err.Error(), `"bogus" is not a scrub: it must be one of crypto-erase, discard, format, sanitize`) {
 		t.Errorf("unknown method: %v", err)
 	}
 	if err := reset("none", ""); code(err) != 404 {

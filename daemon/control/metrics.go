@@ -61,12 +61,12 @@ func newMetrics(s *Server) *metrics {
 		}),
 		offerTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name:    "metalplug_release_to_offer_seconds",
-			Help:    "From the release of a device by its last pod to its offer to the next one.",
+			Help:    "Time from the release of a device by its last pod to its next offer.",
 			Buckets: []float64{0.01, 0.1, 1, 2, 5, 10, 25, 60, 300, 1800, 7200, 43200}, // the erasure of a large disk takes hours
 		}),
 		sendTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
-			Help: "From an event of udevd to the list that was sent to the kubelet because of it.",
+			Help: "Time from an event of udevd to the list that was sent to the kubelet because of it.",
 			Buckets: []float64{ // finest around the limits in docs/performance.md: p50 1 ms, p99 5 ms
 				0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5,
 			},
@@ -138,7 +138,7 @@ var (
 	reloadDesc    = desc("config_reload_success", "0 if the last reload of the configuration was refused, else 1.")
 	conflictDesc  = desc("resource_conflict", "1 if another plugin serves the name of a resource, according to the kubelet.", "resource")
 	eventsDesc    = desc("uevents_total", "Events of udevd.")
-	overflowsDesc = desc("uevent_overflows_total", "Times that events were lost and everything was enumerated again.")
+	overflowsDesc = desc("uevent_overflows_total", "Number of times that events were lost and all devices were enumerated again.")
 	resyncsDesc   = desc("resyncs_total", "Enumerations of all devices after the first.")
 )
 

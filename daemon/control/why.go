@@ -168,7 +168,7 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 		add(x, "state", "", false, fmt.Sprintf("cordoned by %s, %s", by.By(), by.Since.UTC().Format(api.TimeFormat)))
 	}
 	if d.Reserved != "" {
-		add(x, "state", "", true, "only the pod that holds it may have it: "+d.Reserved)
+		add(x, "state", "", true, "only the pod that holds it may use it: "+d.Reserved)
 	}
 	if d.Warning != "" {
 		add(x, "state", "", true, "warning: "+d.Warning)
@@ -207,11 +207,11 @@ func addEvidence(x *api.Explanation, d *inventory.Status) {
 	ok, why := false, ""
 	switch {
 	case v.Kind == evidence.Blank:
-		ok, why = true, fmt.Sprintf("blank since %s: all %d bytes were read; after each plug metalplug reads random places, both ends and the known offsets again", at, v.Size)
+		ok, why = true, fmt.Sprintf("blank since %s: all %d bytes were read; each time it is plugged in, metalplug reads random blocks, both ends and the known offsets again", at, v.Size)
 	case v.Kind == evidence.Erased:
 		ok, why = true, fmt.Sprintf("erased by metalplug at %s, and verified", at)
 	case v.Scrub != "":
-		why = fmt.Sprintf("adopted by the operator at %s, to be erased by %s", at, v.Scrub)
+		why = fmt.Sprintf("adopted by the operator at %s, to be erased with %s", at, v.Scrub)
 	case v.Kind == evidence.Adopted:
 		ok, why = true, fmt.Sprintf("adopted by the operator, erased at %s, and verified", at)
 	case v.Found != "":
@@ -221,7 +221,7 @@ func addEvidence(x *api.Explanation, d *inventory.Status) {
 	case d.State == lease.Unproven:
 		why = "none: no full read, no erasure by metalplug, not adopted"
 	case d.Reserved != "" && d.Barred != d.Reserved:
-		ok, why = true, "it holds data of a pod of this node, which is erased before the next container starts"
+		ok, why = true, "it holds data of a pod of this node; the data is erased before the next container starts"
 	default:
 		return
 	}

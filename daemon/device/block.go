@@ -36,12 +36,12 @@ func inUse(h *Host, u udev.Device) error {
 	return occupied(h, u)
 }
 
-var errTwin = errors.New("two ways to one disk, or a copy")
+var errTwin = errors.New("two paths to one disk, or a copy")
 
 // twin returns why a disk is not offered if another device may be a second path to it. Otherwise two pods could get the
 // same disk.
 func twin(name string) error {
-	return excludedf("%s has the same identity: %w; join the ways (nvme_core.multipath, multipathd), or remove one", name, errTwin)
+	return excludedf("%s has the same identity: %w; join the paths (nvme_core.multipath, multipathd), or remove one", name, errTwin)
 }
 
 // occupied checks for partitions, and for signatures that udev's builtin blkid has found on the device.

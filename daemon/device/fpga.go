@@ -63,7 +63,7 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE"), NUMANode: h.NUMANode(u.SysPath)}
 	address := pciAddress(u.SysPath)
 	if address == "" {
-		return nil, errors.New("it is below no PCI function, by which it could be recognised")
+		return nil, errors.New("it has no PCI parent that identifies it")
 	}
 	if u.Subsystem == "pci" {
 		d.ID = MakeID("fpga", address)
@@ -146,7 +146,7 @@ func fpgaAllocate(r *recipe, d Device) {
 	default:
 		names := drmNames(r.Host, d.SysPath, "renderD")
 		if len(names) == 0 {
-			r.fail(incompletef("driver xocl has made no render node"))
+			r.fail(incompletef("driver xocl has created no render node"))
 		}
 		r.addDRM(d.SysPath, names...)
 	}

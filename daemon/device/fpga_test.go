@@ -32,7 +32,7 @@ func TestFPGA(t *testing.T) {
 			"  sick: the port has stopped the accelerator, which draws too much power (AP6)\n  /dev/dfl-port.0"},
 		{name: "below no PCI function", recording: "fpga-dfl", edits: []string{"/0000:3a:00.0/0000:3b:00.0", "/a/b"}, want: `
 			(dfl-port.0)
-			  held back: it is below no PCI function, by which it could be recognised`},
+			  held back: it has no PCI parent that identifies it`},
 		{name: "programmed", recording: "fpga-dfl", edits: []string{"state=unknown", "state=operating"}, want: port + "  /dev/dfl-port.0"},
 		{name: "being programmed", recording: "fpga-dfl", edits: []string{"state=unknown", "state=write"}, want: port + "  /dev/dfl-port.0"},
 		{name: "programmed badly", recording: "fpga-dfl", edits: []string{"state=unknown", "state=write complete error"}, want: port +

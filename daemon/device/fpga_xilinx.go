@@ -95,6 +95,6 @@ func (r *recipe) addXDMA(function string) {
 		r.add("/dev/" + name)
 	}
 	if engines == 0 {
-		r.fail(incompletef("driver xdma has made no DMA channel"))
+		r.fail(incompletef("driver xdma has created no DMA channel"))
 	}
 }

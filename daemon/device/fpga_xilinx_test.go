@@ -23,7 +23,7 @@ func TestXRT(t *testing.T) {
 		{name: "XRT off the bus", recording: "fpga-xrt", edits: []string{"config=ee100550", "config=ffffffff"}, want: card +
 			"  sick: its PCI configuration space does not answer: it has fallen off the bus\n" + render},
 		{name: "XRT without a node", recording: "fpga-xrt", edits: []string{"drm/renderD129", "drm/other"}, want: card +
-			"  held back: not complete: driver xocl has made no render node"},
+			"  held back: not complete: driver xocl has created no render node"},
 		{name: "whose management function is not ready", recording: "fpga-xrt", edits: []string{"A: ready=1\\n", "A: ready=0\\n"}, want: card +
 			"  sick: driver xclmgmt: ready is 0\n" + render},
 		{name: "whose management function is offline", recording: "fpga-xrt", edits: []string{
@@ -56,7 +56,7 @@ func TestXDMA(t *testing.T) {
 		{name: "found second", recording: "fpga-xdma", edits: []string{"xdma0_", "xdma1_"}, want: card +
 			"  /dev/xdma1_bypass\n  /dev/xdma1_c2h_0\n  /dev/xdma1_events_0\n  /dev/xdma1_events_1\n  /dev/xdma1_h2c_0\n  /dev/xdma1_user"},
 		{name: "without channels", recording: "fpga-xdma", edits: []string{"xdma/xdma0_h2c", "xdma/other_h2c", "xdma/xdma0_c2h", "xdma/other_c2h"}, want: card +
-			"  held back: not complete: driver xdma has made no DMA channel"},
+			"  held back: not complete: driver xdma has created no DMA channel"},
 		{name: "a node that udev has not made yet", recording: "fpga-xdma", edits: []string{"N: xdma0_user", "N: other"}, want: card +
 			"  held back: not complete: /dev/xdma0_user is missing"},
 		{name: "off the bus", recording: "fpga-xdma", edits: []string{"config=ee103f90", "config=ffffffff"}, want: card +

@@ -107,9 +107,9 @@ func gpuOffer(h *Host, d Device) error {
 	driver, vendor := h.Link(d.SysPath, "driver"), pciVendor(*d.Udev)
 	switch {
 	case udev.Glob(displayDrivers, driver):
-		return byNamef("a display of driver %s, not a GPU", driver)
+		return byNamef("a display with driver %s, not a GPU", driver)
 	case udev.Glob(displayVendors, vendor):
-		return byNamef("a display of vendor %s, not a GPU", vendor)
+		return byNamef("a display from vendor %s, not a GPU", vendor)
 	}
 	if n := h.Uint(d.SysPath, "sriov_numvfs"); n > 0 { // sriov_numvfs_show
 		return excludedf("divided into %d virtual functions, which are offered in its place", n)
@@ -180,7 +180,7 @@ func (r *recipe) addFunction(function string) {
 		}
 	}
 	if len(r.Nodes) == 0 {
-		r.fail(incompletef("its driver has made no node"))
+		r.fail(incompletef("its driver has created no node"))
 	}
 }
 

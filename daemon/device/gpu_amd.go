@@ -66,7 +66,7 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	case len(drmNames(h, sysPath, "renderD")) == 0:
 		// amdgpu_pci_probe creates the attribute first and the nodes last. So the attribute may still appear while
 		// there are no nodes.
-		return "", incompletef("driver amdgpu has not made its nodes yet")
+		return "", incompletef("driver amdgpu has not created its nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil
 }
@@ -170,5 +170,5 @@ func amdHealth(h *Host, sysPath string) error {
 	if bad == 0 {
 		return nil
 	}
-	return warningf("%d bad pages of its memory could not be taken out of use (gpu_vram_bad_pages)", bad)
+	return warningf("%d bad pages of its memory could not be retired (gpu_vram_bad_pages)", bad)
 }

@@ -26,7 +26,7 @@ func TestAMDPartitions(t *testing.T) {
 			  /dev/dri/renderD136 = /dev/dri/by-path/pci-0000:26:00.0-render
 			  /dev/dri/card9 = /dev/dri/by-path/pci-0000:26:00.0-card
 			  /dev/kfd`
-	const warning = "\n  warning: 2 bad pages of its memory could not be taken out of use (gpu_vram_bad_pages)"
+	const warning = "\n  warning: 2 bad pages of its memory could not be retired (gpu_vram_bad_pages)"
 	const gone = "\n  held back: not complete: /dev/dri/renderD129 is missing\n"
 	both := func(findings string) string {
 		return part("dpx0", findings, first) + part("dpx1", findings, second)

@@ -76,7 +76,7 @@ func migOffer(h *Host, minor string) error {
 	case len(parts) > 0:
 		return excludedf("divided into MIG devices, which are offered in its place")
 	case divided:
-		return excludedf("divided into GPU instances without a compute instance: make them with nvidia-smi mig -cci")
+		return excludedf("divided into GPU instances without a compute instance: create them with nvidia-smi mig -cci")
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (r *recipe) addMIG(minor, part string) {
 		}
 		node := "/dev/nvidia-caps/nvidia-cap" + strconv.FormatUint(number, 10)
 		if !r.Present(node) {
-			r.fail(incompletef("%s is missing: nvidia-modprobe -f %s makes it", node, name))
+			r.fail(incompletef("%s is missing: nvidia-modprobe -f %s creates it", node, name))
 		}
 		r.add(node)
 	}

@@ -55,11 +55,11 @@ func TestMIG(t *testing.T) {
 			"\n  /dev/nvidia5\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" +
 			"\n  /dev/nvidia-caps/nvidia-cap687\n  /dev/nvidia-caps/nvidia-cap148" + env + other},
 		{name: "without compute instances", recording: "gpu-nvidia-mig", edits: []string{"/ci", "/x"}, want: whole +
-			"\n  held back: not for containers: divided into GPU instances without a compute instance: make them with nvidia-smi mig -cci" + wholeNodes + other},
+			"\n  held back: not for containers: divided into GPU instances without a compute instance: create them with nvidia-smi mig -cci" + wholeNodes + other},
 		{name: "the node of an instance is missing", recording: "gpu-nvidia-mig", edits: []string{"F: /dev/nvidia-caps/nvidia-cap158=\n", ""}, want: whole +
 			divided + wholeNodes + part("1", "0", "", first) + part("2", "0", "", second) +
 			part("2", "1", "\n  held back: not complete: /dev/nvidia-caps/nvidia-cap158 is missing: "+
-				"nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu1/mig/gi2/ci1/access makes it", "") + other},
+				"nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu1/mig/gi2/ci1/access creates it", "") + other},
 		{name: "an instance that is going", recording: "gpu-nvidia-mig", edits: []string{secondGI, ""}, want: whole +
 			divided + wholeNodes + part("1", "0", "", first) + part("2", "0", going, "") + part("2", "1", going, "") + other},
 		{name: "a minor that is none", recording: "gpu-nvidia-mig", edits: []string{"Minor: 148", "Minor: x"}, want: whole +

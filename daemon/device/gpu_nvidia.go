@@ -89,7 +89,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	r.Env = map[string]string{"NVIDIA_VISIBLE_DEVICES": uuid}
 	for _, name := range []string{own, "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} {
 		if r.add("/dev/" + name); r.err != nil {
-			r.err = fmt.Errorf("%w; nvidia-modprobe -u -c 0 makes it", r.err)
+			r.err = fmt.Errorf("%w; nvidia-modprobe -u -c 0 creates it", r.err)
 			return
 		}
 	}

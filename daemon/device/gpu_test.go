@@ -28,7 +28,7 @@ func TestGPU(t *testing.T) {
 			"A: unique_id=4b1a2c3d5e6f7081\\n\n", "", "drm/renderD128", "drm/other",
 		}, want: `
 			(0000:05:00.0)
-			  held back: not complete: driver amdgpu has not made its nodes yet`},
+			  held back: not complete: driver amdgpu has not created its nodes yet`},
 		{name: "AMD without a driver", recording: "gpu-amd", edits: []string{"L: driver=../../../../bus/pci/drivers/amdgpu\n", ""}, want: `
 			(0000:05:00.0)
 			  held back: not complete: no driver is bound, so that its unique_id is not known: load the module amdgpu`},
@@ -53,17 +53,17 @@ func TestGPU(t *testing.T) {
 			"L: driver=../../../bus/pci/drivers/i915\n", "", "/drm/", "/other/",
 		}, want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
-			  held back: only where a rule names it: the display of the console (boot_vga), without a render node
+			  held back: offered only if a rule names it: the display of the console (boot_vga), without a render node
 			  sick: no driver is bound`},
 		{name: "the console without a render node", recording: "gpu-intel", edits: []string{"drm/renderD128", "drm/other"}, want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
-			  held back: only where a rule names it: the display of the console (boot_vga), without a render node
+			  held back: offered only if a rule names it: the display of the console (boot_vga), without a render node
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:02.0-card`},
 		{name: "AMD, the console without a render node", recording: "gpu-amd", edits: []string{
 			"A: numa_node=1", "A: boot_vga=1\\n\nA: numa_node=1", "drm/renderD128", "drm/other",
 		}, want: `
 			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
-			  held back: only where a rule names it: the display of the console (boot_vga), without a render node
+			  held back: offered only if a rule names it: the display of the console (boot_vga), without a render node
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card
 			  /dev/kfd`},
 		{name: "a node that udev has not made yet", recording: "gpu-intel", edits: []string{"N: dri/renderD128", "N: dri/other"}, want: `
@@ -98,18 +98,18 @@ func TestGPU(t *testing.T) {
 			gpu-0000:00:0b.0 "Meteor Lake NPU"
 			  /dev/accel/accel0
 			gpu-0000:81:00.0 "HL-2000 AI Training Accelerator [Gaudi2]" numa1
-			  held back: not complete: its driver has made no node`},
+			  held back: not complete: its driver has created no node`},
 		{name: "displays of a virtual machine", recording: "gpu-virtual", want: `
 			gpu-0000:00:01.0
-			  held back: only where a rule names it: a display of driver bochs-drm, not a GPU
+			  held back: offered only if a rule names it: a display with driver bochs-drm, not a GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: only where a rule names it: a display of driver virtio-pci, not a GPU
+			  held back: offered only if a rule names it: a display with driver virtio-pci, not a GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "a display by its driver", recording: "gpu-virtual", rules: named("DRIVER", "virtio-pci"), want: `
 			gpu-0000:00:01.0
-			  held back: only where a rule names it: a display of driver bochs-drm, not a GPU
+			  held back: offered only if a rule names it: a display with driver bochs-drm, not a GPU
 			gpu-0000:00:04.0
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
@@ -117,20 +117,20 @@ func TestGPU(t *testing.T) {
 			gpu-0000:00:01.0
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: only where a rule names it: a display of driver virtio-pci, not a GPU`},
+			  held back: offered only if a rule names it: a display with driver virtio-pci, not a GPU`},
 		{name: "a display by a pattern", recording: "gpu-virtual", rules: named("DRIVER", "bochs*"), want: `
 			gpu-0000:00:01.0
-			  held back: only where a rule names it: a display of driver bochs-drm, not a GPU
+			  held back: offered only if a rule names it: a display with driver bochs-drm, not a GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: only where a rule names it: a display of driver virtio-pci, not a GPU`},
+			  held back: offered only if a rule names it: a display with driver virtio-pci, not a GPU`},
 		{name: "a display without a driver", recording: "gpu-virtual", edits: []string{"L: driver=../../../bus/pci/drivers/bochs-drm\n", ""}, want: `
 			gpu-0000:00:01.0
-			  held back: only where a rule names it: a display of vendor 1234, not a GPU
+			  held back: offered only if a rule names it: a display from vendor 1234, not a GPU
 			  sick: no driver is bound
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: only where a rule names it: a display of driver virtio-pci, not a GPU
+			  held back: offered only if a rule names it: a display with driver virtio-pci, not a GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "no rule takes it", recording: "gpu-intel", rules: named("DRIVER", "xe"), want: `
@@ -162,11 +162,11 @@ func TestNVIDIA(t *testing.T) {
 			"F: /dev/nvidiactl=", "F: /dev/nvidiactl=\nF: /dev/nvidia-modeset=",
 		}, want: complete + "\n  /dev/nvidia-modeset" + env},
 		{name: "without nvidia-uvm", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm=\n", ""}, want: itself +
-			"\n  held back: not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 makes it"},
+			"\n  held back: not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 creates it"},
 		{name: "without nvidia-uvm-tools", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm-tools=\n", ""}, want: itself +
-			"\n  held back: not complete: /dev/nvidia-uvm-tools is missing; nvidia-modprobe -u -c 0 makes it"},
+			"\n  held back: not complete: /dev/nvidia-uvm-tools is missing; nvidia-modprobe -u -c 0 creates it"},
 		{name: "without its own node", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia3=", "F: /dev/nvidia0="}, want: itself +
-			"\n  held back: not complete: /dev/nvidia3 is missing; nvidia-modprobe -u -c 0 makes it"},
+			"\n  held back: not complete: /dev/nvidia3 is missing; nvidia-modprobe -u -c 0 creates it"},
 		{name: "without a UUID", recording: "gpu-nvidia", edits: []string{uuidLine, ""}, want: unknown +
 			"its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
 		{name: "with a UUID of question marks", recording: "gpu-nvidia", edits: []string{
@@ -197,7 +197,7 @@ func TestDisplays(t *testing.T) {
 		"gpu-0000:09:00.0": "hibmc-drm",
 	}
 	for id, driver := range drivers {
-		want := "only where a rule names it: a display of driver " + driver + ", not a GPU"
+		want := "offered only if a rule names it: a display with driver " + driver + ", not a GPU"
 		if err := got[id]; err == nil || err.Error() != want || !errors.Is(err, device.ErrByName) {
 			t.Errorf("%s: %v, want %s", id, err, want)
 		}

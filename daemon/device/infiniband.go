@@ -75,7 +75,7 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 		identity = pciAddress(u.SysPath)
 	}
 	if identity == "" {
-		return nil, incompletef("its node GUID is 0, and it is below no PCI function")
+		return nil, incompletef("its node GUID is 0, and it has no PCI parent")
 	}
 	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver has these attributes
 	board, _ := h.Attr(u.SysPath, "board_id")

@@ -30,7 +30,7 @@ func TestInfiniBand(t *testing.T) {
 			"b8ce:f603:00a1:2b3c", "0000:0000:0000:0000", "/0000:15:01.0/0000:19:00.0", "/a/b",
 		}, want: `
 			(mlx5_0)
-			  held back: not complete: its node GUID is 0, and it is below no PCI function`},
+			  held back: not complete: its node GUID is 0, and it has no PCI parent`},
 		{name: "no model", recording: "infiniband-mlx5", edits: []string{"A: board_id=MT_0000000838\\n\nA: hca_type=MT4129\\n\n", ""}, want: `
 			infiniband-b8cef60300a12b3c numa0` + nodes},
 		{name: "without rdma_cm", recording: "infiniband-mlx5", edits: []string{"N: infiniband/rdma_cm", "N: infiniband/other"}, want: itself +

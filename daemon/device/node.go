@@ -70,7 +70,7 @@ func barred(u udev.Device) error {
 	case u.DevType == "partition" && strings.HasPrefix(name, "nvme"):
 		return excludedf("the node of an NVMe partition reaches the whole namespace (NVME_IOCTL_IO_CMD)")
 	case u.Subsystem == "nvme", u.Subsystem == "nvme-generic":
-		return excludedf("%s reaches namespaces past every check: offer those with class nvme", u.DevNode)
+		return excludedf("%s bypasses the checks of namespaces: offer the namespaces with class nvme", u.DevNode)
 	case u.Subsystem == "platform" && strings.HasPrefix(name, "dfl-fme"):
 		return excludedf("%s programs the whole card: offer its ports with class fpga", u.DevNode)
 	}
@@ -118,11 +118,11 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 		}
 		reasons = append(reasons, inUse(h, disk))
 		if disk.SysPath != u.SysPath { // udev's information about its content is not known here
-			reasons = append(reasons, byNamef("another way to %s: name it by DEVNAME if it is meant", path.Base(disk.SysPath)))
+			reasons = append(reasons, byNamef("another path to %s: match it by DEVNAME to offer it anyway", path.Base(disk.SysPath)))
 		}
 	}
 	if u.DevType == "partition" {
-		reasons = append(reasons, byNamef("a partition: name it by DEVNAME if it is meant"))
+		reasons = append(reasons, byNamef("a partition: match it by DEVNAME to offer it anyway"))
 	}
 	return joined(reasons...)
 }

@@ -62,17 +62,17 @@ func TestNode(t *testing.T) {
 		{name: "disk in use", recording: "node-disk", rules: node("/dev/sda"), want: disk + "  held back: it holds data: partitions (sda1)\n" + diskNode},
 		{name: "the other way to it", recording: "node-disk", rules: node("/dev/sg0"), want: `
 			node-sg0
-			  held back: it holds data: partitions (sda1); only where a rule names it: another way to sda: name it by DEVNAME if it is meant
+			  held back: it holds data: partitions (sda1); offered only if a rule names it: another path to sda: match it by DEVNAME to offer it anyway
 			  /dev/sg0`},
 		{name: "the other way to it, by a pattern, while nothing is on it", recording: "node-disk", rules: node("/dev/sg*"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
 			node-sg0
-			  held back: only where a rule names it: another way to sda: name it by DEVNAME if it is meant
+			  held back: offered only if a rule names it: another path to sda: match it by DEVNAME to offer it anyway
 			  /dev/sg0`},
 		{name: "the other way to it, by name, while nothing is on it", recording: "node-disk", rules: node("/dev/sg0"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
 			node-sg0
 			  /dev/sg0`},
 		{name: "partition", recording: "node-disk", rules: node("/dev/sda1*"), want: part +
-			"  held back: only where a rule names it: a partition: name it by DEVNAME if it is meant\n" + partNode},
+			"  held back: offered only if a rule names it: a partition: match it by DEVNAME to offer it anyway\n" + partNode},
 		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + partNode},
 		{name: "partition of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sda1")), want: part +
 			"  held back: not for containers: test/node erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"\n" + partNode},
@@ -82,10 +82,10 @@ func TestNode(t *testing.T) {
 			  /dev/sg0`},
 		{name: "partition by name, mounted", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"F: /proc/self/mountinfo=", `F: /proc/self/mountinfo=22 1 8:1 / /srv rw - ext4 /dev/sda1 rw\n`,
-		}, want: part + "  held back: in use: sda1 is mounted on /srv; only where a rule names it: a partition: name it by DEVNAME if it is meant\n" + partNode},
+		}, want: part + "  held back: in use: sda1 is mounted on /srv; offered only if a rule names it: a partition: match it by DEVNAME to offer it anyway\n" + partNode},
 		{name: "partition of a disk with a holder", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"A: size=7814037168", "A: holders/md127/x=\nA: size=7814037168",
-		}, want: part + "  held back: in use: sda is part of md127; only where a rule names it: a partition: name it by DEVNAME if it is meant\n" + partNode},
+		}, want: part + "  held back: in use: sda is part of md127; offered only if a rule names it: a partition: match it by DEVNAME to offer it anyway\n" + partNode},
 		{name: "partition of NVMe", recording: "nvme-root", rules: node("/dev/nvme0n1p1"), want: `
 			nvme-eui.01000000010000005cd2e4a1b2c35551 "INTEL SSDPE2KX010T8"
 			  held back: no resource of class nvme is configured
@@ -93,7 +93,7 @@ func TestNode(t *testing.T) {
 			  held back: not for containers: the node of an NVMe partition reaches the whole namespace (NVME_IOCTL_IO_CMD)`},
 		{name: "NVMe controller", recording: "nvme", rules: node("/dev/nvme2"), want: `
 			(nvme2)
-			  held back: not for containers: /dev/nvme2 reaches namespaces past every check: offer those with class nvme
+			  held back: not for containers: /dev/nvme2 bypasses the checks of namespaces: offer the namespaces with class nvme
 			nvme-eui.36344830545001230025384300000001 "SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q" numa1
 			  held back: no resource of class nvme is configured`},
 		{name: "management engine of an FPGA", recording: "fpga-dfl", rules: node("/dev/dfl-fme.0"), want: `
@@ -278,7 +278,7 @@ func TestVFIO(t *testing.T) {
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			node-vfio-0000:6b:00.1 numa0
-			  held back: only where a rule names it: it has no IOMMU: whoever holds it can reach all memory of this host
+			  held back: offered only if a rule names it: it has no IOMMU: whoever holds it can reach all memory of this host
 			  /dev/vfio/noiommu-120
 			  /dev/vfio/vfio`},
 		{name: "without an IOMMU, by its slot", recording: "node-vfio", rules: rule("PCI_SLOT_NAME", "0000:6b:00.1"), edits: []string{"vfio/120", "vfio/noiommu-120"}, want: `

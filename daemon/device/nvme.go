@@ -134,7 +134,7 @@ func nvmeReach(h *Host, d Device) error {
 	for _, controller := range h.NVMeControllers(d.SysPath) {
 		transport, err := h.Attr(controller, "transport")
 		if err != nil {
-			return incompletef("how its controller is reached is not known: %w", err)
+			return incompletef("the transport of its controller is not known: %w", err)
 		}
 		if transport != "pcie" {
 			return excludedf("controller %s is reached by %s", path.Base(controller), transport)
@@ -204,6 +204,6 @@ func (r *recipe) addGeneric(sysPath, link string) {
 	}
 	r.add(node, link)
 	if r.err == nil && r.Nodes[len(r.Nodes)-1].Host != link {
-		r.fail(incompletef("%s has no link %s: udev's rule 60-metalplug.rules makes it", node, link))
+		r.fail(incompletef("%s has no link %s: udev's rule 60-metalplug.rules creates it", node, link))
 	}
 }

@@ -36,7 +36,7 @@ func TestNVMe(t *testing.T) {
 			  held back: not complete: its wwid is empty`},
 		{name: "read-only", recording: "nvme", edits: []string{"ro=0", "ro=1"}, want: itself + "  held back: not for containers: it is read-only\n" + node},
 		{name: "transport unknown", recording: "nvme", edits: []string{"A: transport=pcie\\n\n", ""}, want: itself +
-			"  held back: not complete: how its controller is reached is not known: read /sys/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/transport: gone: no such file or directory\n" + node},
+			"  held back: not complete: the transport of its controller is not known: read /sys/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/transport: gone: no such file or directory\n" + node},
 
 		{name: "multipath", recording: "nvme-multipath", want: head + headNode},
 		{name: "multipath, the last path lost", recording: "nvme-multipath", edits: []string{"A: hidden=1\\n\nA: wwid=uuid.0", "A: hidden=1\\n\nA: wwid=uuid.9"}, want: `
@@ -99,7 +99,7 @@ func TestNVMeNodes(t *testing.T) {
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
 		{name: "generic, without the link", recording: "nvme-zoned", edits: []string{"S: nvme-generic", "S: other"}, rules: nodes(device.NVMeGeneric, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
-			  held back: not complete: /dev/ng4n1 has no link /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210: udev's rule 60-metalplug.rules makes it
+			  held back: not complete: /dev/ng4n1 has no link /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210: udev's rule 60-metalplug.rules creates it
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
 		{name: "generic, not there yet", recording: "nvme-zoned", edits: []string{"N: ng4n1\nS: nvme-generic/by-id/nvme-eui.0014ee83000ba210\nE: SUBSYSTEM=nvme-generic", "E: SUBSYSTEM=other"}, rules: nodes(device.NVMeBoth, first), want: `

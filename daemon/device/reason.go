@@ -18,7 +18,7 @@ var (
 	ErrExcluded = errors.New("not for containers")
 	// ErrByName means that this kind of device is not for containers, such as the display of a management controller. A
 	// rule that names exactly this device overrules it.
-	ErrByName = errors.New("only where a rule names it")
+	ErrByName = errors.New("offered only if a rule names it")
 	// ErrInUse means that this host uses the device. A pod that holds the device may cause this and the next error, so
 	// the inventory ignores both during that time.
 	ErrInUse = errors.New("in use")

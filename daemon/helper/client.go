@@ -98,7 +98,7 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	if !held {
 		release, err := h.claim(ctx, t.SysPath)
 		if err != nil {
-			return device.Reading{}, fmt.Errorf("%w: we are at work on it: %w", device.ErrUnanswered, ctx.Err())
+			return device.Reading{}, fmt.Errorf("%w: another request for it is in progress: %w", device.ErrUnanswered, ctx.Err())
 		}
 		defer release()
 	}

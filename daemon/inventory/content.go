@@ -72,7 +72,7 @@ func (l *leases) noteTwin(e *entry) {
 	if other == nil || other == e || other.sighting == nil || other.Medium != e.Medium {
 		return
 	}
-	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": what is known of either is forgotten")
+	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": the evidence of both disks is discarded")
 	l.evidence.Split(e.Medium)
 	l.replaced(e)
 	l.replaced(other)
@@ -96,7 +96,7 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 	case !e.lease.Residue || e.left == found:
 		return
 	case e.left != (left{}):
-		l.foreign(e, "it differs from what its last pod has left")
+		l.foreign(e, "it differs from what its last pod left")
 	}
 	e.left, l.unsaved = found, true
 }
@@ -135,7 +135,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 func (l *leases) foreign(e *entry, reason string) {
 	if e.lease.Residue {
 		l.Log.Warn("disk content changed", "device", e.device.ID,
-			"err", "what is on it is not what its last pod has left there: it is not erased")
+			"err", "its content is not what its last pod left: it is not erased")
 	}
 	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
 }

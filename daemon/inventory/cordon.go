@@ -18,7 +18,7 @@ var ErrUnknownDevice = errors.New("no such device")
 var errStopped = errors.New("the inventory has stopped")
 
 // mayHaveBeen is the reason of a cordon that metalplug sets because the last state is lost.
-const mayHaveBeen = "it may have been before the state was lost: uncordon it if not"
+const mayHaveBeen = "it may have been cordoned before the state was lost: uncordon it if not"
 
 // Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy with the
 // reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. It is on disk when Cordon returns

@@ -48,7 +48,7 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 // TestFirstSnapshotSaysWhatItIsWithout uses a device that answers too late. The first snapshot must not wait for it, and the
 // log must name the reason.
 func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
-	const line = "started before all was seen"
+	const line = "started before all devices were inspected"
 	slow := make(chan struct{})
 	for _, test := range []struct {
 		name   string
@@ -61,7 +61,7 @@ func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 				<-slow
 				return device.Reading{}, nil
 			}
-		}, "devices that are still inspected: 1"},
+		}, "devices whose inspection is not finished: 1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

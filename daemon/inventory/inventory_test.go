@@ -229,12 +229,12 @@ func TestTwoDisksWithOneIdentity(t *testing.T) {
 	r := start(t, m, "")
 	m.Plug(blank(2, wwid, ""))
 	r.until("the second is held back", func(s *inventory.Snapshot) bool {
-		return len(s.Others) == 1 && strings.Contains(s.Others[0].Reason, "nvme1n1 has the same identity: two ways to one disk")
+		return len(s.Others) == 1 && strings.Contains(s.Others[0].Reason, "nvme1n1 has the same identity: two paths to one disk")
 	})
 	const id = "nvme-eui." + wwid
 	r.until("the first is held back", func(s *inventory.Snapshot) bool {
 		d := s.Offer(nvmeResource).Find(id)
-		return d != nil && !d.Healthy && strings.Contains(d.Reason, "nvme2n1 has the same identity: two ways to one disk")
+		return d != nil && !d.Healthy && strings.Contains(d.Reason, "nvme2n1 has the same identity: two paths to one disk")
 	})
 	m.Unplug("/sys/devices/pci0000:00/0000:00:02.0")
 	r.LookAgain(id)
@@ -577,7 +577,7 @@ func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
 	<-r.SetRules(other, nil)
 	r.offers("example.org/other", "")
 	r.offers("example.org/widget", "node-A-widget Unhealthy (it belongs to another resource now, example.org/other: "+
-		"it changes over once no pod holds it)")
+		"it moves there once no pod holds it)")
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
 	r.offers("example.org/other", "node-A-widget Healthy")
 	r.offers("example.org/widget", "")

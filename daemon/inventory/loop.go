@@ -86,18 +86,18 @@ func (l *loop) settle() {
 		l.cordonKnown()
 	}
 	if missing != "" {
-		l.Log.Warn("started before all was seen", "err", missing)
+		l.Log.Warn("started before all devices were inspected", "err", missing)
 	}
 }
 
 // incompleteReason returns why the first snapshot would be incomplete, or empty.
 func (l *loop) incompleteReason() string {
 	if looks := l.inspector.Open(); looks > 0 {
-		return fmt.Sprintf("devices that are still inspected: %d", looks)
+		return fmt.Sprintf("devices whose inspection is not finished: %d", looks)
 	}
 	for _, e := range l.entries {
 		if e.awaited && e.sighting == nil {
-			return "devices of the last run are not back"
+			return "devices of the last run have not been found again"
 		}
 	}
 	return ""

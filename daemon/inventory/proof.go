@@ -40,6 +40,6 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 		return s
 	}
 	as := *s // the subject keeps the sighting, and is inspected again
-	as.Offer, as.Warning = nil, strings.TrimPrefix(s.Warning+"; taken to be as it was: "+s.Offer.Error(), "; ")
+	as.Offer, as.Warning = nil, strings.TrimPrefix(s.Warning+"; its last known state is assumed: "+s.Offer.Error(), "; ")
 	return &as
 }

@@ -153,7 +153,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		c.suspect = ""
 		return c.askIn(askLate)
 	case len(counted) == 0 && sent.healthy:
-		c.suspect = fmt.Sprintf("the kubelet counts no device of list %d", sent.number) // two more answers must confirm the next list
+		c.suspect = fmt.Sprintf("the kubelet counts no device, although list %d has some", sent.number) // two more answers must confirm the next list
 	default:
 		c.suspect = ""
 		return 0
@@ -253,7 +253,7 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 		}
 		e.Parked.drop(e.Resource.Name)
 		h.kubelet, h.restarted, h.until = sock, true, time.Now().Add(kubeletGrace)
-		c.setHeld(fmt.Sprintf("it did so before the kubelet restarted, and has %v to register", kubeletGrace))
+		c.setHeld(fmt.Sprintf("it did so before the kubelet restarted; if it does not register within %v, metalplug takes over", kubeletGrace))
 	}
 	if wait := time.Until(c.last.Add(askPause)); wait > 0 {
 		return wait

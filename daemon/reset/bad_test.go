@@ -80,7 +80,7 @@ func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 		}
 		return 0, nil
 	}
-	if got := m.full(eraseOf0("discard")); got.Result != Failed || !strings.Contains(got.Detail, "there is data at byte 47185920 still") {
+	if got := m.full(eraseOf0("discard")); got.Result != Failed || !strings.Contains(got.Detail, "data is still present at byte 47185920") {
 		t.Errorf("answer is %+v", got)
 	}
 }

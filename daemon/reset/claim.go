@@ -139,7 +139,7 @@ func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
 		return 0, nil // before Linux 5.15, where only the device number is checked
 	case err != nil:
-		return 0, errorf(Gone, "ask %s for its number of appearance: %w", sysPath, err)
+		return 0, errorf(Gone, "read the diskseq of %s: %w", sysPath, err)
 	case seq != want:
 		return 0, otherDisk(sysPath, seq, want)
 	}
@@ -180,10 +180,10 @@ func (h *host) sizes(fd int) (size, block int64, err error) {
 // the cache, so that the next read comes from the disk.
 func (c *claim) flush() error {
 	if err := c.fsync(c.fd); err != nil {
-		return errorf(Failed, "have %s write back what it caches: %w", c.Name(), err)
+		return errorf(Failed, "flush the cache of %s: %w", c.Name(), err)
 	}
 	if _, err := c.ioctl(c.fd, blkFlsBuf, nil); err != nil {
-		return errorf(Failed, "write back what is cached of %s: %w", c.Name(), err)
+		return errorf(Failed, "flush the page cache of %s: %w", c.Name(), err)
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ const lockedFor = 5 * time.Second
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return errorf(Busy, "%s is locked by another process at work on it", c.Name())
+		return errorf(Busy, "%s is locked by another process", c.Name())
 	} else if err != nil {
 		return errorf(Failed, "lock %s: %w", c.Name(), err)
 	}

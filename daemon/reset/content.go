@@ -217,7 +217,7 @@ func (c *claim) read(p []byte, offset int64) error {
 			return errorf(Failed, "read %s at byte %d: %w", c.Name(), offset+int64(done), err)
 		}
 		if n == 0 {
-			return errorf(Gone, "read %s at byte %d: there is nothing any more", c.Name(), offset+int64(done))
+			return errorf(Gone, "read %s at byte %d: the device ends there", c.Name(), offset+int64(done))
 		}
 		done += n
 	}

@@ -93,7 +93,7 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	}
 	for _, c := range controllers {
 		if transport, err := h.Attr(c, "transport"); err != nil || transport != "pcie" {
-			return nil, errorf(Refused, "%s is reached by %q, not by pcie", sysPath, transport)
+			return nil, errorf(Refused, "%s has transport %q, not pcie", sysPath, transport)
 		}
 	}
 	return controllers, nil
@@ -139,14 +139,14 @@ func (d drive) checkControllers() error {
 	}
 	list, err := d.identify(cnsControllers, 0)
 	if err != nil {
-		return errorf(Refused, "cannot determine whether others have a controller of the NVM subsystem: %w", err)
+		return errorf(Refused, "cannot determine whether other hosts use a controller of the NVM subsystem: %w", err)
 	}
 	strange, err := d.foreignControllers(list)
 	if err != nil {
 		return err
 	}
 	if len(strange) > 0 {
-		return errorf(Refused, "what uses controller %s of the NVM subsystem, which the driver nvme does not have here, would be hit too",
+		return errorf(Refused, "controller %s of the NVM subsystem is not bound to this host's driver nvme: its users would be affected too",
 			strings.Join(strange, ", "))
 	}
 	return nil
@@ -301,7 +301,7 @@ func (d drive) followed(ctx context.Context) (string, error) {
 		case sanitizeDone, sanitizeDoneNoFree:
 			return fmt.Sprintf("sanitized the NVM subsystem, action %d", state.action), nil
 		case sanitizeHasFailed:
-			return "", errorf(Failed, "the sanitize of %s has failed, and the disk holds back everything: sanitize again, or replace it", d.Name())
+			return "", errorf(Failed, "the sanitize of %s has failed, and the disk refuses all reads and writes: sanitize again, or replace it", d.Name())
 		}
 		if !pause(ctx, pollEvery(time.Since(began))) {
 			return "", errorf(Running, "the sanitize of %s is in progress (%d %%): ask again", d.Name(), state.percent())

@@ -107,7 +107,7 @@ func TestErasureOfBlocks(t *testing.T) {
 			n.size(64<<20 + 4096)
 			n.fill()
 			got := m.ask(eraseOf0(method))
-			if got.Result != OK || !strings.HasPrefix(got.Done, want.done+"; ") || !strings.HasSuffix(got.Done, " blocks of 4096 bytes had held something, all read as zeroes") {
+			if got.Result != OK || !strings.HasPrefix(got.Done, want.done+"; ") || !strings.HasSuffix(got.Done, " blocks of 4096 bytes contained data before, all read as zeroes") {
 				t.Errorf("answer is %+v", got)
 			}
 			flush := "ioctl nvme0n1 0x1261 0000000000000000"
@@ -213,17 +213,17 @@ func TestErasureIsRefused(t *testing.T) {
 		{"exported by the name of another disk elsewhere", func(m *machine, n *fakeNode, r *Request) {
 			m.export("/luns/sda")
 			m.files(map[string]string{"/sys/class/block/sda": "-> ../../devices/sda", "/sys/devices/sda/dev": "8:0\n"})
-		}, Busy, `the NVMe subsystem x has opened "/luns/sda", which leads to nothing that this service sees`},
-		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `cannot determine whether nvme0n1 is exported: the NVMe subsystem x has opened "/dev/export0", which leads to nothing that this service sees`},
+		}, Busy, `the NVMe subsystem x has opened "/luns/sda", which metalplug cannot see`},
+		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `cannot determine whether nvme0n1 is exported: the NVMe subsystem x has opened "/dev/export0", which metalplug cannot see`},
 		{"exports that are not shown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/module/nvmet/refcnt": "3\n", "/sys/kernel/config/.": ""})
 		}, Busy, `module nvmet is in use, and /sys/kernel/config/nvmet is not there; run "mount -t configfs none /sys/kernel/config", then restart metalplugd`},
 		{"exports unknown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
 		}, Busy, "cannot determine whether nvme0n1 is exported: read "},
-		{"another request", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{disk0: true} }, Busy, "another request is at work"},
+		{"another request", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{disk0: true} }, Busy, "another request for "},
 		{"nothing identifies it", func(m *machine, n *fakeNode, r *Request) { r.Identity = nil }, Refused, "nothing in the request identifies the device"},
-		{"a cache that is not written back", func(m *machine, n *fakeNode, r *Request) { m.syncError = unix.EIO }, Failed, "have nvme0n1 write back what it caches: input/output error"},
+		{"a cache that is not written back", func(m *machine, n *fakeNode, r *Request) { m.syncError = unix.EIO }, Failed, "flush the cache of nvme0n1: input/output error"},
 		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Scrub = "nvme-controller" }, Refused, `invalid scrub "nvme-controller": must be one of crypto-erase, discard,`},
 		{"no disk", func(m *machine, n *fakeNode, r *Request) {
 			r.SysPath, r.Class, r.Identity = controller0, "node", identity("serial", "S1")
@@ -342,13 +342,13 @@ func TestVerification(t *testing.T) {
 		want   Result
 		text   string
 	}{
-		{"zero", "ignored", same, Failed, "verify nvme0n1: byte 0 and after are not zeroes"},
-		{"zero", "ones", func(n *fakeNode) { n.set(0xff) }, Failed, "are not zeroes"},
-		{"zero", "all but the last sector", func(n *fakeNode) { n.set(0); n.data[4<<20-1] = 1 }, Failed, "byte 4190208 and after"},
-		{"discard", "ignored", same, Failed, `there is data at byte 0 still: this drive keeps data that is discarded; scrub = "zero" erases it`},
+		{"zero", "ignored", same, Failed, "verify nvme0n1: the block at byte 0 is not all zeroes"},
+		{"zero", "ones", func(n *fakeNode) { n.set(0xff) }, Failed, "is not all zeroes"},
+		{"zero", "all but the last sector", func(n *fakeNode) { n.set(0); n.data[4<<20-1] = 1 }, Failed, "the block at byte 4190208 is"},
+		{"discard", "ignored", same, Failed, `data is still present at byte 0: this drive keeps data that is discarded; scrub = "zero" erases it`},
 		{"discard", "ones", func(n *fakeNode) { n.set(0xff) }, OK, "all read as ff"},
-		{"discard", "in parts", func(n *fakeNode) { clear(n.data[:3<<20]) }, Failed, "there is data at byte 3145728 still"},
-		{"secure-discard", "ignored", same, Failed, "at byte 0 it reads as before"},
+		{"discard", "in parts", func(n *fakeNode) { clear(n.data[:3<<20]) }, Failed, "data is still present at byte 3145728"},
+		{"secure-discard", "ignored", same, Failed, "the content at byte 0 has not changed"},
 		{"secure-discard", "another key", func(n *fakeNode) { n.noise() }, OK, "none reads as before, 1024 read as noise"},
 	} {
 		t.Run(c.method+"/"+c.name, func(t *testing.T) {
@@ -393,7 +393,7 @@ func TestErasureGoesWrong(t *testing.T) {
 		{blkZeroOut, unix.EIO, Failed, "zero on nvme0n1 at byte 0: input/output error"},
 		{blkZeroOut, unix.EOPNOTSUPP, Unsupported, "zero on nvme0n1: operation not supported"},
 		{blkZeroOut, unix.ENODEV, Gone, "no such device"},
-		{blkFlsBuf, unix.EACCES, Failed, "write back what is cached of nvme0n1: permission denied"},
+		{blkFlsBuf, unix.EACCES, Failed, "flush the page cache of nvme0n1: permission denied"},
 		{blkRRPart, unix.EBUSY, Failed, "read the partition table of nvme0n1 again: device or resource busy"},
 	} {
 		t.Run(fmt.Sprintf("%#x %v", c.request, c.err), func(t *testing.T) {
@@ -449,7 +449,7 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		m.wants(&r)
 		a, err := ParseAnswer(m.reply(m.Context(), 0, r.Encode()))
 		if err != nil || a.Result != Failed || time.Since(began) != r.Timeout()+grace ||
-			a.Detail != "not over after 1m0s: erasing nvme0n1 by zero cannot be interrupted and goes on; allow more time" {
+			a.Detail != "no result after 1m0s: erasing nvme0n1 by zero cannot be interrupted and continues; allow more time" {
 			t.Errorf("answer is %+v, %v", a, err)
 		}
 		if len(m.open) == 0 {

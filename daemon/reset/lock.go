@@ -38,7 +38,7 @@ func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err err
 	}
 	h.close(fd)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errorf(Busy, "another request is at work on %s", sysPath)
+		return nil, errorf(Busy, "another request for %s is in progress", sysPath)
 	}
 	return nil, errorf(Failed, "lock %s: %w", file, err)
 }

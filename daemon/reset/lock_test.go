@@ -69,7 +69,7 @@ func TestOnlyOne(t *testing.T) {
 		if said != "locked" {
 			t.Fatalf("the first of two: %s", said)
 		}
-		if second, _ := lockProcess(t, dir, device, apart); second != "another request is at work on "+device {
+		if second, _ := lockProcess(t, dir, device, apart); second != "another request for "+device+" is in progress" {
 			t.Errorf("apart %v: the second of two: %s", apart, second)
 		}
 		if other, _ := lockProcess(t, dir, filepath.Join(filepath.Dir(device), "zero"), apart); other != "locked" {

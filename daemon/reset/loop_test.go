@@ -137,8 +137,8 @@ func (l loop) do(t *testing.T, r reset.Request) reset.Answer {
 
 func TestLoopIsErased(t *testing.T) {
 	for method, done := range map[string]string{
-		"zero":    "wrote zeroes over 50331648 bytes; 12288 blocks of 4096 bytes had held something, all read as zeroes",
-		"discard": "discarded 50331648 bytes; 12288 blocks of 4096 bytes had held something, all read as zeroes",
+		"zero":    "wrote zeroes over 50331648 bytes; 12288 blocks of 4096 bytes contained data before, all read as zeroes",
+		"discard": "discarded 50331648 bytes; 12288 blocks of 4096 bytes contained data before, all read as zeroes",
 	} {
 		t.Run(method, func(t *testing.T) {
 			l := newLoop(t)
@@ -188,7 +188,7 @@ func TestLoopIsLeftAlone(t *testing.T) {
 			if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
-		}, reset.Busy, "another request is at work on"},
+		}, reset.Busy, "another request for "},
 		{"no discard for good", func(t *testing.T, l loop, r *reset.Request) { r.Scrub, r.ByHand = "secure-discard", true }, reset.Unsupported, "secure-discard on loop"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestLoopWithPartitions(t *testing.T) {
 		t.Errorf("a look finds %+v", got)
 	}
 	r := l.request(reset.Prepare, "zero")
-	if got := l.do(t, r); got.Result != reset.Refused || !strings.Contains(got.Detail, "no pod of this node left what is on it") {
+	if got := l.do(t, r); got.Result != reset.Refused || !strings.Contains(got.Detail, "its content is not from a pod of this node") {
 		t.Errorf("answer is %+v", got)
 	}
 	fd := must(unix.Open(l.node+"p1", unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t) // simulates a mount

@@ -47,7 +47,7 @@ func (t *task) resetter() func(context.Context) (string, error) {
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
-			return nil, errorf(Refused, "%s would be hit too: the request does not list it among the disks that no pod has", path.Base(d))
+			return nil, errorf(Refused, "%s would be affected too: the request does not list it among the disks that no pod has", path.Base(d))
 		}
 	}
 	held, err = t.holdAll(hit)
@@ -80,7 +80,7 @@ func (t *task) resetControllers(context.Context) (string, error) {
 		return "", err
 	}
 	if !slices.Contains(disks, t.SysPath) {
-		return "", errorf(Failed, "%s is not among what its reset hits", path.Base(t.SysPath))
+		return "", errorf(Failed, "%s is not among the disks that its reset affects", path.Base(t.SysPath))
 	}
 	held, err := t.holdReset(disks)
 	if err != nil {
@@ -122,9 +122,9 @@ func (t *task) resetController(sysPath string) error {
 	case errors.Is(err, unix.ENETRESET): // nvme_reset_ctrl_sync
 		return errorf(Failed, "reset %s: it did not come back: look at the kernel's log, then power it off and on", name)
 	case errors.Is(err, unix.ENOTTY):
-		return errorf(Unsupported, "reset %s: it has no such reset", name)
+		return errorf(Unsupported, "reset %s: it does not support this reset", name)
 	case errors.Is(err, unix.EBUSY):
-		return errorf(Busy, "reset %s: it is being reset already, or has been given up", name)
+		return errorf(Busy, "reset %s: it is already being reset, or its driver has given it up", name)
 	default:
 		return commandError("reset "+name, err)
 	}

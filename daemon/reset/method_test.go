@@ -41,7 +41,7 @@ func TestControllerReset(t *testing.T) {
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02").fill()
-		}, Answer{Result: Refused, Detail: "nvme0n2 would be hit too: the request does not list it among the disks that no pod has"}, nil},
+		}, Answer{Result: Refused, Detail: "nvme0n2 would be affected too: the request does not list it among the disks that no pod has"}, nil},
 		{"a second namespace, vouched for", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02").fill() // a reset must not affect this disk
 			r.Together = []string{secondPath}
@@ -56,7 +56,7 @@ func TestControllerReset(t *testing.T) {
 			m.files(map[string]string{controller0 + "/cntlid": "1\n"})
 			(&sharer{of: 2, nmic: 1, attached: []uint16{1, 77}}).on(m)
 			r.Together = []string{secondPath}
-		}, Answer{Result: Busy, Detail: "nvme0n2 is shared: controller 77, which the driver nvme does not have here, has namespace 2 too; detach it there"}, nil},
+		}, Answer{Result: Busy, Detail: "nvme0n2 is shared: controller 77, which is not bound to this host's driver nvme, also has namespace 2; detach it there"}, nil},
 		{
 			"used", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
 			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"},
@@ -64,13 +64,13 @@ func TestControllerReset(t *testing.T) {
 		},
 		{"over a network", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{controller0 + "/transport": "rdma\n"})
-		}, Answer{Result: Refused, Detail: disk0 + ` is reached by "rdma", not by pcie`}, nil},
+		}, Answer{Result: Refused, Detail: disk0 + ` has transport "rdma", not pcie`}, nil},
 		{"never comes back", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ENETRESET }
 		}, Answer{Result: Failed, Detail: "reset nvme0: it did not come back: look at the kernel's log, then power it off and on"}, []string{resetIoctl}},
 		{"is reset already", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EBUSY }
-		}, Answer{Result: Busy, Detail: "reset nvme0: it is being reset already, or has been given up"}, []string{resetIoctl}},
+		}, Answer{Result: Busy, Detail: "reset nvme0: it is already being reset, or its driver has given it up"}, []string{resetIoctl}},
 		{"no capability", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EACCES }
 		}, Answer{Result: Failed, Detail: "reset nvme0: permission denied: does metalplug-reset have CAP_SYS_ADMIN?"}, []string{resetIoctl}},
@@ -215,7 +215,7 @@ func TestControllersOfAMultipathDisk(t *testing.T) {
 		t.Errorf("answer is %+v, it did %q", got, m.calls)
 	}
 	r.Method = "pci"
-	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "not reached by just one PCI function") {
+	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "not reached by exactly one PCI function") {
 		t.Errorf("answer is %+v", got)
 	}
 }
@@ -309,7 +309,7 @@ func TestVFIOResetAnswers(t *testing.T) {
 		want   Result
 		detail string
 	}{
-		{"cannot", func(m *machine, group *fakeNode) { m.remove(function0 + "/reset") }, Unsupported, address0 + " has no way to reset it"},
+		{"cannot", func(m *machine, group *fakeNode) { m.remove(function0 + "/reset") }, Unsupported, address0 + " has no reset method"},
 		{"does not work", func(m *machine, group *fakeNode) {
 			m.onWrite = func(string, string) error { return unix.ENOTTY }
 		}, Unsupported, "reset " + address0 + ": no method works"},
@@ -377,7 +377,7 @@ func TestFunctionReset(t *testing.T) {
 		{"by the disk, while another instance resets the function", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
 			*r = resetOf0("pci:flr")
 			m.locked = map[string]bool{function0: true}
-		}, Answer{Result: Busy, Detail: "another request is at work on " + function0}, nil},
+		}, Answer{Result: Busy, Detail: "another request for " + function0 + " is in progress"}, nil},
 		{"no driver", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.remove(function0 + "/driver")
 			m.remove(controller0)
@@ -385,13 +385,13 @@ func TestFunctionReset(t *testing.T) {
 		}, ok("flr or bus"), []string{writeReset}},
 		{"before Linux 5.15", "pci", func(m *machine, n *fakeNode, r *Request) { m.remove(function0 + "/reset_method") }, ok("the kernel's choice"), []string{writeReset}},
 		{"not offered", "pci:pm", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: Unsupported, Detail: address0 + ` is reset by "flr bus", not by "pm"`}, nil},
-		{"no reset at all", "pci", func(m *machine, n *fakeNode, r *Request) { m.remove(function0 + "/reset") }, Answer{Result: Unsupported, Detail: address0 + " has no way to reset it"}, nil},
+		{"no reset at all", "pci", func(m *machine, n *fakeNode, r *Request) { m.remove(function0 + "/reset") }, Answer{Result: Unsupported, Detail: address0 + " has no reset method"}, nil},
 		{"a driver that does not survive", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/mlx5_core")})
 		}, Answer{Result: Refused, Detail: address0 + " is bound to mlx5_core, which does not survive a reset: unbind it first"}, nil},
 		{"an RDMA device", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/habanalabs"), function0 + "/infiniband/irdma0/.": ""})
-		}, Answer{Result: Refused, Detail: address0 + " has an RDMA device, and no driver of those survives a reset: unbind it first"}, nil},
+		}, Answer{Result: Refused, Detail: address0 + " has an RDMA device, whose driver does not survive a reset: unbind it first"}, nil},
 		{"virtual functions", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/sriov_numvfs": "4\n"})
 		}, Answer{Result: Refused, Detail: address0 + " has 4 virtual functions, which would be reset too: remove them first"}, nil},
@@ -430,8 +430,8 @@ func TestFunctionReset(t *testing.T) {
 		{"a disk of another function", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.sibling("0000:02:00.1", "x")
 			m.disk(path.Dir(function0)+"/0000:02:00.1/nvme0n9", "259:90", "eui.90")
-		}, Answer{Result: Refused, Detail: "nvme0n9 would be hit too: the request does not list it among the disks that no pod has"}, nil},
-		{"a disk that the request does not list", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would be hit too: the request does not list it among the disks that no pod has"}, nil},
+		}, Answer{Result: Refused, Detail: "nvme0n9 would be affected too: the request does not list it among the disks that no pod has"}, nil},
+		{"a disk that the request does not list", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would be affected too: the request does not list it among the disks that no pod has"}, nil},
 		{
 			"a disk that is used", "pci", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
 			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"},
@@ -448,7 +448,7 @@ func TestFunctionReset(t *testing.T) {
 		{"nothing works", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.onWrite = func(string, string) error { return unix.ENOTTY }
 		}, Answer{Result: Unsupported, Detail: "reset " + address0 + ": no method works: inappropriate ioctl for device"}, []string{writeReset}},
-		{"another request", "pci", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{function0: true} }, Answer{Result: Busy, Detail: "another request is at work on " + function0}, nil},
+		{"another request", "pci", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{function0: true} }, Answer{Result: Busy, Detail: "another request for " + function0 + " is in progress"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
@@ -468,7 +468,7 @@ func TestFunctionReset(t *testing.T) {
 
 // network returns the error for a function with a network interface.
 func network(address string) string {
-	return address + " has a network interface, in whichever namespace, which a reset of " + address0 + " would stop; unbind its driver first"
+	return address + " has a network interface, perhaps in another network namespace, which a reset of " + address0 + " would stop; unbind its driver first"
 }
 
 // sibling adds a function on the same bus as function0, with a file or directory, and the bridge above both.

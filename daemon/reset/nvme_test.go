@@ -144,19 +144,19 @@ func TestFormat(t *testing.T) {
 	}{
 		{
 			"user data", "format", func(*fakeDrive, *fakeNode, *fakeNode, *Request) {}, OK,
-			"formatted namespace 1, SES 1, LBA format 1 kept; 1024 blocks of 4096 bytes had held something, all read as zeroes",
+			"formatted namespace 1, SES 1, LBA format 1 kept; 1024 blocks of 4096 bytes contained data before, all read as zeroes",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"},
 		},
 		{
 			"cryptographic", "crypto-erase", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
 				d.format = func() (uint16, error) { first.noise(); return 0, nil }
-			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes had held something, none reads as before, 1024 read as noise",
+			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes contained data before, none reads as before, 1024 read as noise",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
 		},
 		{
 			"ignored", "crypto-erase", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 				d.format = func() (uint16, error) { return 0, nil }
-			}, Failed, "at byte 0 it reads as before",
+			}, Failed, "the content at byte 0 has not changed",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
 		},
 		{"no such command", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) { d.oacs = 0 }, Unsupported, "has no Format command", nil},
@@ -179,7 +179,7 @@ func TestFormat(t *testing.T) {
 		}, Refused, "cannot determine whether ng0n3, which has no disk, is used", nil},
 		{"over a network", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.files(map[string]string{controller0 + "/transport": "tcp\n"})
-		}, Refused, `is reached by "tcp", not by pcie`, nil},
+		}, Refused, `has transport "tcp", not pcie`, nil},
 		{"invalid format", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { return 0x410a, nil }
 		}, Failed, "format nvme0n1: NVMe status 0x10a", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
@@ -221,7 +221,7 @@ func TestSanitize(t *testing.T) {
 		text     string
 		commands []string
 	}{
-		{"done at once", func(d *fakeDrive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes had held something, all read as zeroes", []string{blockErase}},
+		{"done at once", func(d *fakeDrive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes contained data before, all read as zeroes", []string{blockErase}},
 		{"keys only", func(d *fakeDrive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", []string{cryptoErase}},
 		{"overwriting only", func(d *fakeDrive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", []string{overwrite}},
 		{"a namespace that is attached nowhere", func(d *fakeDrive, r *Request) { d.oacs, d.detached = d.oacs|1<<3, []uint32{1, 9} }, Refused, "namespace 9 would be erased too", nil},
@@ -234,18 +234,18 @@ func TestSanitize(t *testing.T) {
 		{"failed before, and the next keeps all", func(d *fakeDrive, r *Request) {
 			d.state(3, 100, actBlockErase, 1)
 			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
-		}, Failed, "that could not be read before the erasure, and nothing tells the one from the other", []string{blockErase}},
+		}, Failed, "may be old, because it could not be read before the erasure", []string{blockErase}},
 		{"done before, written since", func(d *fakeDrive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
 		{"fails", func(d *fakeDrive, r *Request) {
 			d.sanitize = func() (uint16, error) { d.state(3, 100, actBlockErase, 1); return 0, nil }
-		}, Failed, "has failed, and the disk holds back everything", []string{blockErase}},
+		}, Failed, "has failed, and the disk refuses all reads and writes", []string{blockErase}},
 		{"failed before, again", func(d *fakeDrive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "it could not be read before", []string{blockErase}},
 		{"not possible now", func(d *fakeDrive, r *Request) {
 			d.sanitize = func() (uint16, error) { return 0x411b, nil }
 		}, Failed, "sanitize prohibited while a persistent memory region is enabled", []string{blockErase}},
 		{"lost its head", func(d *fakeDrive, r *Request) {
 			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
-		}, Failed, "at byte 0 it reads as before", []string{blockErase}},
+		}, Failed, "the content at byte 0 has not changed", []string{blockErase}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, first, _ := newDrive(t)
@@ -418,8 +418,8 @@ func TestControllersOfOthers(t *testing.T) {
 	}{
 		{"one alone", 0, nil, 0x4002, OK, ""},
 		{"several, and all are ours", 2, []uint16{1}, 0, OK, ""},
-		{"of others", 2, []uint16{1, 7, 65}, 0, Refused, "what uses controller 7, 65 of the NVM subsystem, which the driver nvme does not have here, would be hit too"},
-		{"that do not tell", 2, nil, 0x4002, Refused, "cannot determine whether others have a controller of the NVM subsystem: identify (CNS 0x13): NVMe status 0x002: invalid field in command"},
+		{"of others", 2, []uint16{1, 7, 65}, 0, Refused, "controller 7, 65 of the NVM subsystem is not bound to this host's driver nvme: its users would be affected too"},
+		{"that do not tell", 2, nil, 0x4002, Refused, "cannot determine whether other hosts use a controller of the NVM subsystem: identify (CNS 0x13): NVMe status 0x002: invalid field in command"},
 	} {
 		for _, method := range []string{"sanitize", "format"} {
 			t.Run(c.name+", "+method, func(t *testing.T) {

@@ -51,7 +51,7 @@ func (f function) may() error {
 		return errorf(Refused, "%s is bound to %s, which does not survive a reset: unbind it first", f.name(), driver)
 	}
 	if driver != "" && f.Present(f.path+"/infiniband") {
-		return errorf(Refused, "%s has an RDMA device, and no driver of those survives a reset: unbind it first", f.name())
+		return errorf(Refused, "%s has an RDMA device, whose driver does not survive a reset: unbind it first", f.name())
 	}
 	if n := f.Uint(f.path, "sriov_numvfs"); n != 0 {
 		return errorf(Refused, "%s has %d virtual functions, which would be reset too: remove them first", f.name(), n)
@@ -65,11 +65,11 @@ func (f function) may() error {
 // methods returns the content of the attribute reset_method. A choice must be in that list.
 func (f function) methods(choice string) (listed string, err error) {
 	if !f.Present(f.path + "/reset") {
-		return "", errorf(Unsupported, "%s has no way to reset it", f.name())
+		return "", errorf(Unsupported, "%s has no reset method", f.name())
 	}
 	listed, err = f.Attr(f.path, "reset_method")
 	if err != nil && choice != "" {
-		return "", errorf(Unsupported, "how to reset %s cannot be chosen before Linux 5.15: %w", f.name(), err)
+		return "", errorf(Unsupported, "the reset method of %s cannot be chosen before Linux 5.15: %w", f.name(), err)
 	}
 	if choice != "" && !slices.Contains(strings.Fields(listed), choice) {
 		return "", errorf(Unsupported, "%s is reset by %q, not by %q", f.name(), listed, choice)
@@ -82,11 +82,11 @@ func (f function) reset(choice, listed string) (done string, err error) {
 	if choice != "" {
 		attribute := f.Path(f.path + "/reset_method")
 		if err := f.write(attribute, choice); err != nil {
-			return "", errorf(Failed, "choose how to reset %s: %w", f.name(), err)
+			return "", errorf(Failed, "choose the reset method of %s: %w", f.name(), err)
 		}
 		defer func() {
 			if restore := f.write(attribute, listed); restore != nil {
-				err = errors.Join(err, errorf(Failed, "restore %q as the ways to reset %s: %w", listed, f.name(), restore))
+				err = errors.Join(err, errorf(Failed, "restore %q as the reset methods of %s: %w", listed, f.name(), restore))
 			}
 		}()
 	}
@@ -216,7 +216,7 @@ func (t *task) functions() ([]function, error) {
 			return nil, err
 		}
 		if len(controllers) > 1 {
-			return nil, errorf(Refused, "%s is not reached by just one PCI function", at)
+			return nil, errorf(Refused, "%s is not reached by exactly one PCI function", at)
 		}
 		at = controllers[0]
 	}
@@ -245,7 +245,7 @@ func (t *task) freeFunction(f function, methods string) (letGo func(), err error
 	var hit []string
 	for _, other := range scope {
 		if other.hasNetwork() {
-			return nil, errorf(Refused, "%s has a network interface, in whichever namespace, which a reset of %s would stop; unbind its driver first",
+			return nil, errorf(Refused, "%s has a network interface, perhaps in another network namespace, which a reset of %s would stop; unbind its driver first",
 				other.name(), f.name())
 		}
 		disks, err := other.disks()

@@ -28,7 +28,7 @@ func (t *task) prepare(ctx context.Context) error {
 	case (t.Scrub != "" || t.Fingerprint == Blank) && !disk:
 		return errorf(Refused, "%s is not a disk: there is nothing to erase or to read", t.SysPath)
 	case t.Scrub != "" && !t.Tenant && !t.ByHand:
-		return errorf(Refused, "erase %s: no pod of this node left what is on it; only the operator may have it erased: metalplugctl reset ID --scrub %s", t.SysPath, t.Scrub)
+		return errorf(Refused, "erase %s: its content is not from a pod of this node; only the operator may order its erasure: metalplugctl reset ID --scrub %s", t.SysPath, t.Scrub)
 	}
 	if t.Method != "" || t.Scrub != "" {
 		if err := t.selects(t.Request); err != nil {
@@ -109,7 +109,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 		return "", errorf(Refused, "%s is read-only", c.Name())
 	}
 	if t.Written != nil && sysfs.Written(&t.Tree, c.sysPath) > *t.Written {
-		return "", errorf(Foreign, "a process wrote to %s after its last pod had gone or the operator allowed to erase it", c.Name())
+		return "", errorf(Foreign, "a process wrote to %s after its last pod ended or the operator allowed its erasure", c.Name())
 	}
 	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || c.withheld(t.Scrub) {
 		return "", nil

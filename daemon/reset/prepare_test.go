@@ -160,7 +160,7 @@ func TestNoOneAnswersForIt(t *testing.T) {
 	r.Tenant = false
 	for _, change := range []func(){func() {}, func() { n.ext4() }} {
 		change()
-		if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "no pod of this node left what is on it") {
+		if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "its content is not from a pod of this node") {
 			t.Errorf("answer is %+v", got)
 		}
 	}
@@ -353,7 +353,7 @@ func TestStoppedInBetween(t *testing.T) {
 // disk are unknown.
 func TestOpenElsewhere(t *testing.T) {
 	const partition, generic = disk0 + "/nvme0n1p1", controller0 + "/ng0n1"
-	const unknown = "which processes have nvme0n1 open is not known: "
+	const unknown = "cannot determine which processes have nvme0n1 open: "
 	const unread = unknown + "inspect processes: not all processes could be inspected: 2 of them: process 9: permission denied"
 	opens := func(n cgroup.Number) func(m *machine, r *Request) {
 		return func(m *machine, _ *Request) { m.others = []cgroup.Holder{{PID: 42, Comm: "qemu", Number: n}} }

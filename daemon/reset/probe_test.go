@@ -76,7 +76,7 @@ func TestProbe(t *testing.T) {
 		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Content: "zfs_member"}},
 		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has given it up, or it is being formatted"}},
 		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if no one needs what is on it, erase it by hand: metalplugctl reset ID --scrub zero"}},
-		{"gone while read", Probe, func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: there is nothing any more"}},
+		{"gone while read", Probe, func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: the device ends there"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
@@ -188,7 +188,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		r := probeOf0()
 		r.TimeoutMS = minute
 		first, err := ParseAnswer(m.reply(m.Context(), 0, r.Encode()))
-		want := Answer{Result: Late, Detail: "not over after 1m0s: reading nvme0n1 cannot be interrupted and goes on"}
+		want := Answer{Result: Late, Detail: "no result after 1m0s: reading nvme0n1 cannot be interrupted and continues"}
 		if err != nil || !reflect.DeepEqual(first, want) {
 			t.Errorf("answer is %+v, %v\nwant %+v", first, err, want)
 		}
@@ -196,7 +196,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		synctest.Wait()
 		m.locked = map[string]bool{disk0: true} // the process that did not return holds the lock
 		n.busy, n.readHook = true, nil
-		if got := m.ask(r); got.Result != Late || got.Detail != "another request is at work on "+disk0 {
+		if got := m.ask(r); got.Result != Late || got.Detail != "another request for "+disk0+" is in progress" {
 			t.Errorf("the next answer is %+v", got)
 		}
 	})
@@ -271,13 +271,13 @@ func TestWhichDeviceItIs(t *testing.T) {
 		{"an empty attribute", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/wwid": "\n"})
 			r.Identity = byWWID("")
-		}, Refused, "is another device"},
+		}, Refused, "is not the requested device"},
 		{"an attribute elsewhere", func(m *machine, n *fakeNode, r *Request) {
 			r.Identity = identity("device/../../x", "x")
 		}, Refused, "is not the name of an attribute"},
 		{"an attribute that leads away", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/wwid": "-> " + m.root + "/proc/1/mountinfo"})
-		}, Refused, "is none of a device"},
+		}, Refused, "is not an attribute of a device"},
 		{"the node of another device", func(m *machine, n *fakeNode, r *Request) { n.node.number = "8:0" }, Refused, "/dev/nvme0n1 is the node of another device: 8:0, not 259:0"},
 		{"a node of another kind", func(m *machine, n *fakeNode, r *Request) { n.node.block = false }, Refused, "is the node of another device"},
 		{"no node", func(m *machine, n *fakeNode, r *Request) { delete(m.nodes, "/dev/nvme0n1") }, Gone, "open /dev/nvme0n1: no such file"},

@@ -31,7 +31,7 @@ func (h *host) selected(r Request) error {
 	machine := &device.Host{Tree: h.Tree}
 	seen, err := udev.ReadDevice(h.Sys, h.run, r.SysPath)
 	if err != nil {
-		return errorf(Refused, "which resource selects %s is not known: %w", r.SysPath, err)
+		return errorf(Refused, "cannot determine which resource selects %s: %w", r.SysPath, err)
 	}
 	sighting, err := matched(machine, settings, resource, &seen, r.SysPath)
 	if err != nil {

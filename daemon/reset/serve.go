@@ -39,7 +39,7 @@ func newHost(file string) *host {
 	return h
 }
 
-// step is the current step of the work, as a text for the message "... goes on".
+// step is the current step of the work, as a text for the message "... cannot be interrupted and continues".
 type step struct{ text atomic.Value }
 
 func (s *step) is(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
@@ -49,7 +49,7 @@ func (s *step) String() string {
 	if text, ok := s.text.Load().(string); ok {
 		return text
 	}
-	return "looking at the device"
+	return "inspecting the device"
 }
 
 // reply returns the answer to a request. asked ends when the client has disconnected, which stops all requests that
@@ -73,7 +73,7 @@ func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	select {
 	case a = <-done:
 	case <-overdue.C:
-		a.Detail = fmt.Sprintf("not over after %v: %s cannot be interrupted and goes on", r.Timeout(), &h.step)
+		a.Detail = fmt.Sprintf("no result after %v: %s cannot be interrupted and continues", r.Timeout(), &h.step)
 		if a.Result = Late; r.Do == Prepare {
 			a.Result, a.Detail = Failed, a.Detail+"; allow more time"
 		}

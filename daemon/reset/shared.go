@@ -53,7 +53,7 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	}
 	strange, err := d.foreignControllers(list)
 	if err == nil && len(strange) > 0 {
-		err = errorf(Busy, "%s is shared: controller %s, which the driver nvme does not have here, has namespace %d too; detach it there",
+		err = errorf(Busy, "%s is shared: controller %s, which is not bound to this host's driver nvme, also has namespace %d; detach it there",
 			d.Name(), strings.Join(strange, ", "), ns.nsid)
 	}
 	return err

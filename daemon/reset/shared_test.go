@@ -102,13 +102,13 @@ func TestShared(t *testing.T) {
 	}{
 		{"one controller", sharer{}, ""},
 		{"attached to ours", sharer{nmic: 1, cmic: 2, attached: []uint16{1}, all: []uint16{1, 77}}, ""},
-		{"attached to another host", sharer{nmic: 1, cmic: 2, attached: []uint16{1, 77}}, "nvme0n1 is shared: controller 77, which the driver nvme does not have here, has namespace 1 too; detach it there"},
+		{"attached to another host", sharer{nmic: 1, cmic: 2, attached: []uint16{1, 77}}, "nvme0n1 is shared: controller 77, which is not bound to this host's driver nvme, also has namespace 1; detach it there"},
 		{"attached to a virtual function", sharer{nmic: 1, cmic: 2 | 4, attached: []uint16{65, 66, 1}}, "nvme0n1 is shared: controller 65, 66, "},
 		{"another host, whatever CMIC says", sharer{nmic: 1, attached: []uint16{1, 77}}, "nvme0n1 is shared: controller 77, "},
 		{"attached, a full list", sharer{nmic: 1, attached: []uint16{2: 5, 2046: 9}}, "nvme0n1 is shared: controller 0, 0, 5, "},
 		{"no list of its own, all ours", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, all: []uint16{1}}, ""},
-		{"no list of its own, another controller", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, all: []uint16{1, 7}}, "cannot determine whether another host uses nvme0n1: what uses controller 7 of the NVM subsystem"},
-		{"no list at all", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, allStatus: 0x4002}, "cannot determine whether another host uses nvme0n1: cannot determine whether others have a controller"},
+		{"no list of its own, another controller", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, all: []uint16{1, 7}}, "cannot determine whether another host uses nvme0n1: controller 7 of the NVM subsystem is not bound"},
+		{"no list at all", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, allStatus: 0x4002}, "cannot determine whether another host uses nvme0n1: cannot determine whether other hosts use a controller"},
 		{"no list, the only controller", sharer{nmic: 1, attachedStatus: 0x4002}, ""},
 		{"a list that fails", sharer{nmic: 1, attachedStatus: 0x4006}, "cannot determine whether another host uses nvme0n1: identify (CNS 0x12): NVMe status 0x006"},
 
@@ -183,7 +183,7 @@ func TestSharedByPaths(t *testing.T) {
 		"one given to a virtual machine": {func(m *machine) {
 			m.remove(controller1)
 			m.remove(subsystem0 + "/nvme1")
-		}, Busy, "nvme0n1 is shared: controller 2, which the driver nvme does not have here, has namespace 1 too; detach it there"},
+		}, Busy, "nvme0n1 is shared: controller 2, which is not bound to this host's driver nvme, also has namespace 1; detach it there"},
 		"one of which nothing is known": {func(m *machine) { m.remove(controller1 + "/cntlid") }, Busy, "the ID of controller nvme1 is not known: read " + controller1 + "/cntlid"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -78,7 +78,7 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 	for one, err := range sweep(ctx, 0, c.size, direct.read) {
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return errorf(Failed, "reading all of %s to know %s was not over in time: nothing was erased; allow more time", c.Name(), purpose)
+			return errorf(Failed, "reading all of %s to know %s took too long: nothing was erased; allow more time", c.Name(), purpose)
 		case err != nil:
 			return err
 		case enough(one):
@@ -99,7 +99,7 @@ func (t *task) survey(ctx context.Context) error {
 	}
 	defer c.release()
 	if t.From > c.size {
-		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.Name(), c.size, t.From)
+		return errorf(Refused, "%s has only %d bytes: reading cannot continue at byte %d", c.Name(), c.size, t.From)
 	}
 	a := &t.answer
 	a.Size, a.Read = c.size, t.From

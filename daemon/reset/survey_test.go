@@ -238,7 +238,7 @@ func TestSurveyOfAThinNamespace(t *testing.T) {
 
 func TestSurveyIsRefused(t *testing.T) {
 	m, n := oneNVMe(t)
-	if got := m.full(surveyOf0(int64(len(n.data)) + 1)); got.Result != Refused || !strings.Contains(got.Detail, "there is no byte 4194305") {
+	if got := m.full(surveyOf0(int64(len(n.data)) + 1)); got.Result != Refused || !strings.Contains(got.Detail, "cannot continue at byte 4194305") {
 		t.Errorf("answer is %+v", got)
 	}
 	r := surveyOf0(0)
@@ -247,7 +247,7 @@ func TestSurveyIsRefused(t *testing.T) {
 		t.Errorf("answer is %+v", got)
 	}
 	m.locked = map[string]bool{disk0: true}
-	if got := m.full(surveyOf0(0)); got.Result != Late || !strings.Contains(got.Detail, "another request is at work") {
+	if got := m.full(surveyOf0(0)); got.Result != Late || !strings.Contains(got.Detail, "another request for ") {
 		t.Errorf("answer is %+v", got)
 	}
 }

@@ -78,14 +78,14 @@ func (t *task) identified(ignored ...string) error {
 			return errorf(Gone, "%s has no attribute %s", t.SysPath, a.Name)
 		}
 		if !strings.HasPrefix(real, devices) {
-			return errorf(Refused, "attribute %s of %s is none of a device", a.Name, t.SysPath)
+			return errorf(Refused, "attribute %s of %s is not an attribute of a device", a.Name, t.SysPath)
 		}
 		value, err := t.Attr(path.Dir(real), path.Base(real))
 		if err != nil {
 			return err
 		}
 		if value == "" || value != strings.TrimSpace(a.Value) {
-			return errorf(Refused, "%s is another device than meant: %s is %q, not %q", t.SysPath, a.Name, value, a.Value)
+			return errorf(Refused, "%s is not the requested device: %s is %q, not %q", t.SysPath, a.Name, value, a.Value)
 		}
 	}
 	return nil

@@ -106,7 +106,7 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 	}
 	nodes, err := t.NodesOf(c.sysPath)
 	if err != nil {
-		return errorf(Busy, "which processes have %s open is not known: %w", c.Name(), err)
+		return errorf(Busy, "cannot determine which processes have %s open: %w", c.Name(), err)
 	}
 	names := make(map[cgroup.Number]string)
 	for _, node := range nodes {
@@ -145,7 +145,7 @@ func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answ
 		err = answer.Err(pods...)
 	}
 	if err != nil {
-		return errorf(Busy, "which processes have %s open is not known: %w", c.Name(), err)
+		return errorf(Busy, "cannot determine which processes have %s open: %w", c.Name(), err)
 	}
 	return nil
 }

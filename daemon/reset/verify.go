@@ -71,7 +71,7 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 	}
 	parts = 0
 	filler := s.filler()
-	err := c.readUntil(ctx, "what to verify its erasure by", func(one chunk) bool {
+	err := c.readUntil(ctx, "which blocks prove its erasure", func(one chunk) bool {
 		first, last := one.filled(filler)
 		if first < 0 {
 			return false
@@ -141,15 +141,15 @@ func (e *evidence) block(at int64, b []byte) {
 	case bytes.Count(b, []byte{0}) == len(b):
 		e.zeroes++
 	case e.must == mustBeZero:
-		e.bad = fmt.Errorf("byte %d and after are not zeroes", at)
+		e.bad = fmt.Errorf("the block at byte %d is not all zeroes", at)
 	case blank(b):
 		e.other++
 	case e.must == mustVanish:
-		e.bad = fmt.Errorf("there is data at byte %d still%s", at, keeps)
+		e.bad = fmt.Errorf("data is still present at byte %d%s", at, keeps)
 	case !e.known, held && before == 0:
 		e.unknown = max(e.unknown, at)
 	case held && before == maphash.Bytes(e.seed, b):
-		e.bad = fmt.Errorf("at byte %d it reads as before", at)
+		e.bad = fmt.Errorf("the content at byte %d has not changed", at)
 	default:
 		e.noise++
 	}
@@ -165,14 +165,14 @@ func (e *evidence) verdict() error {
 		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.other, keeps)
 	}
 	if e.bad == nil && e.unknown >= 0 && e.noise == 0 {
-		return fmt.Errorf("at byte %d is data that could not be read before the erasure, and nothing tells the one from the other; erase the disk again", e.unknown)
+		return fmt.Errorf("the data at byte %d may be old, because it could not be read before the erasure; erase the disk again", e.unknown)
 	}
 	return e.bad
 }
 
 // inWords describes the content of the blocks after the erasure.
 func (e *evidence) inWords() string {
-	had := fmt.Sprintf("%d blocks of %d bytes had held something", len(e.at), blockSize)
+	had := fmt.Sprintf("%d blocks of %d bytes contained data before", len(e.at), blockSize)
 	switch {
 	case !e.known:
 		had = "it could not be read before"

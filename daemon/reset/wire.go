@@ -62,7 +62,7 @@ func (r Request) validate() error {
 	case !slices.Contains(all, r.Do):
 		return invalidf("do %.40q: must be one of %v", r.Do, all)
 	case device.ClassNamed(r.Class) == nil:
-		return invalidf("class %.40q: there is none of that name", r.Class)
+		return invalidf("class %.40q: there is no class of that name", r.Class)
 	case len(r.Identity) > MaxList || len(r.Together) > MaxList || len(r.Pods) > MaxList:
 		return invalidf("%d entries of identity, %d of together and %d of pods, at most %d of each are allowed", len(r.Identity), len(r.Together), len(r.Pods), MaxList)
 	case r.TimeoutMS < 1 || r.TimeoutMS > maxTimeout.Milliseconds():

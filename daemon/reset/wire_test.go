@@ -53,7 +53,7 @@ func TestMalformedRequest(t *testing.T) {
 		"null":               {"null", `do "": must be one of [look probe offer survey prepare]`},
 		"an unknown field":   {replaced(`"tenant"`, `"leftover"`), `unknown field "leftover"`},
 		"no such op":         {replaced("prepare", "erase"), `do "erase": must be one of`},
-		"no such class":      {replaced(`"class":"nvme"`, `"class":"tape"`), `class "tape": there is none`},
+		"no such class":      {replaced(`"class":"nvme"`, `"class":"tape"`), `class "tape": there is no class`},
 		"no time":            {replaced("90000", "0"), "timeoutMs 0: must be from 1 to 172800000"},
 		"too much time":      {replaced("90000", "172800001"), "timeoutMs 172800001: must be from 1 to 172800000"},
 		"a negative byte":    {replaced("4096", "-1"), "from -1: must not be negative"},

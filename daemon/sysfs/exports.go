@@ -100,7 +100,7 @@ func opens(t *Tree, e export, nodes []Node) (Node, error) {
 	if e.reach == noDisk || e.reach == anyController && !slices.ContainsFunc(nodes, controller) {
 		return Node{}, nil
 	}
-	return Node{}, fmt.Errorf("%s has opened %q, which leads to nothing that this service sees; export by a name in /dev, or end that export", e.by, e.name)
+	return Node{}, fmt.Errorf("%s has opened %q, which metalplug cannot see; export the disk by a name in /dev, or stop exporting it", e.by, e.name)
 }
 
 func find(nodes []Node, is func(Node) bool) Node {

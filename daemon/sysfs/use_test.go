@@ -177,7 +177,7 @@ func TestExported(t *testing.T) {
 						t.Errorf("in use: %v", err)
 					}
 				case "?":
-					if use == nil || use.Unread == nil || !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which leads to nothing that this service sees; export", opened)) {
+					if use == nil || use.Unread == nil || !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which metalplug cannot see; export", opened)) {
 						t.Errorf("in use: %v", err)
 					}
 				default:
@@ -222,7 +222,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 			h := tree(t, with(plain, c.files))
 			for sysPath, want := range map[string]bool{disk: c.nvme, "/sys/devices/sda": c.other} {
 				err := h.InUse(h.DiskAt(sysPath))
-				if (err != nil) != want || want && !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which leads to nothing", hidden)) {
+				if (err != nil) != want || want && !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which metalplug cannot see", hidden)) {
 					t.Errorf("%s: %v", sysPath, err)
 				}
 			}

@@ -99,7 +99,7 @@ func (h *helpers) probe(ctx context.Context, t device.Target, held bool) (r devi
 	name := path.Base(t.SysPath)
 	switch h.answers[name] {
 	case "silent":
-		return r, fmt.Errorf("%w: not over after 16s", device.ErrUnanswered)
+		return r, fmt.Errorf("%w: no result after 16s", device.ErrUnanswered)
 	case "error":
 		return r, errors.New("I/O error")
 	case "in-use":

@@ -91,7 +91,7 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 		w.Content = lease.OfTenant
 	}
 	if w.Reset && j.method(true) == "" {
-		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", j.Device.ID, ErrUnfit)
+		return fmt.Errorf("%s: %w: no reset method of its class applies to it now: name one in [resource.reset]", j.Device.ID, ErrUnfit)
 	}
 	j.care.Scrub = scrub
 	return j.clear(ctx, maxOrderTime, w)
@@ -111,7 +111,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
 	if kind := j.Evidence.Kind; kind != "" && j.State == lease.Free && j.Resource != "" {
-		return "it is offered already: its evidence is " + kind, nil
+		return "it is already offered, with the evidence " + kind, nil
 	}
 	if err := j.left(ctx); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
@@ -133,9 +133,9 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	}
 	t.note(j.Status, audit.Adopted, nil, audit.Entry{Method: scrub})
 	if j.Cordon != nil {
-		return "it is erased by " + scrub + " and offered once you uncordon it", nil
+		return "it is erased with " + scrub + ", and offered once you uncordon it", nil
 	}
-	return "it is being erased by " + scrub + ", and offered after that", nil
+	return "it is being erased with " + scrub + ", and offered after that", nil
 }
 
 // adoptable returns why the disk cannot be adopted. The newest status names a process that uses the disk.
@@ -157,7 +157,7 @@ func (j *job) adoptable() error {
 	case j.care.Open:
 		return fmt.Errorf("%w: others may use the disks of %s", ErrUnfit, j.Taker)
 	case j.Target.Medium() == "":
-		return fmt.Errorf("%w: no wwid or serial number: nothing would tell another disk from it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
+		return fmt.Errorf("%w: no wwid or serial number: another disk could be mistaken for it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
 	case j.Blocked != "":
 		return fmt.Errorf("%w: %s", ErrBusy, j.Blocked)
 	}

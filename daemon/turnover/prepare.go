@@ -141,7 +141,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 	case !j.Present:
 		return p, fmt.Errorf("%s: %w", id, device.ErrGone)
 	case j.Behind(owners):
-		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name its pod; delete the pod if this stays", id, ErrBusy)
+		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name its pod; delete the pod if this persists", id, ErrBusy)
 	}
 	first := j.First(owners)
 	who, err := settled(ctx, func() (users, error) {

@@ -105,11 +105,11 @@ func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.at(path)
 		if other == nil {
-			return fmt.Errorf("%w: it would hit %s, which is not in an offer", ErrUnfit, path)
+			return fmt.Errorf("%w: it would also affect %s, which is not in an offer", ErrUnfit, path)
 		}
 		id := other.Device.ID
 		if !slices.Contains(j.taken, id) {
-			return fmt.Errorf("%w: it would hit %s, which has just appeared", ErrBusy, id)
+			return fmt.Errorf("%w: it would also affect %s, which has just appeared", ErrBusy, id)
 		}
 		now, err := j.Inventory.Begin(ctx, id, "", "")
 		if err != nil {
@@ -117,13 +117,13 @@ func (j *job) together(ctx context.Context, erases bool) error {
 		}
 		switch {
 		case now.Held():
-			return fmt.Errorf("%w: it would hit %s, which a pod holds", ErrBusy, id)
+			return fmt.Errorf("%w: it would also affect %s, which a pod holds", ErrBusy, id)
 		case j.careFor(cmp.Or(now.Resource, now.Taker)).Open:
-			return fmt.Errorf("%w: it would hit %s, which others may be using", ErrUnfit, id)
+			return fmt.Errorf("%w: it would also affect %s, which others may be using", ErrUnfit, id)
 		case erases && now.Reserved != "":
-			return fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, now.Reserved)
+			return fmt.Errorf("%w: it would also affect %s: %s", ErrUnfit, id, now.Reserved)
 		case erases && (now.Stale || now.Resource == ""):
-			return fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, now.Reason)
+			return fmt.Errorf("%w: it would also affect %s: %s", ErrUnfit, id, now.Reason)
 		}
 	}
 	return nil

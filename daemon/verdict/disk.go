@@ -72,13 +72,13 @@ func (f *Facts) doubt() error {
 	}
 	switch {
 	case f.Disk.Presence == "":
-		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to know it by; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
+		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to identify it by; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
 	case v.Scrub != "" && f.Delay != "":
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, f.Delay)
 	case v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
 	case offer != nil && v.Proves(f.Disk.Presence):
-		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this stays", device.ErrUnproven, Content(offer), d.SysPath)
+		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this persists", device.ErrUnproven, Content(offer), d.SysPath)
 	case offer != nil:
 		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, Content(offer), Way(d.ID, f.Seen.Target))
 	case f.proven():

@@ -68,7 +68,7 @@ var (
 )
 
 // justLeft is the reason for a disk that is not erased and was not read again since its last pod ended.
-const justLeft = "its last pod has just left it"
+const justLeft = "its last pod has just ended"
 
 // beingCleared is the reason for a device that metalplug resets or erases after the last pod.
 const beingCleared = "being cleared after its last pod"
@@ -98,7 +98,7 @@ func (f *Facts) Unusable() error {
 	case f.Seen == nil:
 		return device.ErrGone
 	case f.Offered && f.Seen.Resource != "" && f.Seen.Resource != f.Resource:
-		return fmt.Errorf("%w %s: it changes over once no pod holds it", errElsewhere, f.Seen.Resource)
+		return fmt.Errorf("%w %s: it moves there once no pod holds it", errElsewhere, f.Seen.Resource)
 	case f.Opened != nil:
 		return f.Opened
 	case f.Lease.Held() && device.OnlyInUse(f.Seen.Offer), f.erasable():
@@ -222,7 +222,7 @@ func (f *Facts) Restrained(v Verdict) Verdict {
 		v.park(f.Aside)
 	}
 	if f.Claim != "" && (f.Rule == nil || f.Rule.Serve == "") {
-		v.park("a claim holds it, and its resource has changed over to the device plugin")
+		v.park("a claim holds it, but its resource is now served by the device plugin")
 	}
 	if f.Cordon != "" {
 		v.park("cordoned: " + f.Cordon)

@@ -35,7 +35,7 @@ func TestVerdict(t *testing.T) {
 		{"nothing speaks against it", func(*verdict.Facts) {}, "healthy", ""},
 		{"gone", func(f *verdict.Facts) { f.Seen = nil }, "gone", ""},
 		{"not seen since the start", func(f *verdict.Facts) { f.Seen, f.Known = nil, false }, "not seen since metalplug was started", ""},
-		{"of another resource now", func(f *verdict.Facts) { f.Seen.Resource = "c/d" }, "it belongs to another resource now, c/d: it changes over once no pod holds it", ""},
+		{"of another resource now", func(f *verdict.Facts) { f.Seen.Resource = "c/d" }, "it belongs to another resource now, c/d: it moves there once no pod holds it", ""},
 		{"in use by the host", func(f *verdict.Facts) { f.Seen.Offer = mounted }, "in use: it is mounted", ""},
 		{"in use by its pod", func(f *verdict.Facts) { f.Seen.Offer, f.Lease = mounted, held }, "healthy", "in use: it is mounted"},
 		{"with data that no tenant left", func(f *verdict.Facts) { f.Seen.Offer = ext4 }, "it holds data: ext4 is on it", ""},
@@ -49,11 +49,11 @@ func TestVerdict(t *testing.T) {
 		{"left by a pod, and not erased", func(f *verdict.Facts) {
 			disk(f, unread)
 			f.Lease, f.Rule = used, &device.Rule{}
-		}, "unproven: its last pod has just left it", ""},
+		}, "unproven: its last pod has just ended", ""},
 		{"nothing to know it by", func(f *verdict.Facts) {
 			disk(f, unread)
 			f.Disk.Presence = ""
-		}, "unproven: it has no wwid, serial number or diskseq to know it by; give a virtual disk a serial number, or run Linux 5.15 or later", ""},
+		}, "unproven: it has no wwid, serial number or diskseq to identify it by; give a virtual disk a serial number, or run Linux 5.15 or later", ""},
 		{"with data that was found", func(f *verdict.Facts) {
 			disk(f, evidence.Evidence{Found: "ext4"})
 		}, "unproven: ext4; metalplugctl reset nvme-1 --scrub zero erases and offers it, until it is plugged in again", ""},

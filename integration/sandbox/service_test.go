@@ -97,7 +97,7 @@ func specs(m *machine) {
 	if out, err := m.try("systemctl reload metalplugd"); err == nil {
 		m.t.Errorf("CDI is reloaded without /run/cdi in the sandbox: %s", out)
 	}
-	m.want("status", m.sh("systemctl show -P StatusText metalplugd"), "the sandbox has no /run/cdi, which it gets at a start: systemctl restart metalplugd")
+	m.want("status", m.sh("systemctl show -P StatusText metalplugd"), "the sandbox has no /run/cdi, which is mounted when metalplugd starts: systemctl restart metalplugd")
 	m.sh("metalplugd --check") // a check by an operator must find no problem
 	m.sh("systemctl restart metalplugd")
 	m.want("spec", m.sh("cat /run/cdi/metalplug*.json"), `"path": "/dev/zero"`)

@@ -121,7 +121,7 @@ func daemonReload(s *story, t *testing.T) {
 func shippedRules(s *story, t *testing.T) {
 	node := s.m.Namespaces()["BOTH"]
 	generic := strings.Replace(node, "/nvme", "/ng", 1)
-	s.because(t, path.Base(node), "udev's rule 60-metalplug.rules makes it")
+	s.because(t, path.Base(node), "udev's rule 60-metalplug.rules creates it")
 	rules, err := os.ReadFile("../../udev/60-metalplug.rules")
 	if err != nil {
 		t.Fatal(err)
