@@ -249,12 +249,13 @@ func (c *Cluster) run(name string, flags ...string) error {
 	return err
 }
 
-// await waits until a part answers a request for path with success.
+// await waits until a part answers a request for path with success. It ends if a part has ended.
 func (c *Cluster) await(ctx context.Context, name string, client rest.Interface, path string) error {
-	p := c.parts[slices.IndexFunc(c.parts, func(p *process) bool { return p.name == name })]
 	return poll(ctx, name+" is not ready", func(ctx context.Context) error {
-		if !p.alive() {
-			return fatal{fmt.Errorf("%s ended: %v: see %s", name, p.cmd.ProcessState, c.File(name+".log"))}
+		for _, p := range c.parts {
+			if !p.alive() {
+				return fatal{p.ended()}
+			}
 		}
 		return client.Get().AbsPath(path).Do(ctx).Error()
 	})

@@ -98,7 +98,7 @@ func (n *Node) importImage() error {
 	}
 	<-ctr.done
 	if !ctr.cmd.ProcessState.Success() {
-		return fmt.Errorf("import the image: %v: see %s", ctr.cmd.ProcessState, n.path("ctr.log"))
+		return fmt.Errorf("import the image: %w", ctr.ended())
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	costTime  = flag.Duration("cost", 10*time.Second, "how long TestCost measures at a time")
+	costTime  = flag.Duration("cost", 5*time.Second, "how long TestCost measures at a time")
 	costNodes = flag.Int("cost-nodes", 2, "up to how many nodes TestCost measures, doubled from 1 on")
 )
 

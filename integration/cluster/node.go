@@ -146,7 +146,7 @@ func (n *Node) startRuntime(ctx context.Context) error {
 	}
 	if err := poll(ctx, "the container runtime is not ready", func(context.Context) error {
 		if !n.runtime.alive() {
-			return fatal{fmt.Errorf("the container runtime ended: %v: see %s", n.runtime.cmd.ProcessState, n.path("cri.log"))}
+			return fatal{n.runtime.ended()}
 		}
 		_, err := os.Stat(n.path("run/containerd/containerd.sock"))
 		return err
@@ -219,7 +219,7 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	case <-n.ready:
 		return nil
 	case <-n.daemon.done:
-		return fmt.Errorf("metalplugd ended: %v: see %s", n.daemon.cmd.ProcessState, n.path("metalplugd.log"))
+		return n.daemon.ended()
 	case <-ctx.Done():
 		return fmt.Errorf("metalplugd is not ready: %w", ctx.Err())
 	}
@@ -317,7 +317,7 @@ func (n *Node) Stop() error {
 func (n *Node) AwaitReady(ctx context.Context) error {
 	return poll(ctx, n.Name+" is not Ready", func(ctx context.Context) error {
 		if !n.kubelet.alive() {
-			return fatal{fmt.Errorf("the kubelet of %s ended: %v: see %s", n.Name, n.kubelet.cmd.ProcessState, n.path("kubelet.log"))}
+			return fatal{fmt.Errorf("%s: %w", n.Name, n.kubelet.ended())}
 		}
 		node, err := n.cluster.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -47,18 +48,20 @@ func (c *cleaner) clean() error {
 // process is a child process. The kernel kills it when this process ends for any reason.
 type process struct {
 	name string
+	log  string // file
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 }
 
 // spawn starts a program. Its output is appended to NAME.log in dir.
 func spawn(dir, name string, command ...string) (*process, error) {
-	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	file := filepath.Join(dir, name+".log")
+	log, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	p := &process{name: name, cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
+	p := &process{name: name, log: file, cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true, // Ctrl-C at the terminal reaches only this process, which ends the others in order
@@ -81,6 +84,16 @@ func (p *process) kill() {
 	}
 	_ = p.cmd.Process.Kill()
 	<-p.done
+}
+
+// ended returns an error with the end of the log of a process that has ended, because the log is removed with the cluster.
+func (p *process) ended() error {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return fmt.Errorf("%s ended: %v: %s", p.name, p.cmd.ProcessState, strings.Join(lines[max(0, len(lines)-5):], "\n\t"))
 }
 
 // alive reports whether the process runs.

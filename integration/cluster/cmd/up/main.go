@@ -39,6 +39,14 @@ func run(ctx context.Context, dir, programs, release string, recordings []string
 	if err != nil {
 		return err
 	}
+	var hardware []string
+	for _, file := range recordings {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		hardware = append(hardware, string(text))
+	}
 	c, err := cluster.Start(ctx, cluster.Options{
 		Dir:      dir,
 		Programs: programs,
@@ -49,16 +57,12 @@ func run(ctx context.Context, dir, programs, release string, recordings []string
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
 	fmt.Printf("%5.1f s  control plane\n", time.Since(began).Seconds())
-	for i, file := range recordings {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
+	for i, recording := range hardware {
 		name := fmt.Sprintf("node%d", i+1)
-		if _, err := c.StartNode(ctx, cluster.NodeOptions{Name: name, Recording: string(text)}); err != nil {
+		if _, err := c.StartNode(ctx, cluster.NodeOptions{Name: name, Recording: recording}); err != nil {
 			return err
 		}
-		fmt.Printf("%5.1f s  %s with %s\n", time.Since(began).Seconds(), name, filepath.Base(file))
+		fmt.Printf("%5.1f s  %s with %s\n", time.Since(began).Seconds(), name, filepath.Base(recordings[i]))
 	}
 	if err := os.Symlink(filepath.Join(programs, "cluster", "kubectl-"+release), c.File("kubectl")); err != nil {
 		return err
