@@ -22,6 +22,7 @@
 #   make install       installs what is built; DESTDIR= is put before each path
 #   make packages      deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
 #   make packages-check  lintian, rpmlint, deb against rpm, and a second build that has to give the same bytes
+#   make distributions-check  the deb in a container of each Debian and Ubuntu release, from install to purge; needs root
 #   make source        source packages for Debian and for rpm, of the last commit, into source/
 #   make source-check  builds the packages from them without a network; needs root
 #   make sysext        images for systemd-sysext into sysext/, from dist/
@@ -62,7 +63,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check distributions-check repo selinux
 all: build
 
 deps:
@@ -87,7 +88,7 @@ integration-night: integration-releases
 	$(MAKE) vm VM='$(NIGHT)' LATER=
 	$(MAKE) fuzz vulncheck dashboard
 	$(MAKE) cluster-night
-	$(MAKE) packages-check source-check sysext-check
+	$(MAKE) packages-check source-check sysext-check distributions-check
 
 # Packages of Kubernetes are compiled without what the linker leaves out: a fifth less time. All commands need the same flag, or they
 # compile all of it again. Their tests have -vet=off: vet reads all packages too, a sixth of that time, and make lint runs it.
@@ -227,6 +228,13 @@ packages:
 packages-check: packages
 	VERSION='$(VERSION)' packaging/check.sh dist --again $(PROGRAMS)
 
+# The deb of this architecture in containers of each release, from an older version to this one and away again. Needs root.
+SUITES ?= bookworm trixie jammy noble
+distributions-check: packages
+	older=$$(mktemp -d) && trap 'rm -rf "$$older"' EXIT && \
+		VERSION=0.0.0~0 ARCHES=$$($(GO) env GOARCH) FORMATS=deb packaging/packages.sh "$$older" $(PROGRAMS) && \
+		packaging/distributions.sh "$$older" dist $(SUITES)
+
 source:
 	rm -rf source
 	VERSION='$(VERSION)' packaging/source.sh source
@@ -242,7 +250,9 @@ sysext: packages
 sysext-check: sysext
 	packaging/sysext-check.sh sysext/$$($(GO) env GOARCH)/metalplug.raw
 
-repo: packages
+# Of the packages that are in dist, which may be signed.
+repo:
+	test -e dist/SHA256SUMS || $(MAKE) packages
 	packaging/repo.sh dist repo
 
 selinux:

@@ -1,0 +1,206 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs the deb in a container of each release, with its own systemd, and tests its life there: install, upgrade,
+# downgrade, remove, purge, and each of these on a system where something is in the way. Requires root.
+#
+#   distributions.sh OLDER NEWER SUITE...
+#
+# OLDER and NEWER are folders with packages of two versions. SUITE is bookworm, trixie, jammy or noble.
+# shellcheck disable=SC2317 # must, fails and the like call functions by name
+set -euo pipefail
+
+# lives runs in the container. Its exit status is that of the test.
+lives() {
+	local version=$1 selinux=$2 architecture older newer pid
+	export DEBIAN_FRONTEND=noninteractive
+	architecture=$(dpkg --print-architecture)
+	older=$(echo /packages/older/metalplug_*_"$architecture".deb)
+	newer=$(echo /packages/newer/metalplug_*_"$architecture".deb)
+
+	bad() {
+		echo "$suite: $*" >&2
+		[[ ! -s /tmp/log ]] || tail -n 30 /tmp/log >&2
+		journalctl --no-pager -n 20 -u 'metalplug*' >&2
+		exit 1
+	}
+	step() { echo "$suite: $*"; }
+	apt() { apt-get -y -q --allow-downgrades -o Dpkg::Options::=--force-confold "$@" >/tmp/log 2>&1; }
+	must() { "$@" || bad "$*: exit status $?"; }
+	# fails TEXT COMMAND... holds that the command fails and prints the text.
+	fails() {
+		! "${@:2}" || bad "${*:2}: it did not fail"
+		grep -qi -- "$1" /tmp/log || bad "${*:2}: it does not say \"$1\""
+	}
+	active() { [[ $(systemctl is-active metalplugd) = active ]] || bad "metalplugd is not active after: $*"; }
+	offered() { # of the recording
+		local tries
+		for ((tries = 0; tries < 60; tries++)); do
+			metalplugctl status >/tmp/log 2>&1 || : # no kubelet runs
+			! grep -q '^nvidia.com/gpu .*[78] of 8 healthy' /tmp/log || return 0
+			sleep 1
+		done
+		bad "the recorded devices are not offered after: $*"
+	}
+	cordoned() { metalplugctl list | grep -q 'Cordoned\|cordoned' || bad "the cordon is lost after: $*"; }
+	sound() { # no package is half installed
+		[[ -z $(dpkg --audit) ]] || bad "after $*: $(dpkg --audit)"
+		active "$@"
+		offered "$@"
+		cordoned "$@"
+	}
+	tree() {
+		find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /dev -o -path /packages -o -path /script -o -path /var/tmp \
+			-o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/log -o -path /var/cache -o -path '/etc/*-' \) -prune \
+			-o -printf '%p %y %l\n' | sort
+	}
+	# full COMMAND... runs a command while the disk has no room.
+	full() {
+		local status=0
+		cat /dev/zero >/fill 2>/dev/null || :
+		"$@" || status=$?
+		rm /fill
+		return "$status"
+	}
+	# readonly_etc COMMAND... runs a command while /etc is read-only.
+	readonly_etc() {
+		local status=0
+		mount --bind /etc /etc
+		mount -o remount,bind,ro /etc
+		"$@" || status=$?
+		umount /etc
+		return "$status"
+	}
+
+	tree >/tmp/before
+	step 'install where policy-rc.d forbids to start services'
+	printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+	chmod 755 /usr/sbin/policy-rc.d
+	must apt install "$older"
+	[[ $(systemctl is-active metalplugd) = inactive ]] || bad 'policy-rc.d did not keep metalplugd from its start'
+	rm /usr/sbin/policy-rc.d
+
+	step 'start, offer, cordon'
+	mkdir -p /etc/metalplug/conf.d
+	cp /script/gpu-server.umockdev /etc/metalplug/
+	printf '[hardware]\nsource = "recording:gpu-server.umockdev"\n' >/etc/metalplug/conf.d/10-recording.toml
+	echo '# edited' >>/etc/metalplug/metalplug.toml
+	must systemctl start metalplugd
+	offered start
+	must metalplugctl cordon "$(metalplugctl list -o json | sed -n 's/.*"id": *"\(GPU-[^"]*\)".*/\1/p' | head -1)" --reason repair >/tmp/log 2>&1
+	sound cordon
+
+	step "systemd $(systemctl --version | sed -n 's/^systemd \([0-9]*\).*/\1/p'): exposure of the units"
+	systemd-analyze --no-pager security 2>/dev/null | grep metalplug
+	systemd-analyze --man=no verify /usr/lib/systemd/system/metalplug*.{service,socket,target} 2>&1 | grep metalplug | grep -v OpenFile && bad 'a unit is not valid'
+
+	step 'upgrade and downgrade'
+	pid=$(systemctl show -P MainPID metalplugd)
+	must apt install "$newer"
+	[[ $(systemctl show -P MainPID metalplugd) != "$pid" ]] || bad 'the upgrade did not restart metalplugd'
+	[[ $(metalplugd --version) = *"$version"* ]] || bad "metalplugd is $(metalplugd --version), not $version"
+	grep -qx '# edited' /etc/metalplug/metalplug.toml || bad 'the upgrade replaced an edited file'
+	sound upgrade
+	must apt install "$older"
+	sound downgrade
+
+	step 'a masked unit'
+	systemctl stop metalplugd
+	systemctl mask metalplugd 2>/dev/null
+	must apt install "$newer"
+	[[ $(systemctl is-active metalplugd) = inactive ]] || bad 'the upgrade started a masked unit'
+	systemctl unmask metalplugd 2>/dev/null
+	systemctl start metalplugd
+	sound 'a masked unit'
+
+	step 'a full disk'
+	fails 'no space left' full apt install "$older"
+	must apt install "$newer"
+	sound 'a full disk'
+	must dpkg --unpack "$newer" >/tmp/log 2>&1
+	full dpkg --configure metalplug >/tmp/log 2>&1 || :
+	must dpkg --configure -a >/tmp/log 2>&1
+	systemctl start metalplugd
+	sound 'a full disk while the package is configured'
+
+	step 'a read-only /etc'
+	fails 'read-only file system' readonly_etc apt install --reinstall "$newer"
+	must apt install --reinstall "$newer"
+	sound 'a read-only /etc'
+
+	step 'SELinux module'
+	if [[ $selinux = yes ]]; then
+		must apt install /packages/newer/metalplug-selinux_*_all.deb
+		semodule -l | grep -qx metalplug || bad 'the SELinux module is not in the store'
+		must apt purge metalplug-selinux
+		! semodule -l | grep -qx metalplug || bad 'the SELinux module is still in the store'
+	else
+		fails 'policycoreutils' apt install /packages/newer/metalplug-selinux_*_all.deb
+	fi
+	sound 'the SELinux module'
+
+	step 'remove and purge'
+	full apt remove metalplug || :
+	must apt remove metalplug
+	! systemctl list-units --all --plain --no-legend 'metalplug*' | grep -v not-found || bad 'units are left'
+	! pgrep -l metalplug || bad 'a process is left'
+	[[ -e /var/lib/metalplug/state.json && -e /etc/metalplug/metalplug.toml ]] || bad 'a removal took the state or the configuration'
+	must apt purge metalplug
+	tree >/tmp/after
+	diff /tmp/before /tmp/after || bad 'a purge leaves something, or took what was not its own'
+	step passed
+}
+
+if [[ ${1:-} = --inside ]]; then
+	suite=$2
+	lives "$3" "$4"
+	exit
+fi
+
+if [[ -z ${METALPLUG_DISTRIBUTIONS_WORK:-} ]]; then # the mounts end with the namespace
+	METALPLUG_DISTRIBUTIONS_WORK=$(mktemp -d)
+	export METALPLUG_DISTRIBUTIONS_WORK
+	trap 'rm -rf "$METALPLUG_DISTRIBUTIONS_WORK"' EXIT
+	unshare --mount "$0" "$@"
+	exit
+fi
+work=$METALPLUG_DISTRIBUTIONS_WORK
+older=$(realpath "$1") newer=$(realpath "$2")
+shift 2
+cd "$(dirname "$0")/.."
+version=$(dpkg-deb -f "$newer"/metalplug_*_"$(dpkg --print-architecture)".deb Version)
+printf '[Unit]\nWants=lives.service\n' >"$work/lives.conf"
+cp packaging/distributions.sh udev/recording/bundled/gpu-server.umockdev "$work/"
+
+# in_container SUITE boots the release and prints what its test prints.
+in_container() {
+	local tree packages=(apparmor apt) selinux=no
+	if [[ $1 != jammy ]]; then # the policy of jammy is older than what the module needs
+		selinux=yes packages+=(policycoreutils selinux-policy-default selinux-utils)
+	fi
+	tree=$(integration/sandbox/tree.sh "$1" "${packages[@]}")
+	mkdir "$work/$1" "$work/$1.changes"
+	mount -t tmpfs -o size=1G tmpfs "$work/$1.changes"
+	mkdir "$work/$1.changes"/{upper,work,root}
+	mount -t overlay -o "lowerdir=$tree,upperdir=$work/$1.changes/upper,workdir=$work/$1.changes/work" overlay "$work/$1.changes/root"
+	cat >"$work/$1/lives.service" <<-END
+		[Unit]
+		Description=Life of the package
+		[Service]
+		Type=oneshot
+		ExecStart=/bin/sh -c 'bash /script/distributions.sh --inside $1 ${version%-*} $selinux >/out/log 2>&1; echo \$\$? >/out/status'
+		ExecStopPost=systemctl --no-block exit
+	END
+	SYSTEMD_NSPAWN_API_VFS_WRITABLE=1 SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 timeout 900 \
+		systemd-nspawn --quiet --directory "$work/$1.changes/root" --boot --register=no --keep-unit --private-network \
+		--capability=all --machine="life-$1" --console=pipe --system-call-filter=bpf --bind="$work/$1:/out" \
+		--bind-ro="$work:/script" --bind-ro="$older:/packages/older" --bind-ro="$newer:/packages/newer" \
+		--bind-ro="$work/$1/lives.service:/etc/systemd/system/lives.service" \
+		--bind-ro="$work/lives.conf:/etc/systemd/system/multi-user.target.d/lives.conf" </dev/null >"$work/$1/console" 2>&1 || :
+	cat "$work/$1/log" || cat "$work/$1/console"
+	[[ $(cat "$work/$1/status") = 0 ]]
+}
+
+for suite in "$@"; do
+	in_container "$suite"
+done
