@@ -711,8 +711,8 @@ func release(t *testing.T, fifos []string) {
 	writers.Wait()
 }
 
-// TestTooManyThreadsOfAPod checks that the threads of a process with too many of them are not listed, and that its pod
-// counts as unread. Other pods are read, and so is the host, which has no limit.
+// TestTooManyThreadsOfAPod checks that a process with too many threads is skipped, and that its pod counts as unread. Other
+// pods are read, and so is the host, which has no limit.
 func TestTooManyThreadsOfAPod(t *testing.T) {
 	proc := newTree(t)
 	proc.process(7, "x", "S", 0, 640_000)
@@ -777,8 +777,8 @@ func TestWorkOfAPod(t *testing.T) {
 	}
 }
 
-// TestReplacedMappings lists another file each time that the mappings are read, which has already vanished. A file that the
-// next list does not have is no longer mapped.
+// TestReplacedMappings lists another file each time that the mappings are read. Each file has already vanished. A file that
+// the next list does not contain is no longer mapped.
 func TestReplacedMappings(t *testing.T) {
 	proc := newTree(t)
 	maps := filepath.Join(proc.dir, "1/maps")

@@ -1,16 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what is missing for a task, or, without the right to, prints the command that does.
+# Installs the packages that a task needs. Without root it prints the command that installs them.
 #
 #   build-deps.sh build   a C compiler and libudev's header
-#   build-deps.sh lint    and shellcheck
-#   build-deps.sh cluster  and what the nodes of integration/cluster run
-#   build-deps.sh packages  what builds deb and rpm, their linters, and the compilers of SELinux and AppArmor; for the
-#                           architectures in ARCHES, or both
-#   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; of Debian alone
+#   build-deps.sh lint    the same, and shellcheck
+#   build-deps.sh cluster  the same as build, and the programs of the nodes of integration/cluster
+#   build-deps.sh packages  tools to build deb and rpm, their linters, and the compilers of SELinux and AppArmor, for the
+#                           architectures in ARCHES (default: both)
+#   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; only on Debian
 #
-# What the virtual machine needs, integration/vm/image.sh installs.
+# integration/vm/image.sh installs the packages of the virtual machine.
 set -eu
 
 die() {
@@ -23,7 +23,7 @@ command -v go >/dev/null || die 'Go is missing: install the version that go.mod 
 if command -v apt-get >/dev/null; then
 	family=debian install='apt-get install -y --no-install-recommends'
 	native=$(dpkg --print-architecture)
-	# A bare name is the package of this machine's architecture, or of all.
+	# A name without an architecture is a package for this machine's architecture, or for all architectures.
 	has() {
 		case $1 in *:*) architecture=${1##*:} ;; *) architecture="$native|all" ;; esac
 		dpkg-query -W -f '${db:Status-Status} ${Architecture}\n' "$1" 2>/dev/null | grep -qxE "installed ($architecture)"
@@ -35,7 +35,7 @@ else
 	die 'neither apt-get nor dnf is here: install a C compiler and the header libudev.h by hand'
 fi
 
-# The package is not installed: that would start a server, on each boot too.
+# The package is only unpacked. Its installation would start a server, now and at each boot.
 fetch_promtool() {
 	mkdir -p "$1"
 	package=$(mktemp -d)
@@ -58,7 +58,7 @@ case "$family ${1:-build}" in
 'fedora lint') wanted='gcc systemd-devel ShellCheck' ;;
 'fedora cluster') wanted='gcc systemd-devel util-linux runc' ;;
 'debian packages')
-	# The other architecture's libudev and libc are linked to, and its compiler has a name of its own.
+	# The programs for the other architecture are linked with its libudev and libc. Its compiler has another name.
 	case $native in
 	arm64) other=amd64 compiler=gcc-x86-64-linux-gnu ;;
 	*) other=arm64 compiler=gcc-aarch64-linux-gnu ;;

@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the programs as they are packaged: position independent, with full RELRO, and the same bytes from whatever
-# directory.
+# Builds the programs for the packages: position independent, with full RELRO. Builds in different directories give the
+# same bytes.
 #
 #   build.sh ARCH DIRECTORY PROGRAM...    ARCH as Go calls it: amd64, arm64
 #
-# VERSION  what --version prints
-# SYMBOLS  "yes" leaves symbols and debug information in, for a distribution's tools to move into a package of their own
+# VERSION  the version that --version prints
+# SYMBOLS  "yes" keeps symbols and debug information, which a distribution's tools move into a separate package
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -21,10 +21,10 @@ arm64) triplet=aarch64-linux-gnu guard=-mbranch-protection=standard ;;
 	exit 2
 	;;
 esac
-# The compiler of this machine's own architecture has no prefix on every distribution.
+# On some distributions the compiler for the machine's own architecture has no prefix.
 [ "$arch" = "$(go env GOHOSTARCH)" ] || export CC="$triplet-gcc"
 
-# What the caller's environment or "go env -w" has set would make other bytes, or programs for newer processors alone.
+# Settings of the caller's environment or of "go env -w" would change the bytes, or require newer processors.
 export CGO_ENABLED=1 GOOS=linux GOARCH="$arch" GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-trimpath GOEXPERIMENT=
 export CGO_CFLAGS="-O2 -g -fstack-protector-strong -fstack-clash-protection $guard -D_FORTIFY_SOURCE=2 -Wformat -Werror=format-security"
 export CGO_LDFLAGS="-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs"
@@ -32,7 +32,7 @@ strip='-s -w'
 [ "${SYMBOLS:-}" != yes ] || strip=
 mkdir -p "$out"
 
-# compile TAGS PROGRAM... builds programs with the Makefile's tags and more.
+# compile TAGS PROGRAM... builds programs with the Makefile's tags and these.
 compile() {
 	tags=netgo,osusergo,grpcnotrace,nethttpomithttp2$1
 	shift

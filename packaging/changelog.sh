@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes the changelog of Debian, and the maintainer into control.
+# Writes Debian's changelog, and the name of the maintainer into the file control.
 #
 #   changelog.sh DEBIAN    the directory debian/
 #

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Holds built packages: the linters, that deb and rpm have the same files, that the rpm can be installed and removed,
-# and with --again that a build elsewhere gives the same bytes.
+# Checks built packages. It runs the linters, compares the files of deb and rpm, and installs and removes the rpm. With
+# --again it also checks that a build in another place gives the same bytes.
 #
 #   check.sh DIRECTORY [--again PROGRAM...]
 #
@@ -34,7 +34,7 @@ linters() {
 	done
 }
 
-# list TREE prints mode and path of all files, but for what each family has at a place of its own.
+# list TREE prints the mode and path of all files, except those that deb and rpm install at different places.
 list() {
 	(cd "$1" && find . ! -type d -printf '%m %P\n' | sed -e 's|share/zsh/[a-z-]*/|share/zsh/|' |
 		grep -vE ' (usr/share/(doc|licenses|lintian|selinux)|etc/apparmor.d)/' | sort -k 2)
@@ -55,12 +55,12 @@ families() {
 		[[ $(rpm -qp --configfiles "$rpm") = $(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles | grep -v '^/etc/apparmor.d/') ]] || bad "configuration of $arch differs"
 		(($(dpkg-deb -f "$deb" Installed-Size) <= installed)) || bad "$deb has more than $installed KiB: see Size in docs/packages.md"
 		licences "$work/deb-$arch" "$rpm"
-		# No path of whoever built it.
+		# The programs must not contain a path of the machine that built them.
 		! grep -rlF -e "$PWD" -e "${HOME%/}/" "$work/deb-$arch/usr/sbin" "$work/deb-$arch/usr/bin" || bad 'a path of this machine is in a program'
 	done
 }
 
-# licences TREE RPM holds that the rpm names the licence of each module in the programs, and debian/copyright the module.
+# licences TREE RPM checks that the rpm names the licence of each module in the programs, and debian/copyright the module.
 licences() {
 	local module
 	local -a modules
@@ -72,7 +72,7 @@ licences() {
 	ls "$1"/usr/share/doc/metalplug/sbom/*.cdx.json >/dev/null || bad 'the deb has no SBOM with the name that scanners look for'
 }
 
-# installs installs the rpm of this machine into an empty tree, verifies it, and removes it.
+# installs installs the rpm for this machine's architecture into an empty tree, verifies it, and removes it.
 installs() {
 	local root=$work/root left rpm
 	rpm=$(echo "$dist"/metalplug-[0-9]*."$(uname -m)".rpm)
@@ -88,8 +88,8 @@ installs() {
 	[[ -z $left ]] || bad "rpm -e leaves directories that no package owns: $left"
 }
 
-# repositories holds that two runs of repo.sh give the same files, whatever the umask, that every user can read them, and
-# that apt finds the package of this machine.
+# repositories checks that two runs of repo.sh give the same files with any umask, that every user can read them, and
+# that apt finds the package for this machine.
 repositories() {
 	local root=$work/repo
 	local -a option
@@ -106,8 +106,8 @@ repositories() {
 	apt-cache "${option[@]}" policy metalplug | grep -q "file://\|file:/" || bad 'apt finds no metalplug in the repository'
 }
 
-# again builds a second time for the machine's own architecture: from a copy in another place without git, as of a
-# tarball, and in an environment that asks for other programs and modes.
+# again builds a second time for the machine's own architecture: from a copy without git in another place, like a tarball,
+# and in an environment that would select other programs and modes.
 again() {
 	local arch differing
 	arch=$(go env GOHOSTARCH)

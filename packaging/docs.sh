@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes the man pages and the completions, which come from the programs and the configuration as they are.
+# Generates the man pages and the shell completions from the programs and the configuration.
 #
 #   docs.sh DIRECTORY [METALPLUGCTL]
 #
-# METALPLUGCTL is a program that this machine can run. Without it one is built.
+# METALPLUGCTL is a program that this machine can run. Without this argument the script builds one.
 # SOURCE_DATE_EPOCH is the date of the pages.
 set -eu
 cd "$(dirname "$0")/.."
@@ -19,11 +19,11 @@ trap 'rm -rf "$work"' EXIT
 if [ $# -gt 1 ]; then
 	cp "$2" "$work/metalplugctl"
 else
-	# As "make" builds it: nothing is compiled twice, also in another directory.
+	# The same flags as those of "make", so that nothing is compiled twice, even in another directory.
 	CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo,grpcnotrace,nethttpomithttp2 -o "$work/metalplugctl" ./cmd/metalplugctl
 fi
 
-# literal puts what a program prints into a page as it is.
+# literal inserts a program's output into a page without changes.
 literal() {
 	echo '.Bd -literal'
 	sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"
@@ -45,7 +45,7 @@ for example in "$man"/examples/*.txt; do # which integration/operator holds to w
 done
 
 date=$(LC_ALL=C date -u -d "@${SOURCE_DATE_EPOCH:-$(date +%s)}" '+%B %-d, %Y')
-# page fills a page in: the date, and for @NAME@ on a line of its own the file of that name.
+# page inserts the date into a page, and replaces each line @NAME@ with the file of that name.
 page() {
 	sed -e "s/\\\$Mdocdate\\\$/$date/" -e "s|^@\([A-Z]*\)@\$|cat $work/\1|e" "$1"
 }

@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Holds what programs need of the machine that they run on, and how they are hardened.
+# Checks the hardening of programs, and their requirements on the machine that runs them.
 #
 #   elf.sh PROGRAM...
 #
-# The oldest glibc is that of RHEL 9: Debian 12 and Ubuntu 22.04 have newer ones.
+# The oldest supported glibc is that of RHEL 9. Debian 12 and Ubuntu 22.04 have newer ones.
 set -eu
 
 glibc=2.34

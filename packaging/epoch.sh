@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Prints the time of the last commit in seconds since 1970. "git archive" writes it into this file (gitattributes(5),
-# export-subst), so that a tarball without git has it too.
+# export-subst), so that a tarball without git also has the time.
 set -eu
 
 # shellcheck disable=SC2016 # git replaces it

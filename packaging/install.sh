@@ -5,8 +5,8 @@
 #
 #   install.sh PROGRAMS DOCUMENTS ROOT
 #
-# PROGRAMS and DOCUMENTS are the directories that build.sh and docs.sh have filled, ROOT is what is put before each path.
-# ZSH is where zsh looks for completions: /usr/share/zsh/site-functions.
+# PROGRAMS and DOCUMENTS are the directories that build.sh and docs.sh have filled. ROOT is put before each path.
+# ZSH is the directory of zsh's completions (default: /usr/share/zsh/site-functions).
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -47,7 +47,7 @@ for example in alerts.yml dashboard.json scrape.yml; do
 	put 0644 "packaging/prometheus/$example" "/usr/share/doc/metalplug/prometheus/$example"
 done
 
-# What an administrator has changed stays.
+# Keep a file that an administrator has changed.
 install -d -m 0755 "$root/etc/metalplug/conf.d"
 [ -e "$root/etc/metalplug/metalplug.toml" ] || put 0644 daemon/config/metalplug.toml /etc/metalplug/metalplug.toml
 

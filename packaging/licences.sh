@@ -8,9 +8,9 @@
 #   licences.sh spdx MODULE@VERSION...       the SPDX expression for the programs: our licence, Go's and theirs
 #   licences.sh modules PROGRAM...           the modules that the linker wrote into the programs
 #
-# PACKAGES are the Go packages whose licences count: ./cmd/... (the default), or "-test ./..." for all of a source package.
+# PACKAGES are the Go packages whose licences are needed (default: ./cmd/...). "-test ./..." is all of a source package.
 #
-# Exit status: 1 if a module has no licence, or one that this script does not know.
+# Exit status: 1 if a module has no licence, or a licence that this script does not know.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,7 @@ die() {
 	exit 1
 }
 
-# directory MODULE@VERSION prints where the module is.
+# directory MODULE@VERSION prints the directory of the module.
 directory() {
 	if [[ -d vendor ]]; then
 		echo "$PWD/vendor/${1%@*}"
@@ -28,11 +28,11 @@ directory() {
 	fi
 }
 
-# The directories of all packages that count. A directory in a module may have a licence of its own.
+# The directories of all packages in PACKAGES. A directory in a module may have its own licence.
 # shellcheck disable=SC2086 # several words
 packages=$(go list -deps -f '{{if .Module}}{{.Dir}}{{end}}' ${PACKAGES:-./cmd/...})
 
-# files MODULE@VERSION PATTERN... prints the files in the directories of the module, from its top to the packages that count.
+# files MODULE@VERSION PATTERN... prints the files in the directories of the module, from its root to the needed packages.
 files() {
 	local dir below pattern
 	dir=$(directory "$1")
@@ -65,7 +65,7 @@ spdx() {
 	esac
 }
 
-# expression MODULE@VERSION... prints all of their licences, joined by AND.
+# expression MODULE@VERSION... prints the licences of the modules, joined by AND.
 expression() {
 	local module file
 	for module; do
@@ -76,7 +76,7 @@ expression() {
 	done | sort -u | paste -sd '&' | sed 's/&/ AND /g'
 }
 
-# holders MODULE@VERSION prints who has the copyright: from its licence, otherwise from the heads of its sources.
+# holders MODULE@VERSION prints the copyright holders, from the licence or else from the heads of the source files.
 holders() {
 	local dir found
 	dir=$(directory "$1")
@@ -108,7 +108,7 @@ copyright)
 	for module; do
 		licence=$(expression "$module" | sed 's/ AND / and /g')
 		printf '\nFiles: vendor/%s/*\nCopyright: %s\nLicense: %s\n' "${module%@*}" "$(holders "$module" | sed '2,$s/^/ /')" "$licence"
-		# Licences that /usr/share/common-licenses does not have stand in full, one a module: their texts name the holder.
+		# Print licences in full, once per module, if /usr/share/common-licenses lacks them. Their texts name the holder.
 		for file in $(files "$module" 'LICEN[CS]E*' 'COPYING*'); do
 			[[ $(spdx "$file") != Apache-2.0 ]] || continue
 			sed -E 's/[[:space:]]+$//; s/^$/./; s/^/ /' "$file"

@@ -8,9 +8,9 @@
 # VERSION     of the packages and the programs (default: a version below every release, from the last commit)
 # ARCHES      amd64 and arm64, as Go calls them (default: both)
 # FORMATS     deb and rpm (default: both)
-# MAINTAINER  who answers for the packages, as NAME <ADDRESS>
+# MAINTAINER  the maintainer of the packages, as NAME <ADDRESS>
 # KEY  the GPG key that signs SHA256SUMS (default: nothing is signed)
-# SOURCE_DATE_EPOCH  the time in all of it (default: that of the last commit)
+# SOURCE_DATE_EPOCH  the time of all files (default: that of the last commit)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,10 +27,10 @@ if [[ $VERSION != 0.0.0~* && -z ${MAINTAINER:-} ]]; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# What is packed has these modes, whoever builds it.
+# Gives all files in the packages the same modes with any umask.
 umask 022
 
-# documents makes what is the same for all architectures, the SELinux module included.
+# documents makes the files that all architectures share, including the SELinux module.
 documents() {
 	packaging/docs.sh "$work/documents"
 	mkdir "$work/selinux"
@@ -39,7 +39,7 @@ documents() {
 	bzip2 -9 "$work/selinux/metalplug.pp"
 }
 
-# payload ARCH FAMILY makes the tree that a package is made of.
+# payload ARCH FAMILY makes the file tree of a package.
 payload() {
 	local tree=$work/$2-$1/payload zsh=/usr/share/zsh/site-functions
 	[[ $2 != deb ]] || zsh=/usr/share/zsh/vendor-completions
@@ -49,7 +49,7 @@ payload() {
 	cp "$work/sbom-$1"/*.json "$tree/usr/share/doc/metalplug/sbom/"
 }
 
-# deb ARCH SELECTION: -b builds the packages for all architectures as well, -B does not.
+# deb ARCH SELECTION builds the deb of an architecture. -b also builds the packages for all architectures, -B does not.
 deb() {
 	local tree=$work/deb-$1
 	payload "$1" deb
@@ -60,8 +60,8 @@ deb() {
 	cp -r "$work/selinux" "$tree/selinux"
 	cat "$work/sbom-$1/copyright" >>"$tree/debian/copyright"
 	VERSION=$VERSION MAINTAINER=$maintainer packaging/changelog.sh "$tree/debian"
-	# -d: what builds is asked for by build-deps.sh. One thread, for the number of them is in the bytes. Ubuntu compresses by
-	# zstd, which apt of older systems cannot read.
+	# -d, because build-deps.sh has installed the build dependencies. One thread, because the number of threads changes the
+	# bytes. Not Ubuntu's default zstd, because apt of older systems cannot read it.
 	(cd "$tree" && DPKG_DEB_THREADS_MAX=1 DPKG_DEB_COMPRESSOR_TYPE=xz DEB_BUILD_OPTIONS=nocheck dpkg-buildpackage "$2" -d -us -uc "-a$1" >"$tree.log" 2>&1) || {
 		cat "$tree.log" >&2
 		return 1
@@ -69,7 +69,7 @@ deb() {
 	mv "$work"/*.deb "$work"/*.buildinfo "$out/"
 }
 
-# rpm ARCH SELECTION: "all" builds the package for all architectures as well.
+# rpm ARCH SELECTION builds the rpm of an architecture. "all" also builds the package for all architectures.
 rpm() {
 	local machine tree=$work/rpm-$1
 	case $1 in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; esac

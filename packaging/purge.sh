@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Holds that the scripts of the deb touch nothing outside of the tree that dpkg works on (dpkg --root), and that a purge
-# leaves nothing in that tree, a mount point excepted. Requires root.
+# Checks that the scripts of the deb change nothing outside the tree of dpkg --root, and that a purge leaves nothing in
+# that tree except a mount point. Requires root.
 #
 #   purge.sh PACKAGE.deb
 #
-# It works on an overlay of this machine, in a mount namespace: nothing of the machine itself is written.
+# It works on an overlay of this machine in a mount namespace, and does not write to the machine itself.
 set -euo pipefail
 
 if [[ -z ${METALPLUG_PURGE_WORK:-} ]]; then
@@ -23,7 +23,7 @@ bad() {
 	exit 1
 }
 
-# The target, its mounted state, and the changes of the host.
+# The target tree, the mounted state below it, and the changes to the host.
 mount -t tmpfs tmpfs "$work"
 mkdir "$work/upper" "$work/work" "$work/host"
 mkdir -p "$work"/upper/{target,etc/metalplug/conf.d,var/lib/metalplug,run/metalplug}

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Lays out packages as repositories of apt and of dnf, to be copied to a mirror as they are. Packages of other versions
-# that the directory already has stay in it, for a downgrade.
+# Makes apt and dnf repositories out of packages, ready to be copied to a mirror. Packages of other versions in the
+# directory are kept, for a downgrade.
 #
 #   repo.sh PACKAGES DIRECTORY
 #
-# KEY  the GPG key that signs: the packages of dnf, and the indices of both. Without it nothing is signed.
+# KEY  the GPG key that signs the rpms and the indices of both repositories (default: nothing is signed)
 # SOURCE_DATE_EPOCH  the date in the indices (default: that of the last commit)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,7 +30,7 @@ apt() {
 		apt-ftparchive -a "$arch" packages pool >"$dir/Packages"
 		gzip -9nk "$dir/Packages"
 	done
-	# Written beside, for it lists what is there.
+	# Written to another directory first, because the file lists the files of this one.
 	apt-ftparchive -o APT::FTPArchive::Release::Origin=metalplug -o APT::FTPArchive::Release::Label=metalplug \
 		-o APT::FTPArchive::Release::Suite=stable -o APT::FTPArchive::Release::Codename=stable \
 		-o APT::FTPArchive::Release::Architectures='amd64 arm64' -o APT::FTPArchive::Release::Components=main \
@@ -43,7 +43,7 @@ apt() {
 		gpg --armor --export "$key" >metalplug.asc
 	fi
 	cat >metalplug.sources <<-END
-		# Replace URIs with the place of this directory on your mirror, and copy metalplug.asc to /etc/apt/keyrings.
+		# Replace URIs with the URL of this directory on your mirror, and copy metalplug.asc to /etc/apt/keyrings.
 		Types: deb
 		URIs: file:///srv/mirror/metalplug/apt
 		Suites: stable
@@ -60,7 +60,7 @@ dnf() {
 	mapfile -t new < <(cd "$packages" && printf './%s\n' *.rpm)
 	cd "$root"
 	if [[ -n $key ]]; then
-		# Debian's rpm looks for another gpg.
+		# Debian's rpm expects gpg at another path.
 		rpmsign --define "_gpg_name $key" --define "__gpg $(command -v gpg)" --addsign "${new[@]}"
 	fi
 	touch -d "@$SOURCE_DATE_EPOCH" "${new[@]}" # the index has the time of each file
@@ -72,7 +72,7 @@ dnf() {
 	cat >metalplug.repo <<-END
 		[metalplug]
 		name=metalplug
-		# Where this directory lies on your mirror.
+		# The URL of this directory on your mirror.
 		baseurl=file:///srv/mirror/metalplug/dnf
 		gpgcheck=$([[ -n $key ]] && echo 1 || echo 0)
 		repo_gpgcheck=$([[ -n $key ]] && echo 1 || echo 0)

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes the SBOM of each program, as CycloneDX in JSON, from what the Go linker has written into the program, and the
-# licences of all modules: as text (NOTICES), and as paragraphs for debian/copyright. The same programs give the same bytes.
+# Writes the SBOM of each program as CycloneDX in JSON, from the module list that the Go linker has written into the
+# program. It also writes the licences of all modules, as text (NOTICES) and as paragraphs for debian/copyright. The same
+# programs give the same bytes.
 #
 #   sbom.sh DIRECTORY PROGRAM...
 #
@@ -15,12 +16,12 @@ shift
 mkdir -p "$out"
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
-# The SBOM contains the hash of the tool: -trimpath makes that independent of the machine.
+# The SBOM contains the hash of the tool, which -trimpath makes independent of the machine.
 GOBIN=$tools CGO_ENABLED=0 GOFLAGS=-trimpath GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT='' go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 
 for program; do
 	sbom=$out/${program##*/}.cdx.json
-	# Without -licenses, which asks the network for our own module: NOTICES has the licences in full.
+	# Without -licenses, which looks up our own module on the network. NOTICES has the licences in full.
 	"$tools/cyclonedx-gomod" bin -json -std -noserial -version "${VERSION:?}" -output "$sbom" "$program"
 	sed -i "0,/\"timestamp\": \"/s/\(\"timestamp\": \"\)[^\"]*/\1$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)/" "$sbom"
 done

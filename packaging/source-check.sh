@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the packages from the source packages, without a network and without a module cache, with the linters over all of
-# it. Go is the toolchain that go.mod names: no release of Debian has it yet. Requires root.
+# Builds the packages from the source packages, without a network and without a module cache, and runs the linters on all
+# packages. Go is the toolchain that go.mod names, because no release of Debian has it yet. Requires root.
 #
-#   source-check.sh DIRECTORY    where source.sh has put them
+#   source-check.sh DIRECTORY    the directory that source.sh has filled
 #
-# TESTS  "no" leaves the tests of the programs out
+# TESTS  "no" omits the tests of the programs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 status=0
 macros=$PWD/packaging/rpm/macros
 lint=$PWD/packaging/rpm/rpmlint.toml
-# Both build from the same sources: the second compiles little.
+# Both builds use the same sources, so the second compiles little.
 cache=$(go env GOCACHE)
 goroot=$(GOTOOLCHAIN=auto go env GOROOT)
 
@@ -25,13 +25,13 @@ bad() {
 	status=1
 }
 
-# offline COMMAND... runs a command without a network, except lo, and with the Go that is here.
+# offline COMMAND... runs a command with the local Go and without a network, except lo.
 offline() {
 	unshare --net env PATH="$goroot/bin:$PATH" GOTOOLCHAIN=local GOMODCACHE="$work/empty" GOCACHE="$cache" GOFLAGS= \
 		sh -c 'ip link set lo up && exec "$@"' sh "$@"
 }
 
-# symbols FILE... holds that one of the packages has debug information.
+# symbols FILE... checks that one of the packages has debug information.
 symbols() {
 	[[ $(stat -c %s "$1") -gt 1000000 ]] || bad "$1 has no debug information"
 }
@@ -44,7 +44,7 @@ deb() {
 		cd "$work"
 		dpkg-source -x "$sources"/*.dsc tree
 		cd tree
-		# -d: Go is from no package.
+		# -d, because Go does not come from a package.
 		DEB_BUILD_OPTIONS=$options offline dpkg-buildpackage -b -d -us -uc
 	) >"$work/log" 2>&1 || {
 		tail -n 50 "$work/log" >&2
@@ -66,7 +66,7 @@ rpm_tag() {
 rpm() {
 	local check=
 	[[ ${TESTS:-} != no ]] || check=--nocheck
-	# shellcheck disable=SC2086 # nothing, or one word
+	# shellcheck disable=SC2086 # empty, or one word
 	offline rpmbuild --rebuild --nodeps $check -D "_topdir $work/top" \
 		--load "$macros" --load "$macros.debian" -D "packager $(rpm_tag PACKAGER)" \
 		"$sources"/*.src.rpm >"$work/log" 2>&1 || {
@@ -74,7 +74,7 @@ rpm() {
 		bad 'rpmbuild --rebuild'
 		return
 	}
-	# Not the debug information, which rpmlint takes for programs.
+	# Omit the debug information, which rpmlint mistakes for programs.
 	rpmlint -c "$lint" "$sources"/*.src.rpm "$work"/top/RPMS/*/metalplug-{[0-9],selinux-}*.rpm | tee "$work/rpmlint" || bad 'rpmlint'
 	! grep -qE ': [EW]: ' "$work/rpmlint" || bad 'rpmlint warns'
 	symbols "$work"/top/RPMS/*/metalplug-debuginfo-*.rpm

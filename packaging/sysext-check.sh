@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Holds that systemd merges the image into a copy of this machine, that the programs and units work from there, and that
-# nothing is left after it is unmerged. Then a container with the systemd of Debian 13 boots with it and runs the daemon.
+# Checks that systemd merges the image into a copy of this machine, that the programs and units then work, and that
+# unmerging leaves nothing behind. Then it boots a container with the image and the systemd of Debian 13, which runs the
+# daemon.
 # Requires root.
 #
 #   sysext-check.sh IMAGE
 #
-# It works on an overlay of this machine, in a mount namespace: nothing of the machine itself is written.
+# It works on an overlay of this machine in a mount namespace, and does not write to the machine itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,10 +60,10 @@ mkdir "$work/upper" "$work/work" "$work/host"
 mount -t overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" overlay "$work/host"
 mount --rbind /dev "$work/host/dev"
 mount -t proc proc "$work/host/proc"
-# systemd-sysext works in a mount namespace of its own, from which the mounts come back.
+# systemd-sysext works in its own mount namespace, and its mounts propagate back from there.
 mount --bind /run /run
 mount --make-rshared /
-# A directory in place of the image where no loop device can be had, as in a container.
+# Use a directory instead of the image where no loop device is available, as in a container.
 mkdir -p "$work/host/var/lib/extensions"
 unsquashfs -quiet -no-progress -dest "$work/host/var/lib/extensions/metalplug" "$1"
 [[ ! -e $work/host/usr/sbin/metalplugd ]] || bad 'metalplug is installed on this machine already'

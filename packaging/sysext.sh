@@ -23,10 +23,11 @@ image() {
 	local tree=$work/$1 machine unit
 	case $1 in amd64) machine=x86-64 ;; *) machine=$1 ;; esac
 	dpkg-deb -x "$2" "$tree"
-	# An extension has no /etc: the built-in configuration applies. The completions and lintian's file are for a package.
+	# An extension has no /etc, so the built-in configuration applies. It needs no completions and no file for lintian.
 	rm -rf "${tree:?}/etc" "$tree"/usr/share/{lintian,bash-completion,zsh,fish}
 	mkdir "$tree/usr/lib/extension-release.d" "$tree"/usr/lib/systemd/system/{multi-user.target,metalplugd.service,metalplugd-control.socket}.d
-	# Any distribution: the programs need glibc, libudev and systemd 249. From 255 on, systemd is reloaded at the merge.
+	# The image is for any distribution. The programs need glibc, libudev and systemd 249. systemd 255 and later reload at
+	# the merge.
 	cat >"$tree/usr/lib/extension-release.d/extension-release.metalplug" <<-END
 		ID=_any
 		ARCHITECTURE=$machine
@@ -43,7 +44,7 @@ image() {
 			After=metalplug-sysext.service
 		END
 	done
-	# The scripts of the deb do this. At boot the image is merged after udev's coldplug, and maybe after systemd-sysusers.
+	# In a deb, its scripts do this. At boot the image is merged after udev's coldplug, and perhaps after systemd-sysusers.
 	cat >"$tree/usr/lib/systemd/system/metalplug-sysext.service" <<-END
 		[Unit]
 		Description=Prepare this machine for metalplug from a system extension

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Prints the version of the packages: VERSION, or one below every release from SOURCE_DATE_EPOCH, the time of the last commit.
+# Prints the version of the packages. This is VERSION, or a version below every release, made from SOURCE_DATE_EPOCH.
 set -euo pipefail
 
 version=${VERSION:-}

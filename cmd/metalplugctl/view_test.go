@@ -189,7 +189,7 @@ func TestWatchOnATerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalThatKnowsNothing gets one state as plain text.
+// TestTerminalThatKnowsNothing checks that a terminal without capabilities gets the state once, as plain text.
 func TestTerminalThatKnowsNothing(t *testing.T) {
 	for _, term := range []string{"", "dumb"} {
 		t.Setenv("TERM", term)

@@ -28,7 +28,7 @@ func takeGroup(t *table, r *Resource) {
 		return
 	}
 	if len(g.Optional) > 0 {
-		t.reportf("optional", "needs a group: at least one node that the device cannot do without")
+		t.reportf("optional", "needs a group: at least one node that every device must have")
 	}
 	if g.By != "" {
 		t.reportf("group_by", "needs a group")
@@ -54,9 +54,9 @@ func checkHardwareOnly(t *table, key string, patterns map[string]string, by stri
 	for _, property := range slices.Sorted(maps.Keys(patterns)) {
 		switch {
 		case by == "":
-			t.reportBelowf(key, property, "is about the hardware of a group, which has none without group_by")
+			t.reportBelowf(key, property, "describes the hardware of a group, which requires group_by")
 		case strings.HasPrefix(property, "ID_"), property == "DEVLINKS", property == "TAGS":
-			t.reportBelowf(key, property, "comes from udev's rules: a group is matched by what the kernel reports of its hardware, "+
+			t.reportBelowf(key, property, "is set by udev's rules: match a group by a property that the kernel reports for its hardware, "+
 				"such as ATTR{serial} or PCI_ID")
 		}
 	}

@@ -38,13 +38,13 @@ func TestGroup(t *testing.T) {
 }
 
 func TestGroupProblems(t *testing.T) {
-	const hardware = "comes from udev's rules: a group is matched by what the kernel reports of its hardware, such as ATTR{serial} or PCI_ID"
+	const hardware = "is set by udev's rules: match a group by a property that the kernel reports for its hardware, such as ATTR{serial} or PCI_ID"
 	for _, test := range []struct{ text, want string }{
 		{node + "group = \"/dev/kvm\"", `m.toml:4: resource.group: is a string in quotes, not an array of device nodes: ["/dev/…"]`},
 		{node + "group = [1]", `m.toml:4: resource.group: has an integer in it, not only strings`},
 		{node + "group = [[\"/dev/a\"], [\"/dev/a\"]]", "m.toml:4: resource.group: has an array in it, not only strings\nm.toml:4: resource.group: has an array in it, not only strings"},
 		{node + "group = []", `m.toml:1: resource.match: is empty: class node would take every device node of this machine`},
-		{node + "group = []\noptional = [\"/dev/a\"]\nmatch.DEVNAME = \"/dev/b\"", `m.toml:5: resource.optional: needs a group: at least one node that the device cannot do without`},
+		{node + "group = []\noptional = [\"/dev/a\"]\nmatch.DEVNAME = \"/dev/b\"", `m.toml:5: resource.optional: needs a group: at least one node that every device must have`},
 		{node + "group_by = \"usb\"\nmatch.DEVNAME = \"/dev/b\"", `m.toml:4: resource.group_by: needs a group`},
 		{node + "group = [\"/dev/a\"]\ngroup_by = \"parent\"", `m.toml:5: resource.group_by: "parent" is not a kind of hardware: usb or pci`},
 		{node + "group = [\"/dev/a\", \"/dev/a\"]", `m.toml:4: resource.group: has "/dev/a" twice`},
@@ -54,8 +54,8 @@ func TestGroupProblems(t *testing.T) {
 		{node + "group = [\"/dev/../etc/x\"]", `m.toml:4: resource.group: "/dev/../etc/x" is not a device node like "/dev/snd/pcmC0D*"`},
 		{node + "group = [\"/dev/a|/dev/b\"]", `m.toml:4: resource.group: "/dev/a|/dev/b" is not a device node like "/dev/snd/pcmC0D*"`},
 		{node + "group = [\"/dev/a\"]\noptional = [\"/dev/[\"]", `m.toml:5: resource.optional: "/dev/[" is not a pattern: an unfinished "[" or a "\" at the end`},
-		{node + "group = [\"/dev/a\"]\nmatch.PCI_ID = \"8086:*\"", `m.toml:5: resource.match.PCI_ID: is about the hardware of a group, which has none without group_by`},
-		{node + "group = [\"/dev/a\"]\nexclude.PCI_ID = \"8086:*\"", `m.toml:5: resource.exclude.PCI_ID: is about the hardware of a group, which has none without group_by`},
+		{node + "group = [\"/dev/a\"]\nmatch.PCI_ID = \"8086:*\"", `m.toml:5: resource.match.PCI_ID: describes the hardware of a group, which requires group_by`},
+		{node + "group = [\"/dev/a\"]\nexclude.PCI_ID = \"8086:*\"", `m.toml:5: resource.exclude.PCI_ID: describes the hardware of a group, which requires group_by`},
 		{node + "group = [\"/dev/a\"]\ngroup_by = \"usb\"\nmatch.ID_SERIAL = \"x\"\nexclude.TAGS = \"y\"", "m.toml:6: resource.match.ID_SERIAL: " + hardware + "\nm.toml:7: resource.exclude.TAGS: " + hardware},
 		{valid + "group = [\"/dev/a\"]", `m.toml:4: resource.group: is only for class node, not for gpu`},
 		{node + "group = [\"/dev/a\"]\ngroups = [\"/dev/b\"]", `m.toml:5: resource.groups: unknown key; did you mean group?`},

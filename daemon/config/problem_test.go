@@ -184,7 +184,7 @@ func TestProblems(t *testing.T) {
 		{"serve by the device plugin API", valid + "serve = \"plugin\"\n", ""},
 		{"serve by DRA", valid + "serve = \"dra\"\n", ""},
 		{"shares by DRA", valid + "serve = \"dra\"\nshares = 2\n", `m.toml:5: resource.shares: a claim does not share a device, shares = 2; write shares = 1 or serve = "plugin"`},
-		{"takeover by DRA", valid + "serve = \"dra\"\ntakeover = true\n", `m.toml:5: resource.takeover: concerns device plugins; write takeover = false or serve = "plugin"`},
+		{"takeover by DRA", valid + "serve = \"dra\"\ntakeover = true\n", `m.toml:5: resource.takeover: applies only to device plugins; write takeover = false or serve = "plugin"`},
 		{
 			"bundle by DRA", valid + "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nserve = \"dra\"\nmembers = [\"example.com/x*2\"]\n",
 			`m.toml:7: resource.serve: "dra" has no bundles: serve the members by "dra", and let a claim ask for devices that are near each other`,

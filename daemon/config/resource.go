@@ -102,7 +102,7 @@ func takeAPI(t *table, r *Resource) {
 	case r.Shares > 1:
 		t.reportf("shares", `a claim does not share a device, shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
 	case r.Takeover:
-		t.reportf("takeover", `concerns device plugins; write takeover = false or serve = "plugin"`)
+		t.reportf("takeover", `applies only to device plugins; write takeover = false or serve = "plugin"`)
 	}
 }
 

@@ -52,11 +52,11 @@ func newMetrics(s *Server) *metrics {
 	}).Set(1)
 	return &metrics{
 		registry:      registry,
-		allocations:   counter("allocations_total", "Calls of Allocate that were answered.", "resource", "result"),
-		registrations: counter("registrations_total", "Attempts to register with the kubelet.", "resource", "result"),
-		resets:        counter("resets_total", "Resets and erasures of devices.", "resource", "method", "result"),
+		allocations:   counter("allocations_total", "Number of answered calls of Allocate.", "resource", "result"),
+		registrations: counter("registrations_total", "Number of attempts to register with the kubelet.", "resource", "result"),
+		resets:        counter("resets_total", "Number of resets and erasures of devices.", "resource", "method", "result"),
 		resetTime: register.NewHistogram(prometheus.HistogramOpts{
-			Name: "metalplug_reset_duration_seconds", Help: "How long a reset or an erasure took.",
+			Name: "metalplug_reset_duration_seconds", Help: "Duration of resets and erasures.",
 			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the maximum before a start
 		}),
 		offerTime: register.NewHistogram(prometheus.HistogramOpts{
@@ -124,7 +124,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // The metrics that each scrape creates.
 var (
-	devicesDesc   = desc("devices", "Offered devices, by the health that the kubelet sees.", "resource", "health")
+	devicesDesc   = desc("devices", "Number of offered devices, by the health that the kubelet sees.", "resource", "health")
 	healthDesc    = desc("device_health", "1 for a device that is Healthy, 0 for one that is not.", "resource", "device")
 	stateDesc     = desc("device_state", "1 for the state of each device's lease.", "resource", "device", "state")
 	allocatedDesc = desc("device_allocated", "1 for each container that holds a device.",
@@ -133,13 +133,13 @@ var (
 	infoDesc      = desc("device_info", "1 for each device; the labels identify it.", "resource", "device", "model", "pci", "numa")
 	cordonedDesc  = desc("device_cordoned", "1 for a device that an operator has cordoned, otherwise 0.", "resource", "device")
 	bundleDesc    = desc("device_bundle", "1 for each device that is part of a bundle; the label bundle is the ID of the bundle.", "resource", "device", "bundle")
-	readingDesc   = desc("disks_reading", "Disks that are being read before they are offered.")
-	othersDesc    = desc("devices_not_offered", "Present devices that are not offered.", "class")
+	readingDesc   = desc("disks_reading", "Number of disks that are being read before they are offered.")
+	othersDesc    = desc("devices_not_offered", "Number of present devices that are not offered.", "class")
 	reloadDesc    = desc("config_reload_success", "0 if the last reload of the configuration was refused, else 1.")
 	conflictDesc  = desc("resource_conflict", "1 if another plugin serves the name of a resource, according to the kubelet.", "resource")
-	eventsDesc    = desc("uevents_total", "Events of udevd.")
+	eventsDesc    = desc("uevents_total", "Number of events of udevd.")
 	overflowsDesc = desc("uevent_overflows_total", "Number of times that events were lost and all devices were enumerated again.")
-	resyncsDesc   = desc("resyncs_total", "Enumerations of all devices after the first.")
+	resyncsDesc   = desc("resyncs_total", "Number of enumerations of all devices after the first.")
 )
 
 // Describe sends no metric. The registry then uses the metrics of Collect.

@@ -181,7 +181,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 			return nil, err
 		}
 		if len(disksBehind(h, m)) > 0 {
-			return nil, excludedf("%s is in the group and reaches a disk: offer it by itself", m.DevNode)
+			return nil, excludedf("%s is in the group and gives access to a disk: offer the disk separately", m.DevNode)
 		}
 		all[i].Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
 	}

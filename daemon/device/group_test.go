@@ -125,12 +125,12 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  held back: a part of group-example.com:set`},
 		{name: "a disk with partitions", recording: "node-disk", rules: grouped(device.Group{Nodes: []string{"/dev/sda", "/dev/sg0"}}, nil), want: `
 			(sda)
-			  held back: not for containers: /dev/sda is in the group and reaches a disk: offer it by itself
+			  held back: not for containers: /dev/sda is in the group and gives access to a disk: offer the disk separately
 			(sg0)
 			  held back: a part of group-example.com:set`},
 		{name: "a partition", recording: "node-disk", rules: grouped(device.Group{Nodes: []string{"/dev/sda1"}}, nil), want: `
 			(sda1)
-			  held back: not for containers: /dev/sda1 is in the group and reaches a disk: offer it by itself`},
+			  held back: not for containers: /dev/sda1 is in the group and gives access to a disk: offer the disk separately`},
 		{name: "a namespace", recording: "nvme-zoned", rules: grouped(device.Group{Nodes: []string{"/dev/nvme4", "/dev/nvme4n1"}}, nil), want: `
 			(nvme4)
 			  held back: not for containers: /dev/nvme4 bypasses the checks of namespaces: offer the namespaces with class nvme

@@ -24,8 +24,7 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain lets the program of the test stand for metalplug-reset and for one that fails. It is that program when it was
-// started under its name.
+// TestMain makes the test binary act as metalplug-reset, or as a program that fails, if it is started under their names.
 func TestMain(m *testing.M) {
 	programs := map[string]func() error{
 		Program: func() error {

@@ -91,7 +91,7 @@ func (t *task) identified(ignored ...string) error {
 	return nil
 }
 
-// anyAppearance is the attribute to ignore if the disk may have appeared again.
+// anyAppearance is the attribute that is ignored if the disk may have been removed and added again.
 const anyAppearance = "diskseq"
 
 // attributeName matches the name of an attribute of a device or of its parent ("device/serial").

@@ -43,7 +43,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// at returns the device at a sysfs path if it is offered, or waits only for evidence. Otherwise it returns nil.
+// at returns the device at a sysfs path if the device is offered or lacks only evidence. Otherwise it returns nil.
 func (t *Turnover) at(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {

@@ -15,7 +15,7 @@ import (
 )
 
 // cleanUpLimit limits a reset and an erasure for which no container waits. If the resource erases disks before a start, its
-// own limit is much shorter because of the kubelet. The repetition after a failure has time to read a whole disk.
+// own limit is much shorter because of the kubelet. A retry has enough time to read a whole disk.
 func (c Care) cleanUpLimit() time.Duration {
 	if c.AtRelease {
 		return max(c.Timeout, time.Second)

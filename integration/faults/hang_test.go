@@ -48,7 +48,7 @@ func TestHangingAttribute(t *testing.T) {
 	}
 }
 
-// TestHangingAfterAReset simulates a disk that does not answer after a reset. Only that disk may wait.
+// TestHangingAfterAReset simulates a disk that does not answer after a reset. This must not delay other disks.
 func TestHangingAfterAReset(t *testing.T) {
 	noLeaks(t)
 	wedged := make(chan struct{})

@@ -167,7 +167,7 @@ type sequence struct {
 	said    []string // descriptions of the steps
 	lags    *lags
 
-	podsMu  sync.Mutex // the kubelet uses it too
+	podsMu  sync.Mutex // also used by the kubelet
 	pods    []*pod
 	count   int
 	bundles int // number of bundles given to pods

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What metalplug makes of the hardware of this node, beside what the kernel and the vendors' tools say of it: for a node
+# Compares metalplug's view of the hardware of this node with that of the kernel and of the vendors' tools. Run it on a node
 # with a card that the tests of this repository do not have. It changes nothing.
 #
 #     report.sh DIR [OPTION OF metalplugctl preview]...
 #
-# DIR gets all that a bug report needs; no serial number of a disk is in the recording. A line says "differs" where
-# somebody else knows of a device of which metalplug knows nothing, neither to offer nor to withhold it. Exit: 0 none
-# differs, 1 one does, 2 the command line makes no sense. METALPLUGCTL is the program, else it is looked for in PATH.
+# The script writes everything that a bug report needs into DIR. The recording has no serial number of a disk. A line with
+# "differs" shows a device that the kernel or a tool knows and that metalplug neither offers nor withholds. Exit code: 0 no
+# line differs, 1 a line differs, 2 the command line is invalid. METALPLUGCTL is the program (default: the one in PATH).
 set -euo pipefail
 
 ctl=${METALPLUGCTL:-metalplugctl}
-sys=${SYS:-/sys} # of the kernel that is asked
+sys=${SYS:-/sys} # sysfs of the kernel
 dir=${1:?usage: report.sh DIR [OPTION OF metalplugctl preview]...}
 shift
 mkdir -p "$dir" || exit 2
 
-# Kept as it is said, with what went wrong: a tool that is missing is part of the report.
+# Keep the output of each tool, with its errors. A missing tool is part of the report.
 keep() {
 	local file=$1
 	shift
@@ -37,7 +37,7 @@ keep amd.txt amd-smi list
 keep drives.txt lsblk -d -o NAME,MODEL,SIZE,TYPE
 
 differs=0
-# known WITNESS WHAT TEXT: the text is somewhere in what metalplug says.
+# known WITNESS WHAT TEXT checks that metalplug's output contains the text.
 known() {
 	if grep -qF -- "$3" "$dir/preview.json"; then
 		echo "same     $1 $2"
@@ -47,12 +47,12 @@ known() {
 	fi
 }
 
-# A MIG device has a UUID that only NVIDIA's library tells; its GPU is told as not offered.
+# Only NVIDIA's library knows the UUID of a MIG device. metalplug shows its GPU as not offered.
 while read -r uuid; do
 	known nvidia-smi "$uuid" "$uuid"
 done < <(grep -oE 'GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}' "$dir/nvidia.txt" | sort -u)
 
-# What the kernel has of each class, and where it is.
+# The kernel's devices of each class, with their paths.
 for device in "$sys"/class/{drm/card*[0-9],accel/accel*,infiniband/*,fpga_region/*,block/nvme*n*[0-9]}; do
 	[ -e "$device/device" ] || continue
 	case ${device##*/} in card*-* | nvme*p* | nvme*c*n*) continue ;; esac # connectors; partitions and paths of a disk

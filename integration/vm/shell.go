@@ -14,8 +14,8 @@ import (
 // stays is the environment variable that keeps a machine whose test has failed.
 const stays = "METALPLUG_VM_STAY"
 
-// listen lets other processes run commands in the machine. Each connection to the socket "shell" sends a script and
-// receives its output. Only the effects of the script can disturb the test.
+// listen lets other processes run commands in the machine. Each connection to the socket "shell" sends a script and receives
+// its output. The script disturbs the test only by the changes that it makes in the machine.
 func (m *Machine) listen() error {
 	l, err := net.Listen("unix", m.path("shell"))
 	if err != nil {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes mdoc(7) of metalplug.toml. A line "# ---- title ----" becomes a heading. A setting ("#key = value") that explanation
-# ("# text") follows at once becomes an item of a list. Explanation alone becomes paragraphs. Other settings, and lines that are
-# indented within explanation, become displays.
+# Converts metalplug.toml to mdoc(7). A line "# ---- title ----" becomes a heading. A setting ("#key = value") with an
+# explanation ("# text") directly below becomes an item of a list. Other explanations become paragraphs. Other settings, and
+# indented lines within an explanation, become displays.
 
 function text(line) {
 	gsub(/\\/, "\\e", line)
@@ -25,7 +25,7 @@ function list(on) {
 	listed = on
 }
 
-# flush prints the settings that wait: as items when explanation follows them, else as a display.
+# flush prints the collected settings, as items if an explanation follows them, otherwise as a display.
 function flush(explained, i) {
 	if (!waiting)
 		return

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes content.txt: what the real tools put at the ends of a disk. Needs root, loop devices and the tools themselves; the
-# tests need only what it wrote. Of each end the first or last few lines that are not zeroes are kept, and of
-# like ones of the first end only the first.
+# Writes content.txt, which contains the data that real tools write at the ends of a disk. The script needs root, loop
+# devices and these tools. The tests need only content.txt. For each end it keeps the first or last few lines that are not
+# zeroes. Of equal lines of the first end it keeps only one.
 set -euo pipefail
 out=$(cd "$(dirname "$0")" && pwd)/content.txt
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-# dump SIZE: the lines of 16 bytes that hold something in the first and the last MiB.
+# dump SIZE prints the lines of 16 bytes that are not zeroes in the first and the last MiB.
 dump() {
 	echo "size $1"
 	{
@@ -19,20 +19,20 @@ dump() {
 	} | sed 's/^0*\([0-9]\)/\1/; s/ //2g'
 }
 
-# made WANT MIB COMMAND...: what a command makes of an empty disk, which it knows as "disk".
+# made WANT MIB COMMAND... prints what a command writes to an empty disk, the file "disk".
 made() {
 	local want=$1 size=$(($2 << 20))
 	shift 2
 	rm -f disk
 	truncate -s "$size" disk
 	"$@" >log 2>&1 || { cat log >&2; echo "$*: does not work here" >&2; return 0; }
-	truncate -s "$size" disk # some leave just what they need
+	truncate -s "$size" disk # some commands shrink the file
 	[ "$1" != onloop ] || shift
 	printf '\n== %s: %s\n' "$want" "$*"
 	dump "$size"
 }
 
-# onloop COMMAND...: for tools that take no file.
+# onloop COMMAND... runs a tool that needs a block device.
 onloop() {
 	local loop code=0
 	loop=$(losetup --find --show disk)
