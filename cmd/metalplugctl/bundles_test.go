@@ -212,7 +212,7 @@ func TestCheckOfBundles(t *testing.T) {
 		{"in itself", `["nvidia.com/gpu", "example.org/train"]`, `t.toml:9: resource.members: "example.org/train" is the bundle itself`},
 		{
 			"in two", members + "\n[[resource]]\nname = \"example.org/other\"\nclass = \"bundle\"\nmembers = [\"amd.com/gpu\", \"nvidia.com/gpu\"]",
-			`t.toml:13: resource.members: "nvidia.com/gpu" is in the bundle "example.org/train" too: a device is in one bundle`,
+			`t.toml:13: resource.members: "nvidia.com/gpu" is also in the bundle "example.org/train": a device can be in only one bundle`,
 		},
 		{
 			"shared", members + "\n[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 2",

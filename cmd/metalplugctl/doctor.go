@@ -137,7 +137,7 @@ func (d *doctor) do(c check) {
 	d.check = c.name
 	switch {
 	case d.status != nil && d.status.Preview && !c.daemon:
-		d.skip("run it without --socket and METALPLUG_SOCKET", "the daemon is a preview, not that of this node")
+		d.skip("run it without --socket and METALPLUG_SOCKET", "the daemon is a preview, and not the daemon of this node")
 	case c.daemon && d.status == nil:
 		d.skip("see the findings about the daemon above", "the daemon does not answer")
 	case c.hardware && recorded(d.status):

@@ -118,7 +118,7 @@ func (c *Config) checkMembers(t *table, r Resource) {
 		}
 		for _, other := range c.Resources {
 			if other.Name != r.Name && other.Members.Kind(name) >= 0 {
-				t.reportf("members", "%s is in the bundle %s too: a device is in one bundle", quoted(name), quoted(other.Name))
+				t.reportf("members", "%s is also in the bundle %s: a device can be in only one bundle", quoted(name), quoted(other.Name))
 			}
 		}
 	}

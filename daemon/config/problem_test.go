@@ -314,9 +314,9 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"in two bundles", bundled + "members = [\"nvidia.com/gpu*2\"]\n[[resource]]\nname = \"example.com/c\"\nclass = \"bundle\"\nmembers = [\"example.com/b\", \"nvidia.com/gpu\"]\n",
-			`m.toml:4: resource.members: "nvidia.com/gpu" is in the bundle "example.com/c" too: a device is in one bundle
+			`m.toml:4: resource.members: "nvidia.com/gpu" is also in the bundle "example.com/c": a device can be in only one bundle
 m.toml:8: resource.members: "example.com/b" is a bundle too: name its members
-m.toml:8: resource.members: "nvidia.com/gpu" is in the bundle "example.com/b" too: a device is in one bundle`,
+m.toml:8: resource.members: "nvidia.com/gpu" is also in the bundle "example.com/b": a device can be in only one bundle`,
 		},
 		{
 			"a key of the members", bundled + "members = [\"nvidia.com/gpu*2\"]\nshares = 2\n",

@@ -96,7 +96,7 @@ func (p Peer) connect() (fd int, err error) {
 		// The peer is the process that called listen(2) (unix_listen in net/unix/af_unix.c).
 		peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err == nil && peer.Pid != 1 {
-			err = fmt.Errorf("process %d listens: %w; systemctl restart metalplugd", peer.Pid, ErrForeign)
+			err = fmt.Errorf("process %d listens on it: %w; systemctl restart metalplugd", peer.Pid, ErrForeign)
 		}
 		if err != nil {
 			unix.Close(fd)

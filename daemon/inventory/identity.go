@@ -142,7 +142,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 		return ""
 	}
 	i.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
-		"err", fmt.Errorf("%s has it: the other is offered as %s", e.device.SysPath, suffixed))
+		"err", fmt.Errorf("%s already has this identity: the other device is offered as %s", e.device.SysPath, suffixed))
 	return suffixed
 }
 

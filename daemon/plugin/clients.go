@@ -71,7 +71,7 @@ func (l *clients) add(c *client) (oldest *client) {
 	i := slices.IndexFunc(l.open, func(c *client) bool { return !l.isKubelet(c) })
 	if !l.full {
 		l.full = true
-		l.log.Warn("too many clients", "detail", fmt.Sprintf("process %d was disconnected from the plugin socket: ss -xp names the others", l.open[i].pid))
+		l.log.Warn("too many clients", "detail", fmt.Sprintf("process %d was disconnected from the plugin socket: ss -xp shows the other clients", l.open[i].pid))
 	}
 	return l.open[i]
 }
