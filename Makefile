@@ -2,32 +2,32 @@
 #
 #   make               builds the programs into bin/
 #   make run           shows what this machine would offer to the kubelet (ARGS="--recording gpu-server" for another one)
-#   make test          all tests that need no virtual machine
-#   make integration   the real device manager and kubelet, faults, and the life of a node and of the package in virtual machines
-#   make integration-night  all there is of that: each release of Kubernetes, thousands of sequences, all machines; hours
-#   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
-#   make cluster       stories of pods in a cluster: control plane, kubelets, metalplug on recorded hardware; needs root
-#   make cluster-slice three of these stories with each release in CLUSTER_RELEASES, on one node and on eight
-#   make cluster-night the same stories, longer: 100 pods through one disk, five minutes of changes on eight nodes, and their cost
-#   make cluster-up    such a cluster with two nodes for kubectl, until Ctrl-C; needs root
-#   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
-#   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
-#   make fuzz          each fuzz target for FUZZTIME=60s
+#   make test          runs all tests that need no virtual machine
+#   make integration   tests with the real device manager and kubelet, with faults, and of nodes and packages in virtual machines
+#   make integration-night  the same with each release of Kubernetes, thousands of sequences and all machines; takes hours
+#   make integration-releases  tests with the device managers of all supported releases of Kubernetes; the first run takes an hour
+#   make cluster       runs pods in a cluster of a control plane, kubelets, and metalplug on recorded hardware; needs root
+#   make cluster-slice runs three of these tests with each release in CLUSTER_RELEASES, on one node and on eight
+#   make cluster-night longer runs of these tests: 100 pods use one disk in turn, and eight nodes change for five minutes
+#   make cluster-up    runs such a cluster with two nodes for kubectl, until Ctrl-C; needs root
+#   make sandbox       checks what a program in the sandbox of each unit can reach, under systemd 252 and 257; needs root
+#   make faults-shown  shows the command that names the cause of each fault (ARGS=kubelet selects faults by name)
+#   make fuzz          runs each fuzz target for FUZZTIME=60s
 #   make dashboard     checks the dashboard against Grafana's types
-#   make words         figures of the sentences in comments and documents (ARGS=README.md: its hard ones)
-#   make vulncheck     asks the Go vulnerability database, which takes a network
-#   make bench-parts   the parts' Go benchmarks, ten times each, summed up by benchstat; OLD=FILE: beside those of before
-#   make bench         measures the budgets beside their floors, into a table and bench.json; needs root
-#   make lint          formatting, vet, staticcheck, shellcheck
-#   make install       installs what is built; DESTDIR= is put before each path
-#   make packages      deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
-#   make packages-check  lintian, rpmlint, deb against rpm, and a second build that has to give the same bytes
-#   make distributions-check  the deb in a container of each Debian and Ubuntu release, from install to purge; needs root
-#   make source        source packages for Debian and for rpm, of the last commit, into source/
-#   make source-check  builds the packages from them without a network; needs root
-#   make sysext        images for systemd-sysext into sysext/, from dist/
-#   make repo          dist/ as repositories of apt and dnf in repo/, for a mirror; signed with KEY=
-#   make selinux       compiles the SELinux module, and holds what it allows against a list
+#   make words         measures the sentences of comments and documents (ARGS=README.md lists the hard ones of a file)
+#   make vulncheck     queries the Go vulnerability database; needs a network
+#   make bench-parts   runs the Go benchmarks of the packages ten times; benchstat compares them with OLD=FILE
+#   make bench         measures the times and sizes that have a budget, into a table and bench.json; needs root
+#   make lint          runs gofumpt, vet, staticcheck and shellcheck
+#   make install       builds and installs the programs, units and pages; DESTDIR= is put before each path
+#   make packages      builds deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
+#   make packages-check  runs lintian and rpmlint, compares deb and rpm, and checks that a second build gives the same bytes
+#   make distributions-check  installs and purges the deb in a container of each Debian and Ubuntu release; needs root
+#   make source        makes source packages of the last commit for Debian and for rpm, into source/
+#   make source-check  builds the packages from the source packages without a network; needs root
+#   make sysext        makes images for systemd-sysext from dist/, into sysext/
+#   make repo          makes apt and dnf repositories from dist/ for a mirror, into repo/; KEY= signs them
+#   make selinux       compiles the SELinux module, and compares its rights with a list
 
 GO ?= go
 ARGS ?=
@@ -41,25 +41,25 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 BENCHSTAT = golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.5.0
 
-# As in the packages: without libc's name services, and without gRPC's traces, which nobody sees and for whose web page
-# the linker keeps all methods of all types: a sixth of the program. The control socket has HTTP/1.1, and gRPC an HTTP/2 of
-# its own: that of net/http is 0.4 MB in each of two programs.
+# The tags of the packages. They omit libc's name services. They omit gRPC's traces, because their web page makes the
+# linker keep all methods of all types, a sixth of the program. They omit the HTTP/2 of net/http, which takes 0.4 MB in
+# each of two programs: the control socket uses HTTP/1.1, and gRPC has its own HTTP/2.
 TAGS = netgo,osusergo,grpcnotrace,nethttpomithttp2
 
-# The time in the packages, the same in all that one run of make builds.
+# The time in the packages. It is the same for all packages of one run of make.
 SOURCE_DATE_EPOCH ?= $(shell packaging/epoch.sh)
 SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 export SOURCE_DATE_EPOCH
 
-# go.mod asks for Go 1.26.11 or newer. The go command fetches it unless GOTOOLCHAIN says otherwise.
+# go.mod requires Go 1.26.11 or newer. The go command downloads it unless GOTOOLCHAIN forbids that.
 export GOTOOLCHAIN ?= auto
 
 PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-unit
 
-# Those with privileges are built without libudev.
+# The programs with privileges are built without libudev.
 HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 
-# What is tested beside the newest release, in the night.
+# The older releases of Kubernetes that the nightly tests also run with.
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
@@ -79,7 +79,7 @@ run: build
 test: deps
 	$(GO) test -race -timeout 20m ./...
 
-# The slice of the cluster comes after the device manager, whose compiled packages it shares.
+# cluster-slice runs after devicemanager, because it shares the compiled packages.
 integration: devicemanager cluster-slice faults sandbox vm
 
 integration-night: integration-releases
@@ -90,17 +90,17 @@ integration-night: integration-releases
 	$(MAKE) cluster-night
 	$(MAKE) packages-check source-check sysext-check distributions-check
 
-# Packages of Kubernetes are compiled without what the linker leaves out: a fifth less time. All commands need the same flag, or they
-# compile all of it again. Their tests have -vet=off: vet reads all packages too, a sixth of that time, and make lint runs it.
+# Kubernetes is compiled without debug information, which the linker would omit. This saves a fifth of the time. All commands
+# need the same flag, or they compile everything again. The tests have -vet=off, which saves another sixth. make lint runs vet.
 KUBERNETES = -gcflags=all=-dwarf=false
 
-# Each release of Kubernetes has a file of its own for its versions; the module has all of its dependencies for itself.
+# Each release of Kubernetes has its own go.mod file. The folder is a separate module, because of its dependencies.
 # RUN='^$$' only builds.
 RUN ?= .
 devicemanager: build
 	cd integration/devicemanager && $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 20m -run '$(RUN)' ./... -sequences $(DM_SEQUENCES)
 
-# The daemon has the race detector here; beside the newest release its times are told.
+# Here the daemon has the race detector, so times are only measured with the newest release.
 release-%: build
 	CGO_ENABLED=1 $(GO) build -race -tags '$(TAGS)' -o bin/race/ ./cmd/metalplugd
 	cd integration/devicemanager && METALPLUGD=../../bin/race/metalplugd \
@@ -109,8 +109,8 @@ release-%: build
 integration-releases: devicemanager $(RELEASES:%=release-%)
 	METALPLUGD=../../bin/race/metalplugd $(MAKE) devicemanager
 
-# The programs of a release of Kubernetes are one file in bin/cluster. The first build of a release takes minutes. They are built
-# as the device manager, whose compiled packages they share. GOGC=400: the compiler has the memory for a tenth less time.
+# The programs of a release of Kubernetes are one file in bin/cluster. The first build of a release takes minutes. The flags are
+# those of devicemanager, so that both share the compiled packages. GOGC=400 saves a tenth of the time, and needs more memory.
 RELEASE ?= v1.36
 HARDWARE ?= udev/recording/bundled/gpu-server.umockdev udev/recording/bundled/nvme-blank.umockdev
 define kubernetes-program
@@ -125,7 +125,7 @@ cluster-kube-%: build
 cluster-kubectl-%: build
 	$(call kubernetes-program,kubectl)
 
-# Debian 12 has containerd 1.6, which knows no CDI.
+# Build containerd 2, because Debian 12 has version 1.6, which does not support CDI.
 CONTAINERD = $(addprefix github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr)
 cluster-containerd:
 	@packaging/build-deps.sh cluster
@@ -139,7 +139,7 @@ cluster-programs: build cluster-kube-$(RELEASE)
 root:
 	@[ "$$(id -u)" = 0 ] || { echo 'A cluster needs root, for its mounts and device nodes: try again with sudo.' >&2; exit 1; }
 
-# One story goes from the first release to the second.
+# One test upgrades the first of these releases to the second.
 cluster: root cluster-programs cluster-kube-v1.36 cluster-kube-v1.37 cluster-kubectl-$(RELEASE) cluster-containerd
 	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
 
@@ -151,7 +151,7 @@ cluster-slice: root cluster-programs $(CLUSTER_RELEASES:%=cluster-kube-%)
 			-run '^(TestUnplug|TestKubeletRestart|TestStorm)$$' . -storm 5s) || exit 1; \
 	done
 
-# The same stories with more pods, more nodes and for longer, and with the other release.
+# The same tests with more pods and nodes, for a longer time, and also with the other release.
 cluster-night:
 	$(MAKE) cluster LONG='-row 100 -storm 5m -cost 1m -cost-nodes 8'
 	$(MAKE) cluster RELEASE=v1.37
@@ -159,18 +159,18 @@ cluster-night:
 cluster-up: root cluster-programs cluster-kubectl-$(RELEASE)
 	bin/cluster/up --release $(RELEASE) $(HARDWARE)
 
-# What "make test" does in short: a thousand sequences (SEQUENCES), ten thousand devices.
+# "make test" runs a short form of these tests. Here they have a thousand sequences (SEQUENCES) and ten thousand devices.
 faults:
 	$(GO) test -race -count=1 -v -timeout 20m -tags integration -parallel 8 ./integration/faults -sequences $(SEQUENCES) -devices 10000 -restarts 100
 
-# "make test" plays them too.
+# "make test" also runs these faults.
 faults-shown: build
 	$(GO) run ./integration/operator $(ARGS)
 
 fuzz:
 	integration/faults/fuzz.sh $(FUZZTIME)
 
-# The dashboard against Grafana's types, and the picture in docs. The types take a minute to compile.
+# Checks the dashboard against Grafana's types, and the picture in docs. Compiling the types takes a minute.
 dashboard:
 	cd integration/grafana && $(GO) vet . && $(GO) test -count=1 .
 
@@ -180,18 +180,18 @@ words:
 vulncheck:
 	$(GO) run $(GOVULNCHECK) ./...
 
-# Two machines at a time, each of which keeps one processor busy.
+# The number of machines that run at a time. Each keeps one processor busy.
 MACHINES ?= 2
-# The steps in LATER and the machines in NIGHT alone wait for the night: the package's story has hotplug, erasure and a reboot too,
-# and the real device manager runs on the host.
+# Only the nightly run has the steps in LATER and the additional machines in NIGHT. The test of the package also covers hotplug,
+# erasure and a reboot, and the real device manager is tested on the host.
 LATER ?= TestHardware/^(drives_come_and_go_.*|a_storm_of_events_changes_nothing|metalplugd_restarts|the_machine_reboots)$$|TestTurnover/^(what_a_pod_leaves_is_erased_(by_discard|by_format|for_the_next)|the_helper_is_killed_while_the_drive_formats)$$|TestInstall/^(format|discard|at_rest|stopped|events_wait|state_cannot_be_written)$$
 VM ?= TestHardware|TestTurnover|TestInstall|TestUnits
 NIGHT = TestMachine|$(VM)|TestDisks|TestKubelet|TestNodes|TestReset|TestClasses|TestPaths|TestBundles
 vm: build
 	$(GO) test -count=1 -v -timeout 120m -tags integration -parallel $(MACHINES) -run '$(VM)' -skip '$(LATER)' ./integration/vm
 
-# The units under the systemd of Debian 12 and 13, in containers of this machine: what a program in their sandbox reaches.
-# Needs root; the first run makes two small Debian trees.
+# Runs the units under the systemd of Debian 12 and 13, in containers, and checks what a program in their sandbox can reach.
+# Needs root. The first run makes two small Debian trees.
 sandbox: build
 	$(GO) test -count=1 -v -timeout 15m -tags integration ./integration/sandbox
 
@@ -210,7 +210,7 @@ lint:
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./... && GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
 	$(GO) run $(STATICCHECK) ./... && $(GO) run $(STATICCHECK) -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
 	cd integration/devicemanager && $(GO) vet $(KUBERNETES) ./... && $(GO) run -exec 'env GOFLAGS=$(KUBERNETES)' $(STATICCHECK) ./...
-	@# Not integration/cluster/kube, for which vet would compile and read all of Kubernetes.
+	@# Skip integration/cluster/kube, for which vet would compile and read all of Kubernetes.
 	cd integration/cluster && $(GO) vet $(KUBERNETES) . ./cmd/... && $(GO) run -exec 'env GOFLAGS=$(KUBERNETES)' $(STATICCHECK) . ./cmd/...
 	shellcheck $$(git ls-files '*.sh' .ci/run 'packaging/debian/*.post*' packaging/debian/*.prerm)
 
@@ -223,8 +223,8 @@ packages:
 	rm -rf dist
 	VERSION='$(VERSION)' packaging/packages.sh dist $(PROGRAMS)
 
-# CI sets ARCHES to its own architecture. The other one and the source packages wait for the night: lint has compiled the
-# same sources for both architectures.
+# CI sets ARCHES to its own architecture. The nightly run builds the other architecture and the source packages. lint has
+# compiled the same sources for both architectures.
 packages-check: packages
 	VERSION='$(VERSION)' packaging/check.sh dist --again $(PROGRAMS)
 

@@ -133,7 +133,7 @@ func TestKernelLogSurvivesWhatIsOverwritten(t *testing.T) {
 	}
 }
 
-// The log returns only messages written after it was opened, and needs nothing but the node.
+// The log returns only messages that were written after it was opened. It needs only the node /dev/kmsg.
 func TestOpenKernelLog(t *testing.T) {
 	k, err := openKernelLog()
 	if err != nil {

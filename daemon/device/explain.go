@@ -16,7 +16,7 @@ import (
 type Step struct {
 	What string // "class", "identity", "offer", "rule", "health" or "nodes"
 	Name string // name of the class or resource that was tried, or empty if there was no choice
-	OK   bool   // the step gives no reason against an offer
+	OK   bool   // whether the step found no reason to withhold the device
 	Why  string // the finding or the missing condition, for people
 	Rule string // the resource whose rule decided, or empty
 	Key  string // key of the rule that decided: "match", "match.PCI_ID", "exclude.PCI_ID" or "name"

@@ -164,7 +164,7 @@ func sameIdentity(a, b *Status) bool {
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 
-// collectOthers returns all devices that are not offered. An absent device is one of them while it is cordoned.
+// collectOthers returns all devices that are not offered. These include absent devices that are cordoned.
 func (l *loop) collectOthers() []*Status {
 	var all []*Status
 	for _, f := range l.found {

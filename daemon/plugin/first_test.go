@@ -39,7 +39,7 @@ func (l listener) Register(_ context.Context, req *pluginapi.RegisterRequest) (*
 	return &pluginapi.Empty{}, nil
 }
 
-// serve makes l the kubelet of the directory.
+// serve simulates the kubelet of the directory with l.
 func (l listener) serve(t *testing.T) {
 	t.Helper()
 	socket, err := net.Listen("unix", filepath.Join(l.dir, "kubelet.sock"))

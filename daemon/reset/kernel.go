@@ -138,7 +138,7 @@ type host struct {
 	kernel
 	step step
 
-	run      string                        // the directory whose subdirectory udev has the state of udevd
+	run      string                        // the directory that contains udevd's state, in the subdirectory udev
 	locks    string                        // the directory of the lock files
 	settings func() (config.Config, error) // reads the configuration
 	selects  func(Request) error           // refuses a device that no resource selects

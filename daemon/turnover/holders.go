@@ -86,7 +86,7 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// settled returns the result of a look that will not change in a moment. udev and metalplugd open a disk after every
+// settled repeats a look until its result will not change soon. udev and metalplugd open a disk for a moment after every
 // change, and the sandbox of a pod ends after its containers.
 func settled(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {

@@ -65,13 +65,13 @@ func (b *bench) newStack(n, present int) (*stack, error) {
 	return s, nil
 }
 
-// written, like the daemon's log
+// serve starts the stack in a directory.
 func (s *stack) serve(dir string) (stop func(), err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		return nil, err
 	}
-	log := slog.New(slog.NewTextHandler(null, nil)) // connectIn connects to the only socket of the daemon in a directory.
+	log := slog.New(slog.NewTextHandler(null, nil)) // writes each line, like the daemon's log
 	inv := inventory.New(inventory.Options{
 		Source: s.source, Host: s.host(), Rules: rules, Log: log, Store: statefile.Open(filepath.Join(dir, "state"), log),
 	})

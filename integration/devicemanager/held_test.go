@@ -274,8 +274,8 @@ func TestHeldBackFromAfter(t *testing.T) {
 	}
 }
 
-// A plugin that restarts immediately keeps the resource. A plugin that crashes repeatedly has the resource while it
-// runs, and the daemon has it in between.
+// A plugin that restarts immediately keeps the resource. A plugin that crashes repeatedly serves the resource while it runs.
+// Between its runs, the daemon serves the resource.
 func TestHeldBackFromOneThatRestarts(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})

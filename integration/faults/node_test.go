@@ -107,7 +107,7 @@ func (s setup) run() (*parts, error) {
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
 		Owners: func() (map[string][]string, error) { return real.Owners(s.dir) },
-		Care: func(resource string) (turnover.Care, bool) { // the other resources have no rules
+		Care: func(resource string) (turnover.Care, bool) { // the turnover does nothing for other resources
 			c, ok := map[string]turnover.Care{
 				widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
 			}[resource]

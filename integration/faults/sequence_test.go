@@ -170,7 +170,7 @@ type sequence struct {
 	podsMu  sync.Mutex // also used by the kubelet
 	pods    []*pod
 	count   int
-	bundles int // number of bundles given to pods
+	bundles int // number of bundles that pods got
 	// slow are devices that only the checkpoint has named. It may take minutes until they count as free.
 	slow map[string]bool
 }

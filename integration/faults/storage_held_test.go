@@ -52,8 +52,8 @@ func TestStateLostWhileHeld(t *testing.T) {
 	}
 }
 
-// TestOfferedAgainIsNobodys checks that a disk that was erased after its pod is offered only after this was saved. Data that
-// the host writes to the disk after that must not count as the pod's, even if the daemon dies at that moment.
+// TestOfferedAgainIsNobodys checks that after a pod, a disk is offered only when its erasure has been saved. Data that the
+// host writes to the disk after that must not count as the pod's, even if the daemon dies at that moment.
 func TestOfferedAgainIsNobodys(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -110,7 +110,7 @@ func (m *mortal) waitsToBeKept(id string) error {
 	return err
 }
 
-// says returns the content of a disk, and an error unless the daemon gives that reason for not offering it.
+// says returns the content of a disk. It returns an error unless the daemon gives this reason for withholding the disk.
 func (m *mortal) says(id, reason string) (content string, err error) {
 	var d api.Device
 	socket := filepath.Join(m.dir, "run", "control.sock")

@@ -79,7 +79,7 @@ systemd-run -q --unit=victim-seqpacket /usr/libexec/metalplug/probe listen seqpa
 // systemd.
 func TestReach(t *testing.T) {
 	model := lists(t)
-	met := make(map[string]bool) // lists and lines of the threat model that have a match
+	met := make(map[string]bool) // the lists and lines of the threat model that matched something
 	for _, suite := range suites {
 		t.Run(suite, func(t *testing.T) {
 			m := boot(t, suite)
