@@ -35,7 +35,7 @@ func (d *daemon) reload(ctx context.Context) {
 	if len(pending) > 0 {
 		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
 	}
-	d.endpoints.apply(ctx, byPlugin(*current, next), func() {}) // before the rules, by which claims may have the devices
+	d.endpoints.apply(ctx, byPlugin(*current, next), func() {}) // before the rules apply, because these let claims have the devices
 	d.config.Store(&next)                                       // stored before the new rules apply, because these may require that a device is cleared
 	// The first list of an endpoint must be complete.
 	select {

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the deb in a container of each release, with its own systemd, and tests its life there: install, upgrade,
-# downgrade, remove, purge, and each of these on a system where something is in the way. Requires root.
+# Tests the deb in a container of each release with its own systemd: install, upgrade, downgrade, remove and purge, and each
+# of these on a system with a fault. Requires root.
 #
 #   distributions.sh OLDER NEWER SUITE...
 #
@@ -10,7 +10,7 @@
 # shellcheck disable=SC2317 # must, fails and the like call functions by name
 set -euo pipefail
 
-# lives runs in the container. Its exit status is that of the test.
+# lives is the test, which runs in the container. Its exit status is the result.
 lives() {
 	local version=$1 selinux=$2 architecture older newer pid
 	export DEBIAN_FRONTEND=noninteractive
@@ -27,13 +27,13 @@ lives() {
 	step() { echo "$suite: $*"; }
 	apt() { apt-get -y -q --allow-downgrades -o Dpkg::Options::=--force-confold "$@" >/tmp/log 2>&1; }
 	must() { "$@" || bad "$*: exit status $?"; }
-	# fails TEXT COMMAND... holds that the command fails and prints the text.
+	# fails TEXT COMMAND... checks that the command fails and prints the text.
 	fails() {
 		! "${@:2}" || bad "${*:2}: it did not fail"
 		grep -qi -- "$1" /tmp/log || bad "${*:2}: it does not say \"$1\""
 	}
 	active() { [[ $(systemctl is-active metalplugd) = active ]] || bad "metalplugd is not active after: $*"; }
-	offered() { # of the recording
+	offered() { # waits until the devices of the recording are offered
 		local tries
 		for ((tries = 0; tries < 60; tries++)); do
 			metalplugctl status >/tmp/log 2>&1 || : # no kubelet runs
@@ -43,7 +43,7 @@ lives() {
 		bad "the recorded devices are not offered after: $*"
 	}
 	cordoned() { metalplugctl list | grep -q 'Cordoned\|cordoned' || bad "the cordon is lost after: $*"; }
-	sound() { # no package is half installed
+	sound() { # checks the packages, the daemon, its devices and the cordon
 		[[ -z $(dpkg --audit) ]] || bad "after $*: $(dpkg --audit)"
 		active "$@"
 		offered "$@"
@@ -54,7 +54,7 @@ lives() {
 			-o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/log -o -path /var/cache -o -path '/etc/*-' \) -prune \
 			-o -printf '%p %y %l\n' | sort
 	}
-	# full COMMAND... runs a command while the disk has no room.
+	# full COMMAND... runs a command while the disk is full.
 	full() {
 		local status=0
 		cat /dev/zero >/fill 2>/dev/null || :
@@ -172,10 +172,10 @@ version=$(dpkg-deb -f "$newer"/metalplug_*_"$(dpkg --print-architecture)".deb Ve
 printf '[Unit]\nWants=lives.service\n' >"$work/lives.conf"
 cp packaging/distributions.sh udev/recording/bundled/gpu-server.umockdev "$work/"
 
-# in_container SUITE boots the release and prints what its test prints.
+# in_container SUITE boots the release and prints the output of its test.
 in_container() {
 	local tree packages=(apparmor apt) selinux=no
-	if [[ $1 != jammy ]]; then # the policy of jammy is older than what the module needs
+	if [[ $1 != jammy ]]; then # the policy of jammy is too old for the module
 		selinux=yes packages+=(policycoreutils selinux-policy-default selinux-utils)
 	fi
 	tree=$(integration/sandbox/tree.sh "$1" "${packages[@]}")

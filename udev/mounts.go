@@ -117,7 +117,7 @@ func usedDevices(line string) (used []string) {
 		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // major 0 is tmpfs, btrfs and others
 			used = append(used, fields[2])
 		}
-		_, source, _ = strings.Cut(rest, " ") // after the file system type
+		_, source, _ = strings.Cut(rest, " ") // the source follows the file system type
 	}
 	if name, _, _ := strings.Cut(strings.TrimSpace(source), " "); strings.HasPrefix(name, "/dev/") {
 		used = append(used, name)

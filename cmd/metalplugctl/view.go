@@ -166,7 +166,7 @@ func (v *view) frame() string {
 	for _, note := range notes {
 		frame.WriteString(s.paint(yellow, strings.TrimSuffix(note, "\n")) + endLine + "\n")
 	}
-	foot := "q leaves"
+	foot := "q quits"
 	if rows < len(body) {
 		foot += fmt.Sprintf("  %d-%d of %d lines: arrows, PgUp, PgDn, Home, End", v.top+1, last, len(body))
 	}

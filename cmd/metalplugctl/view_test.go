@@ -111,11 +111,11 @@ func TestLivePreview(t *testing.T) {
 	save(t, file, bundledText(t, "gpu-server"))
 	v.until("nvidia.com/gpu           8         8")
 	v.until("gpu-0000:03:00.0                           -                        Not offered")
-	v.until("q leaves  1-23 of ")
+	v.until("q quits  1-23 of ")
 	v.press("\x1b[6~")
-	v.until("q leaves  23-45 of ")
+	v.until("q quits  23-45 of ")
 	v.press("k")
-	v.until("q leaves  22-44 of ")
+	v.until("q quits  22-44 of ")
 	save(t, file, "nonsense")
 	v.until("recording not reloaded")
 	v.press("G?\x1b[1~")
@@ -182,7 +182,7 @@ func TestWatchOnATerminal(t *testing.T) {
 	n.stop()
 	v.until("metalplugd does not")
 	n.start()
-	v.until(endScreen + reverse + "q leaves") // no output may come in between
+	v.until(endScreen + reverse + "q quits") // no output may come in between
 	v.press("q")
 	if code, last := v.end(); code != exitOK || !strings.HasSuffix(last, closeView) {
 		t.Errorf("exit %d, %q", code, last)

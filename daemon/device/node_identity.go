@@ -6,9 +6,9 @@ package device
 //
 // Follows the builtins usb_id and path_id of udev, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
-// The serial number stays with the device when it moves to another port. The path through the buses stays with the
-// port. The name of the node is correct for nodes without hardware, and the last resort for others. Several nodes of
-// one device share the first two, so a distinguishing part is added.
+// The serial number stays with the device when it moves to another port. The path through the buses belongs to the port. The
+// name of the node is correct for nodes without hardware, and the last resort for others. Several nodes of one device share
+// the first two, so a distinguishing part is added.
 
 import (
 	"cmp"
