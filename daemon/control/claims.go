@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// ErrWorking is the error while work on the devices of a claim goes on. The client asks again.
+// ErrWorking is the error while the devices of a claim are being reset or erased. The client repeats its request.
 var ErrWorking = errors.New("the claim is not prepared yet")
 
 // Claims prepares the devices of claims. Both methods may be repeated.
@@ -113,7 +113,7 @@ func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	send(w, struct{}{})
 }
 
-// untilAnswer lifts the limits of a request while work goes on. The function that it returns sets that of the answer.
+// untilAnswer removes the time limits of a request during the work. The returned function sets the limit of the answer.
 func untilAnswer(w http.ResponseWriter) func() {
 	limits := http.NewResponseController(w)
 	_ = limits.SetReadDeadline(time.Time{})

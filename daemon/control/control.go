@@ -27,10 +27,10 @@
 //	POST /v1/claims/{uid}/prepare    an [api.Claim]; the answer is an [api.Prepared]
 //	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
 //
-// The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, 403 if the client
-// is not uid 0, 404 for an unknown device, and 409 if the state of the device does not allow the change. It is 413 or
-// 431 if the request is too large, 502 if the kubelet does not answer, and 503 if hardware does not
-// answer, or if work on the devices of a claim goes on.
+// The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, 403 if the client is
+// not uid 0, 404 for an unknown device, and 409 if the state of the device does not allow the change. It is 413 or 431 if
+// the request is too large, 502 if the kubelet does not answer, and 503 if hardware does not answer, or if the devices of a
+// claim are being reset or erased.
 package control
 
 import (
