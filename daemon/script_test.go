@@ -131,6 +131,9 @@ func (s *story) do(words []string) error {
 		"evidence":             s.evidence,      // evidence NAME KIND
 		"adopt":                s.adopt,         // adopt NAME, as the operator does
 		"adopt-fails":          s.adoptFails,    // adopt-fails NAME TEXT...
+		"cordon":               s.cordon,        // cordon NAME REASON, as the operator does
+		"uncordon":             s.uncordon,      // uncordon NAME
+		"unhealthy":            s.unhealthy,     // unhealthy N CORDONED checks the numbers that status shows
 		"write":                s.write,         // write NAME [CONTENT] writes to the disk without an event of udev
 		"no-checkpoint":        s.noCheckpoint,  // the kubelet writes a checkpoint when it receives a list
 		"open":                 s.open,          // open NAME [POD|host] lets that process have the node open

@@ -305,12 +305,32 @@ func (s *story) evidence(words []string) error {
 }
 
 // adopt adopts a disk, like the operator.
-func (s *story) adopt(words []string) error {
-	d, err := s.find(words[0])
+func (s *story) adopt(words []string) error { return s.post(words[0], "adopt", api.Change{}) }
+
+// post changes a device.
+func (s *story) post(name, act string, change api.Change) error {
+	d, err := s.find(name)
 	if err != nil {
 		return err
 	}
-	return s.client().Post(context.Background(), "/v1/devices/"+d.ID+"/adopt", api.Change{}, new(api.Changed))
+	return s.client().Post(context.Background(), "/v1/devices/"+d.ID+"/"+act, change, new(api.Changed))
+}
+
+func (s *story) cordon(words []string) error {
+	return s.post(words[0], "cordon", api.Change{Reason: words[1]})
+}
+
+func (s *story) uncordon(words []string) error { return s.post(words[0], "uncordon", api.Change{}) }
+
+func (s *story) unhealthy(words []string) error {
+	return eventually(func() error {
+		var status api.Status
+		err := s.client().Get(context.Background(), "/v1/status", &status)
+		if got := []string{fmt.Sprint(status.Devices.Unhealthy), fmt.Sprint(status.Devices.Cordoned)}; err == nil && !slices.Equal(got, words) {
+			err = fmt.Errorf("they are %v", got)
+		}
+		return err
+	})
 }
 
 func (s *story) adoptFails(words []string) error {

@@ -56,20 +56,14 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 		if (explain || *recorded != "") && err != nil {
 			return err
 		}
+		hint := "metalplugctl check --explain " + checked.File
+		if *recorded != "" {
+			hint += " --recording " + *recorded
+		}
 		for i, r := range c.Resources {
-			checked.Warnings = append(checked.Warnings, mistaken(c, r.Name, "match", r.Match)...)
-			checked.Warnings = append(checked.Warnings, mistaken(c, r.Name, "exclude", r.Exclude)...)
-			if r.Serve == config.ServeDRA {
-				checked.Warnings = append(checked.Warnings, fmt.Sprintf(`%s: this version has no DRA driver, so that no pod gets a device of %s; write serve = "plugin"`,
-					c.Where(r.Name, "serve"), r.Name))
-			}
-			if err == nil && !r.Optional && all[i].idle() != "" {
-				key := "match"
-				if r.Members != nil {
-					key = "members"
-				}
-				checked.Warnings = append(checked.Warnings, fmt.Sprintf("%s: %s takes no device: %s; see metalplugctl check --explain %s",
-					c.Where(r.Name, key), r.Name, all[i].idle(), checked.File))
+			checked.review(c, r)
+			if err == nil && !r.Optional {
+				checked.compare(c, r, all[i], hint)
 			}
 		}
 		if explain {
@@ -90,6 +84,37 @@ func ignored(file string) (warnings []string) {
 		}
 	}
 	return warnings
+}
+
+// warn adds a warning with the place of a key of a resource.
+func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format string, args ...any) {
+	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
+}
+
+// review adds warnings of valid values that are hardly meant.
+func (f *checkedFiles) review(c config.Config, r config.Resource) {
+	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "match", r.Match)...)
+	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "exclude", r.Exclude)...)
+	switch {
+	case r.Serve == config.ServeDRA:
+		f.warn(c, r, "serve", `this version has no DRA driver, so that no pod gets a device of %s; write serve = "plugin"`, r.Name)
+	case r.Reset.AtStart() && slices.Contains([]string{"zero", "sanitize"}, r.Reset.Scrub):
+		f.warn(c, r, "reset.scrub", `%s may take hours, and a start waits for at most 25s; write when = "release"`, r.Reset.Scrub)
+	}
+}
+
+// compare adds warnings of a resource that takes no device of the node, or excludes none. hint is the command that explains
+// it.
+func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch, hint string) {
+	switch key := "match"; {
+	case match.idle() != "":
+		if r.Members != nil {
+			key = "members"
+		}
+		f.warn(c, r, key, "%s takes no device: %s; see %s", r.Name, match.idle(), hint)
+	case len(r.Exclude) > 0 && !match.excludes:
+		f.warn(c, r, "exclude", "exclude matches no present device: %s takes all that match", r.Name)
+	}
 }
 
 // checkedFiles is a configuration.

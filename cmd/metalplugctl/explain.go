@@ -24,6 +24,7 @@ type resourceMatch struct {
 	Lost     []matchedDevice `json:"lost"`    // devices that it also matches, and that an earlier resource gets
 	// Unfilled is the reason why a resource of bundles has no bundle, or empty.
 	Unfilled string `json:"unfilled,omitempty"`
+	excludes bool   // its exclude matches a present device that it would get otherwise
 }
 
 // matchedDevice is a device that a resource matches.
@@ -60,6 +61,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 			}
 			takes := false // the resource that gets the device
 			for i, r := range rules {
+				all[i].excludes = all[i].excludes || excludes(host, r, u, s.Device.ID)
 				switch {
 				case s.Resource == r.Resource:
 					takes = true
@@ -148,6 +150,13 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	return slices.ContainsFunc(device.Look(h, []device.Rule{r}, &u), func(s device.Sighting) bool {
 		return s.Device.ID == id && s.Resource == r.Resource
 	})
+}
+
+// excludes reports whether a rule would match a device without its exclude.
+func excludes(h *device.Host, r device.Rule, u udev.Device, id string) bool {
+	without := r
+	without.Exclude = nil
+	return len(r.Exclude) > 0 && matchesToo(h, without, u, id) && !matchesToo(h, r, u, id)
 }
 
 // resourceMatch writes the devices of a resource.

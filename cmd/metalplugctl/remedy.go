@@ -27,10 +27,16 @@ func registrationRemedy(r api.Resource) string {
 
 // remedy returns the remedy for a device that pods cannot get. It is empty if the reason contains the remedy.
 func remedy(d api.Device) string {
-	if d.Cordoned {
-		return "ask who cordoned it; then: metalplugctl uncordon " + d.ID
+	if !d.Cordoned {
+		return ""
 	}
-	return ""
+	id := d.ID
+	for _, member := range d.Members {
+		if strings.Contains(d.Reason, member+": cordoned") {
+			id = member
+		}
+	}
+	return "ask who cordoned it; then: metalplugctl uncordon " + id
 }
 
 // The prefixes of reasons that [complaint] checks (daemon/device, reason.go and explain.go).

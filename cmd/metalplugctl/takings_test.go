@@ -23,7 +23,8 @@ match = { PCI_SLOT_NAME = "0000:1d:00.0|0000:1c:00.0" }
 [[resource]]
 name = "example.org/disk"
 class = "nvme"
-reset.scrub = "none"
+reset.scrub = "zero"
+exclude = { METALPLUG_ID = "nvme-eui.0", DEVNAME = "/dev/nvme99n1" }
 [[resource]]
 name = "example.org/late"
 class = "nvme"

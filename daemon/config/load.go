@@ -187,6 +187,10 @@ func syntax(name string, err error) Problem {
 	switch what := parseError.Message; {
 	case strings.Contains(what, "UTF-8"), strings.Contains(what, "control characters"):
 		remedy = "; save the file as plain UTF-8 text"
+	case strings.Contains(what, "got '{'") && strings.Contains(parseError.LastKey, "match"), strings.Contains(what, "got '{'") && strings.Contains(parseError.LastKey, "exclude"):
+		remedy = `; write a key with braces in quotes, as in "ATTR{size}"`
+	case strings.Contains(what, "got ','"):
+		remedy = "; remove the comma"
 	case strings.Contains(what, "got ':'"), strings.Contains(what, "got '{'"), strings.Contains(what, "got '-'"):
 		remedy = `; this is not TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`
 	case strings.ContainsAny(what, "“”„‘’"):

@@ -41,6 +41,8 @@ func TestProblems(t *testing.T) {
 		{"one line only", `a = "\`, `m.toml:1: a: invalid escape in string '\�'; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
 		{"typographic quotes", "[paths]\nrun = “/run”\n", `m.toml:2: paths.run: expected value but found '“' instead; write plain quotes, as in key = "text"`},
 		{"comment of another language", "builtin = true // all\n", `m.toml:1: expected a top-level item to end with a newline, comment, or EOF, but got '/' instead; begin a comment with #`},
+		{"key with braces", valid + "match = { ATTR{size} = \"1\" }\n", `m.toml:4: resource.match: expected '.' or '=', but got '{' instead; write a key with braces in quotes, as in "ATTR{size}"`},
+		{"comma at the end", "builtin = true,\n", `m.toml:1: expected a top-level item to end with a newline, comment, or EOF, but got ',' instead; remove the comma`},
 		{"twice", "[paths]\nrun = \"/a\"\nrun = \"/b\"\n", `m.toml:3: paths.run: Key 'paths.run' has already been defined; write it once`},
 		{"half of a bracket", "[[resource]\nname = \"a\"\n", `m.toml:2: expected end of table array name delimiter ']', but got '\n' instead; write [[resource]], or [NAME] for a table that a file has once`},
 		{"open table", "paths = { run = \"/run\"", `m.toml:1: paths.run: expected a comma or an inline table terminator '}', but got end of file instead; write commas between the keys, and close the table: { KEY = "text", OTHER = "text" }`},

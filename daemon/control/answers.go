@@ -136,7 +136,7 @@ func (s *Server) Status() api.Status {
 		},
 	}
 	for d := range snapshot.All() {
-		if d.Cordon != nil {
+		if d.Cordon != nil && len(d.Members) == 0 { // a bundle shows the cordon of its member
 			all.Cordons = append(all.Cordons, api.Cordoned{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
 		}
 	}

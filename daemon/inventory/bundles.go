@@ -266,7 +266,7 @@ func joined(id string, members []*entry, now time.Time) *Status {
 		s.Allocation.Nodes, s.Nodes = append(s.Allocation.Nodes, m.Allocation.Nodes...), append(s.Nodes, m.Nodes...)
 		models = append(models, cmp.Or(m.Device.Model, className(m.Device)))
 		if !m.Healthy {
-			s.Healthy, s.Parked = false, s.Parked && m.Parked
+			s.Healthy, s.Parked, s.Cordon = false, s.Parked && m.Parked, cmp.Or(s.Cordon, m.Cordon)
 			reasons = append(reasons, m.Device.ID+": "+m.Gist())
 		}
 		if m.Warning != "" {
@@ -279,7 +279,9 @@ func joined(id string, members []*entry, now time.Time) *Status {
 			s.Lease = m.Lease
 		}
 	}
-	s.Parked = s.Parked && !s.Healthy
+	if s.Parked = s.Parked && !s.Healthy; !s.Parked { // a fault counts more than a cordon
+		s.Cordon = nil
+	}
 	s.Reason, s.Warning, s.Device.Model = strings.Join(reasons, "; "), strings.Join(warnings, "; "), strings.Join(models, " + ")
 	if nodes := s.NUMANodes(); len(nodes) > 0 {
 		s.Device.NUMANode = nodes[0]
