@@ -34,6 +34,15 @@ linters() {
 	done
 }
 
+# links TREE holds that each file to which the installed documents link is installed.
+links() {
+	local page link
+	while IFS=: read -r page link; do
+		link=${link#](} link=${link%%[#)]*}
+		[[ -z $link || $link = http* || -e $1/$link || -e $(dirname "$page")/$link ]] || bad "$page links to $link"
+	done < <(grep -roE '\]\([^) ]+\)' "$1/usr/share/doc/metalplug" --include='*.md')
+}
+
 # list TREE prints the mode and path of all files, except those that deb and rpm install at different places.
 list() {
 	(cd "$1" && find . ! -type d -printf '%m %P\n' | sed -e 's|share/zsh/[a-z-]*/|share/zsh/|' |
@@ -55,6 +64,7 @@ families() {
 		[[ $(rpm -qp --configfiles "$rpm") = $(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles | grep -v '^/etc/apparmor.d/') ]] || bad "configuration of $arch differs"
 		(($(dpkg-deb -f "$deb" Installed-Size) <= installed)) || bad "$deb has more than $installed KiB: see Size in docs/packages.md"
 		licences "$work/deb-$arch" "$rpm"
+		links "$work/deb-$arch"
 		# The programs must not contain a path of the machine that built them.
 		! grep -rlF -e "$PWD" -e "${HOME%/}/" "$work/deb-$arch/usr/sbin" "$work/deb-$arch/usr/bin" || bad 'a path of this machine is in a program'
 	done

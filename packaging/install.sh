@@ -40,9 +40,13 @@ put 0644 systemd/70-metalplug.rules /usr/lib/udev/rules.d/70-metalplug.rules
 put 0644 udev/60-metalplug.rules /usr/lib/udev/rules.d/60-metalplug.rules
 put 0644 systemd/metalplug.catalog /usr/lib/systemd/catalog/metalplug.catalog
 put 0644 README.md /usr/share/doc/metalplug/README.md
-for page in docs/*.md; do
+for page in docs/*.md docs/*.svg; do
 	put 0644 "$page" "/usr/share/doc/metalplug/$page"
 done
+# Links to files that are not installed lead to the sources.
+sed -i -e 's|](\.\./daemon/config/metalplug\.toml)|](/etc/metalplug/metalplug.toml)|' \
+	-e 's|](\(\.\./\)\{0,1\}integration/|](https://github.com/metalplug/metalplug/blob/main/integration/|' \
+	"$root"/usr/share/doc/metalplug/README.md "$root"/usr/share/doc/metalplug/docs/*.md
 for example in alerts.yml dashboard.json scrape.yml; do
 	put 0644 "packaging/prometheus/$example" "/usr/share/doc/metalplug/prometheus/$example"
 done
