@@ -63,8 +63,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// forget lets the grace period of the widgets pass. The device manager checks it only when it is queried for its
-// capacity.
+// forget lets the grace period of the widgets pass. The device manager checks the grace period only when it is queried for
+// its capacity.
 func forget(t *testing.T, k *Kubelet) {
 	t.Helper()
 	eventually(t, "the end of the plugin", func() error { return k.Age(within(t), widgetResource, grace) })
