@@ -111,7 +111,7 @@ func (w *storm) lost(p *corev1.Pod) {
 		w.Errorf("pod %s on %s failed: %s %s", p.Name, p.Spec.NodeName, p.Status.Reason, p.Status.Message)
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		if c.RestartCount > 0 || c.State.Terminated != nil {
+		if c.RestartCount > 0 || c.State.Terminated != nil && c.ContainerID != "" { // a refused pod may have one that never ran
 			w.Errorf("the container of %s on %s has ended: %+v", p.Name, p.Spec.NodeName, c)
 		}
 	}
