@@ -3,6 +3,7 @@
 #   make               builds the programs into bin/
 #   make run           shows what this machine would offer to the kubelet (ARGS="--recording gpu-server" for another one)
 #   make test          runs all tests that need no virtual machine
+#   make dra           builds the driver for Dynamic Resource Allocation into bin/, and runs its tests
 #   make integration   tests with the real device manager and kubelet, with faults, and of nodes and packages in virtual machines
 #   make integration-night  the same with each release of Kubernetes, thousands of sequences and all machines; takes hours
 #   make integration-releases  tests with the device managers of all supported releases of Kubernetes; the first run takes an hour
@@ -63,7 +64,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check distributions-check repo selinux
+.PHONY: all build dra dra-program run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check distributions-check repo selinux
 all: build
 
 deps:
@@ -72,6 +73,14 @@ deps:
 build: deps
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(filter-out $(HELPERS:%=./cmd/%),$(PROGRAMS:%=./cmd/%))
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS),nolibudev' -ldflags '-X main.version=$(VERSION)' -o bin/ $(HELPERS:%=./cmd/%)
+
+# The driver is a module of its own, because client-go takes minutes to compile with -race.
+DRA = cd daemon/dra && CGO_ENABLED=0 $(GO)
+dra: dra-program
+	$(DRA) test -trimpath -tags '$(TAGS)' ./...
+
+dra-program:
+	$(DRA) build -trimpath -tags '$(TAGS)' -ldflags '-s -w -X main.version=$(VERSION)' -o ../../bin/ ./metalplug-dra
 
 run: build
 	bin/metalplugctl preview $(ARGS)
@@ -132,7 +141,7 @@ cluster-containerd:
 	cd integration/cluster/containerd && $(GO) build $(KUBERNETES) -tags no_btrfs,no_devmapper,no_zfs,no_tracing \
 		-ldflags '-s -w' -o ../../../bin/cluster/ $(CONTAINERD)
 
-cluster-programs: build cluster-kube-$(RELEASE)
+cluster-programs: build dra-program cluster-kube-$(RELEASE)
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=next' -o bin/cluster/metalplugd-next ./cmd/metalplugd
 	cd integration/cluster && $(GO) build $(KUBERNETES) -o ../../bin/cluster/ ./cmd/...
 

@@ -75,6 +75,7 @@ var only = []struct {
 		[]string{"daemon/cdi"},
 		"how devices are described to container runtimes is no concern of who offers them",
 	},
+	{"k8s.io/client-go", nil, "only daemon/dra speaks to the API server, in a module of its own"},
 	{"github.com/prometheus", []string{"daemon/control"}, "others count by plain functions, see plugin.Metrics"},
 	{"net/http", []string{"daemon/control"}, "HTTP is how the control socket is served. It brings TLS into each program that links it"},
 	{"github.com/spf13/cobra", []string{"cmd/metalplugctl"}, "the daemon has four flags"},

@@ -5,6 +5,8 @@
 package sockets
 
 import (
+	"fmt"
+	"net"
 	"os"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -18,4 +20,27 @@ func Passed() map[string]*os.File {
 		sockets[name] = files[0]
 	}
 	return sockets
+}
+
+// Listening has the sockets that the service manager has passed, by their paths.
+type Listening map[string]net.Listener
+
+// Listeners returns the sockets on which the service manager listens.
+func Listeners() Listening {
+	all, _ := activation.Listeners() // it has no error
+	by := make(Listening)
+	for _, l := range all {
+		if l != nil {
+			by[l.Addr().String()] = l
+		}
+	}
+	return by
+}
+
+// Listen returns the socket with this path.
+func (l Listening) Listen(path string) (net.Listener, error) {
+	if l[path] == nil {
+		return nil, fmt.Errorf("systemd has not passed the socket %s", path)
+	}
+	return l[path], nil
 }

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dra is the driver for Dynamic Resource Allocation. It publishes the devices of metalplugd in ResourceSlices, and
+// passes the kubelet's claims to metalplugd. It has no state of its own: metalplugd knows which claim holds a device.
+package dra
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
+
+	"github.com/metalplug/metalplug/daemon/api"
+)
+
+// DriverName is the name of the driver in claims, classes and ResourceSlices.
+const DriverName = "metalplug.io"
+
+const (
+	// syncDelay is the time between a change of a ResourceSlice by another client and its repair. The kubelet deletes all
+	// slices of its node when it starts. The library's 30 s would leave the node without devices for that time.
+	syncDelay = 5 * time.Millisecond
+	// initialBackoff and maxBackoff are the times between two attempts to write a ResourceSlice.
+	initialBackoff = 5 * time.Millisecond
+	maxBackoff     = 10 * time.Second
+	// retryInterval is the time between two attempts to reach metalplugd.
+	retryInterval = 500 * time.Millisecond
+)
+
+// Options are the parts that the driver connects. All but Listen are required.
+type Options struct {
+	Node    string // name of the Node, which is also the name of the pool
+	Kube    kubernetes.Interface
+	Control string // metalplugd's control socket, or its socket for claims
+	Kubelet string // the kubelet's root directory
+	// Listen returns the socket that systemd passed for a path, or nil if there is none.
+	Listen func(path string) (net.Listener, error)
+	Log    *slog.Logger
+}
+
+// The library serves health only for a driver with this method.
+var _ health.DRAResourceHealthServer = (*driver)(nil)
+
+type driver struct {
+	Options
+	health.UnimplementedDRAResourceHealthServer
+	client api.Client
+	fail   context.CancelCauseFunc // ends Run
+
+	mu      sync.Mutex
+	state   *state        // the last one, or nil before the first answer of metalplugd
+	changed chan struct{} // closed and replaced with each state
+}
+
+// Run serves the kubelet and publishes the devices until ctx ends or a part fails. ready is called when the kubelet can connect.
+// The ResourceSlices stay when Run returns. The kubelet removes them if no driver connects within 30 s.
+func Run(ctx context.Context, o Options, ready func()) error {
+	outer := ctx
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	d := &driver{Options: o, client: api.Client{Socket: o.Control}, fail: fail, changed: make(chan struct{})}
+	data := filepath.Join(o.Kubelet, "plugins", DriverName)
+	listen := d.listener
+	if o.Listen == nil {
+		listen = nil
+		if err := os.MkdirAll(data, 0o750); err != nil {
+			return err
+		}
+	}
+	helper, err := kubeletplugin.Start(ctx, d,
+		kubeletplugin.DriverName(DriverName), kubeletplugin.NodeName(o.Node), kubeletplugin.KubeClient(o.Kube),
+		kubeletplugin.PluginDataDirectoryPath(data),
+		kubeletplugin.RegistrarDirectoryPath(filepath.Join(o.Kubelet, "plugins_registry")),
+		kubeletplugin.PluginListener(listen), kubeletplugin.RegistrarListener(listen),
+		kubeletplugin.Serialize(false)) // metalplugd does that for each claim
+	if err != nil {
+		return err
+	}
+	defer helper.Stop()
+	ready()
+	dirty := make(chan struct{}, 1)
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { d.follow(ctx, dirty) })
+	d.publish(ctx, dirty)
+	if outer.Err() != nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// listener returns the socket that systemd passed.
+func (d *driver) listener(_ context.Context, path string) (net.Listener, error) {
+	return d.Listen(path)
+}
+
+// follow fills dirty after each event of metalplugd and after each new connection, until ctx ends.
+func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
+	for available := true; ; {
+		err := d.stream(ctx, func() {
+			available = true
+			select {
+			case dirty <- struct{}{}:
+			default:
+			}
+		})
+		if ctx.Err() == nil && available {
+			available = false
+			d.Log.Warn("metalplugd unavailable", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// stream calls changed for each event of one run of metalplugd.
+func (d *driver) stream(ctx context.Context, changed func()) error {
+	events, err := d.client.Stream(ctx, "/v1/events")
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	for r := bufio.NewReader(events); ; {
+		_, more, err := r.ReadLine()
+		if err != nil {
+			return fmt.Errorf("%w: %w", api.ErrNoAnswer, err)
+		}
+		if !more {
+			changed()
+		}
+	}
+}
+
+// publish writes each new state into the ResourceSlices until ctx ends. Without an answer of metalplugd they stay as they are.
+func (d *driver) publish(ctx context.Context, dirty <-chan struct{}) {
+	var slices layout
+	var controller *resourceslice.Controller
+	defer func() { controller.Stop() }()
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-dirty:
+		case <-retry:
+		}
+		s, err := d.fetch(ctx)
+		if err != nil { // follow reports that there is no metalplugd
+			retry = time.After(retryInterval)
+			continue
+		}
+		retry = nil
+		d.set(s)
+		slices = slices.place(s.claimed)
+		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: slices.pool(s)}}
+		if controller == nil {
+			if controller, err = d.control(ctx, resources); err != nil {
+				return // ctx has ended
+			}
+			continue
+		}
+		controller.Update(resources)
+	}
+}
+
+// control starts what writes ResourceSlices. It blocks until the API server has listed those of the node, or ctx ends.
+func (d *driver) control(ctx context.Context, resources *resourceslice.DriverResources) (*resourceslice.Controller, error) {
+	delay := syncDelay
+	return resourceslice.StartController(ctx, resourceslice.Options{
+		DriverName: DriverName, KubeClient: d.Kube, Resources: resources,
+		Owner:     &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: d.Node},
+		SyncDelay: &delay, MutationCacheTTL: &delay,
+		Queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](initialBackoff, maxBackoff)),
+		ErrorHandler: func(_ context.Context, err error, message string) {
+			d.Log.Warn("resource slices not written", "action", message, "err", err)
+		},
+	})
+}
+
+// fetch asks metalplugd for its devices.
+func (d *driver) fetch(ctx context.Context) (state, error) {
+	var status api.Status
+	var devices []api.Device
+	if err := d.client.Get(ctx, "/v1/status", &status); err != nil {
+		return state{}, err
+	}
+	if !status.Ready {
+		return state{}, errors.New("metalplugd has just started, and has not inspected all devices yet")
+	}
+	if err := d.client.Get(ctx, "/v1/devices", &devices); err != nil {
+		return state{}, err
+	}
+	return newState(status.Resources, devices), nil
+}
+
+// set makes a state known to the streams of health.
+func (d *driver) set(s state) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.state = &s
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// HandleError ends the driver if the kubelet cannot be served any more.
+func (d *driver) HandleError(_ context.Context, err error, message string) {
+	if err = fmt.Errorf("%s: %w", message, err); !errors.Is(err, kubeletplugin.ErrRecoverable) {
+		d.fail(err)
+	}
+}

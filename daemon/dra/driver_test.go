@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dra
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/metalplug/metalplug/daemon/api"
+)
+
+// daemon answers in place of metalplugd, with one device for claims.
+func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared, *api.Refused)) *driver {
+	t.Helper()
+	mux := http.NewServeMux()
+	answer := func(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, api.Status{Ready: true, Resources: []api.Resource{{Name: "example.org/widget", Serve: "dra"}}})
+	})
+	mux.HandleFunc("GET /v1/devices", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, []api.Device{{ID: "A_1", Resource: "example.org/widget", Health: "Healthy"}, {ID: "A_2", Resource: "example.org/widget", Health: "Healthy"}})
+	})
+	mux.HandleFunc("POST /v1/claims/{uid}/prepare", func(w http.ResponseWriter, r *http.Request) {
+		var ask api.Claim
+		if err := json.NewDecoder(r.Body).Decode(&ask); err != nil {
+			t.Error(err)
+		}
+		prepared, refused := prepare(r.PathValue("uid"), ask)
+		if refused != nil {
+			w.WriteHeader(refused.Code)
+			answer(w, refused)
+			return
+		}
+		answer(w, prepared)
+	})
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: mux}
+	go server.Serve(l)
+	t.Cleanup(func() { server.Close() })
+	return &driver{Options: Options{Node: "n1"}, client: api.Client{Socket: l.Addr().String()}}
+}
+
+func claim(results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{}
+	c.UID, c.Namespace, c.Name = "u1", "ns", "c1"
+	c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+	return c
+}
+
+func prepared(t *testing.T, d *driver, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
+	t.Helper()
+	all, err := d.PrepareResourceClaims(context.Background(), []*resourceapi.ResourceClaim{c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[c.UID]
+}
+
+func TestPrepare(t *testing.T) {
+	d := daemon(t, func(uid string, ask api.Claim) (api.Prepared, *api.Refused) {
+		if uid != "u1" || ask.Namespace != "ns" || ask.Name != "c1" || len(ask.Requests) != 1 || strings.Join(ask.Requests[0].Devices, " ") != "A_1 A_2" {
+			t.Errorf("metalplugd is asked for %s: %+v", uid, ask)
+		}
+		return api.Prepared{Requests: []api.PreparedRequest{{Name: "r", CDI: []string{"k=v"}}}}, nil
+	})
+	result := prepared(t, d, claim(
+		resourceapi.DeviceRequestAllocationResult{Driver: "other", Request: "x", Pool: "p", Device: "d"},
+		resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"},
+		resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-2"}))
+	if result.Err != nil || len(result.Devices) != 2 || len(result.Devices[0].CDIDeviceIDs) != 1 || len(result.Devices[1].CDIDeviceIDs) != 0 {
+		t.Errorf("the kubelet gets %+v", result)
+	}
+}
+
+// Each refusal is in an event of the pod.
+func TestRefused(t *testing.T) {
+	d := daemon(t, func(string, api.Claim) (api.Prepared, *api.Refused) {
+		return api.Prepared{}, &api.Refused{Code: 503, Text: "its devices are being erased for 40s"}
+	})
+	result := resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"}
+	yes := true
+	admin, unknown, elsewhere := result, result, result
+	admin.AdminAccess, unknown.Device, elsewhere.Pool = &yes, "a-3", "n2"
+	configured := claim(result)
+	configured.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: DriverName}},
+	}}
+	for text, c := range map[string]*resourceapi.ResourceClaim{
+		"being erased": claim(result), "admin access": claim(admin), "has no device a-3": claim(unknown), "pool n2": claim(elsewhere), "opaque": configured,
+	} {
+		if got := prepared(t, d, c).Err; got == nil || !strings.Contains(got.Error(), text) {
+			t.Errorf("the error is %v, not %q", got, text)
+		}
+	}
+}
+
+// A kubelet whose pods end while metalplugd is down gets an error, and asks again.
+func TestNoDaemon(t *testing.T) {
+	d := &driver{client: api.Client{Socket: filepath.Join(t.TempDir(), "s")}}
+	all, err := d.UnprepareResourceClaims(context.Background(), []kubeletplugin.NamespacedObject{{UID: types.UID("u1")}})
+	if err != nil || all["u1"] == nil {
+		t.Errorf("the kubelet gets %v, %v", all, err)
+	}
+	if _, err := d.PrepareResourceClaims(context.Background(), nil); err == nil {
+		t.Error("a claim is prepared without metalplugd")
+	}
+}

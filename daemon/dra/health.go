@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dra
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
+)
+
+// healthTimeout is how long the kubelet trusts a message. It forgets all of them when the stream ends, so that no message has to
+// be repeated often.
+const healthTimeout = 24 * time.Hour
+
+// NodeWatchResources sends the health of all devices for claims, and again after each change, until the kubelet disconnects.
+func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
+	for {
+		d.mu.Lock()
+		now, changed := d.state, d.changed
+		d.mu.Unlock()
+		if now != nil {
+			if err := to.Send(healthOf(d.Node, *now)); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-to.Context().Done():
+			return nil
+		case <-changed:
+		case <-time.After(healthTimeout / 2):
+		}
+	}
+}
+
+// healthOf returns the health of the devices for claims.
+func healthOf(pool string, s state) *health.NodeWatchResourcesResponse {
+	answer := &health.NodeWatchResourcesResponse{}
+	for _, name := range slices.Sorted(maps.Keys(s.claimed)) {
+		d := s.devices[name]
+		h := health.HealthStatus_UNHEALTHY
+		if d.Health == "Healthy" {
+			h = health.HealthStatus_HEALTHY
+		}
+		answer.Devices = append(answer.Devices, &health.DeviceHealth{
+			Device: &health.DeviceIdentifier{PoolName: pool, DeviceName: name},
+			Health: h, Message: d.Reason,
+			LastUpdatedTime: time.Now().Unix(), HealthCheckTimeoutSeconds: int64(healthTimeout.Seconds()),
+		})
+	}
+	return answer
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command metalplug-dra is the driver for Dynamic Resource Allocation of a node with metalplugd.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/metalplug/metalplug/daemon/dra"
+	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/systemd/sockets"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitConfig = 78 // EX_CONFIG of sysexits.h, after which the unit is not restarted
+)
+
+// version is set at build time for releases.
+var version = "unreleased"
+
+const help = `metalplug-dra publishes the devices of metalplugd in ResourceSlices and prepares resource claims, until it is stopped.
+
+It serves the resources with serve = "dra".
+
+Exit codes: 0 success; 1 a part failed; 2 invalid command line; 78 invalid kubeconfig or token.
+
+`
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("metalplug-dra", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	kubeconfig := flags.String("kubeconfig", "/etc/metalplug/dra.kubeconfig", "`FILE` with the API server and the identity")
+	token := flags.String("token", "", "`FILE` with a token that may act as the node; the kubeconfig then gives only the API server")
+	node := flags.String("node", hostName(), "`NAME` of the Node")
+	control := flags.String("control", "/run/metalplug/control.sock", "`SOCKET` of metalplugd")
+	kubelet := flags.String("kubelet", "/var/lib/kubelet", "root `DIRECTORY` of the kubelet")
+	levelName := flags.String("log-level", "info", "minimum `LEVEL` of log messages: debug, info, notice, warn, error")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, help)
+		flags.SetOutput(stdout)
+		flags.PrintDefaults()
+		return exitOK
+	}
+	level, wrong := systemd.ParseLevel(*levelName)
+	if err = errors.Join(err, wrong); err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "metalplug-dra: %v\nSee 'metalplug-dra --help'.\n", err)
+		return exitUsage
+	}
+	if *showVersion {
+		fmt.Fprintln(stdout, "metalplug-dra "+version)
+		return exitOK
+	}
+	config, err := identity(*kubeconfig, *token, *node)
+	if err != nil {
+		fmt.Fprintln(stderr, "metalplug-dra:", err)
+		return exitConfig
+	}
+	log := systemd.OpenLog(stderr, level)
+	defer log.Close()
+	klog.SetSlogLogger(log.Logger)
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		log.Error("stopped", "err", err)
+		return exitFailed
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop) // the second signal kills the process
+	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger}
+	if passed := sockets.Listeners(); len(passed) > 0 {
+		o.Listen = passed.Listen
+	}
+	if err := dra.Run(ctx, o, func() { _ = systemd.Ready() }); err != nil {
+		log.Error("stopped", "err", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+// identity reads a kubeconfig. With a token, that is the identity, and acts as the node. A pool of 10,000 devices has 157
+// ResourceSlices, which the default rate would delay by half a minute.
+func identity(file, token, node string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	if token != "" {
+		if _, err := os.ReadFile(token); err != nil {
+			return nil, fmt.Errorf("read the token: %w", err)
+		}
+		config = rest.AnonymousClientConfig(config)
+		config.BearerTokenFile = token // client-go reads it again each minute
+		config.Impersonate.UserName = "system:node:" + node
+	}
+	config.QPS, config.Burst = 100, 200
+	config.UserAgent = "metalplug-dra/" + version
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	return config, nil
+}
+
+// hostName returns the name by which a kubelet registers this machine, unless its --hostname-override is another.
+func hostName() string {
+	name, _ := os.Hostname() // an empty one is refused by the API server
+	return strings.ToLower(name)
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dra
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/api"
+)
+
+// nameLen is the maximum length of a device name, which is a DNS label (RFC 1123).
+const nameLen = 63
+
+// named returns the devices by the names that they have in ResourceSlices. The name is the ID as a DNS label. Devices whose
+// labels are equal have a hash of the ID in their names, as has a device whose label is not the whole ID.
+func named(devices []api.Device) map[string]api.Device {
+	count := make(map[string]int)
+	for _, d := range devices {
+		count[label(d.ID)]++
+	}
+	names := make(map[string]api.Device, len(devices))
+	for _, d := range devices {
+		if d.ID == "" {
+			continue // it cannot be identified
+		}
+		name := label(d.ID)
+		if count[name] > 1 || len(name) > nameLen || name == "" {
+			sum := sha256.Sum256([]byte(d.ID))
+			hash := hex.EncodeToString(sum[:4])
+			name = strings.Trim(name[:min(len(name), nameLen-len(hash)-1)]+"-"+hash, "-")
+		}
+		names[name] = d
+	}
+	return names
+}
+
+// label returns an ID in lower case, with "-" in place of all characters that a DNS label does not have.
+func label(id string) string {
+	return strings.Trim(strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		}
+		return '-'
+	}, id), "-")
+}

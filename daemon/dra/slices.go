@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dra
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/metalplug/metalplug/daemon/api"
+)
+
+// sliceLen is the number of devices in a ResourceSlice. More are not allowed if one of them has a taint
+// (ResourceSliceMaxDevicesWithAdvancedFeatures in k8s.io/api/resource/v1).
+const sliceLen = 64
+
+// Keys of the taints. No taint evicts a pod.
+const (
+	taintCordoned  = DriverName + "/cordoned"
+	taintGone      = DriverName + "/gone"
+	taintUnhealthy = DriverName + "/unhealthy"
+)
+
+// state is an answer of metalplugd.
+type state struct {
+	devices map[string]api.Device // by name, with those that claims cannot get
+	claimed map[string]bool       // the names of the devices for claims
+}
+
+// newState returns the state with these resources and devices. A device that a pod got through the device plugin API is not
+// for claims until that pod has ended.
+func newState(resources []api.Resource, devices []api.Device) state {
+	s := state{devices: named(devices), claimed: make(map[string]bool)}
+	served := make(map[string]bool)
+	for _, r := range resources {
+		served[r.Name] = r.ByClaim()
+	}
+	for name, d := range s.devices {
+		if served[d.Resource] && (!d.Held || d.Claim != nil) {
+			s.claimed[name] = true
+		}
+	}
+	return s
+}
+
+// layout has the names of the devices in each ResourceSlice. A device stays in its slice, so that a change of one device
+// changes one slice.
+type layout [][]string
+
+// place removes and adds devices until the slices have exactly these. There is always a slice, because a pool without one
+// would mean that no driver runs.
+func (l layout) place(names map[string]bool) layout {
+	left := maps.Clone(names)
+	for i := range l {
+		l[i] = slices.DeleteFunc(l[i], func(name string) bool { return !names[name] })
+		for _, name := range l[i] {
+			delete(left, name)
+		}
+	}
+	added, at := slices.Sorted(maps.Keys(left)), 0
+	for len(added) > 0 || len(l) == 0 {
+		if at == len(l) {
+			l = append(l, nil)
+		}
+		n := min(len(added), max(0, sliceLen-len(l[at])))
+		l[at], added = append(l[at], added[:n]...), added[n:]
+		at++
+	}
+	for len(l) > 1 && len(l[len(l)-1]) == 0 {
+		l = l[:len(l)-1]
+	}
+	return l
+}
+
+// pool returns the contents of the ResourceSlices.
+func (l layout) pool(s state) resourceslice.Pool {
+	var p resourceslice.Pool
+	for _, names := range l {
+		var slice resourceslice.Slice
+		for _, name := range names {
+			slice.Devices = append(slice.Devices, published(name, s.devices[name]))
+		}
+		p.Slices = append(p.Slices, slice)
+	}
+	return p
+}
+
+// published returns a device as a ResourceSlice has it.
+func published(name string, d api.Device) resourceapi.Device {
+	p := resourceapi.Device{Name: name, Attributes: attributes(d), Taints: taints(d)}
+	if d.Size > 0 {
+		size := resourceapi.DeviceCapacity{Value: *resource.NewQuantity(d.Size, resource.BinarySI)}
+		p.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"size": size}
+	}
+	return p
+}
+
+// taints keep the scheduler from a device that metalplugd gives to no claim now.
+func taints(d api.Device) []resourceapi.DeviceTaint {
+	key := taintUnhealthy
+	switch {
+	case d.Health == "Healthy":
+		return nil
+	case d.Cordoned:
+		key = taintCordoned
+	case !d.Present:
+		key = taintGone
+	}
+	return []resourceapi.DeviceTaint{{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+}
+
+// attributes of a device. Names without a domain have that of the driver.
+func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	all := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute)
+	root, above := place(d.SysPath)
+	for name, text := range map[resourceapi.QualifiedName]string{
+		"id": d.ID, "class": d.Class, "resource": d.Resource, "model": d.Model, "serial": d.Serial, "wwid": d.WWID, "switch": above,
+		"resource.kubernetes.io/pcieRoot": root, "resource.kubernetes.io/pciBusID": d.PCI,
+	} {
+		// A part of a longer text could be equal for two devices.
+		if text = strings.TrimSpace(text); text != "" && len(text) <= resourceapi.DeviceAttributeMaxValueLength {
+			all[name] = resourceapi.DeviceAttribute{StringValue: &text}
+		}
+	}
+	if d.NUMANode >= 0 {
+		node := int64(d.NUMANode)
+		all["resource.kubernetes.io/numaNode"] = resourceapi.DeviceAttribute{IntValue: &node}
+	}
+	return all
+}
+
+// onPCI matches the path of a device below a PCI host bridge, with the host bridge and the functions down to the device.
+var onPCI = regexp.MustCompile(`/devices/(pci[0-9a-f]+:[0-9a-f]{2})((?:/[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])+)`)
+
+// place returns the PCIe root of a device, and the function of the switch that it is connected to, if there is one. Below a
+// root port, a switch has an upstream port and a downstream port for each device.
+func place(path string) (root, above string) {
+	m := onPCI.FindStringSubmatch(path)
+	if m == nil {
+		return "", ""
+	}
+	functions := strings.Split(m[2][1:], "/")
+	if n := len(functions); n >= 4 {
+		above = functions[n-3]
+	}
+	return m[1], above
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dra
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/api"
+)
+
+func TestNames(t *testing.T) {
+	long := strings.Repeat("x", 80)
+	var devices []api.Device
+	for _, id := range []string{"GPU-36F6a1", "nvme-eui.36344730", "node-A_b", "node-a.b", long, ""} {
+		devices = append(devices, api.Device{ID: id})
+	}
+	got := make(map[string]string)
+	for name, d := range named(devices) {
+		if len(name) > nameLen || label(name) != name {
+			t.Errorf("%q is not a DNS label", name)
+		}
+		got[d.ID] = name
+	}
+	if got["GPU-36F6a1"] != "gpu-36f6a1" || got["nvme-eui.36344730"] != "nvme-eui-36344730" {
+		t.Errorf("the names are %v", got)
+	}
+	if len(got) != 5 || got["node-A_b"] == got["node-a.b"] || !strings.HasPrefix(got["node-A_b"], "node-a-b-") || !strings.HasPrefix(got[long], "xxx") {
+		t.Errorf("the names are %v", got)
+	}
+}
+
+// A change of one device changes one slice.
+func TestLayout(t *testing.T) {
+	names := make(map[string]bool)
+	for i := range 10_000 {
+		names[fmt.Sprintf("d%05d", i)] = true
+	}
+	var l layout
+	l = l.place(names)
+	if len(l) != 157 {
+		t.Fatalf("%d slices", len(l))
+	}
+	for _, change := range []func(){
+		func() { delete(names, "d00100") },
+		func() { names["d-new"] = true },
+		func() { delete(names, "d09999") },
+		func() { names["d10001"] = true },
+	} {
+		var before [][]string
+		for _, slice := range l {
+			before = append(before, slices.Clone(slice))
+		}
+		change()
+		l = l.place(names)
+		changed := max(len(l), len(before)) - min(len(l), len(before))
+		for i := range min(len(l), len(before)) {
+			if !slices.Equal(l[i], before[i]) {
+				changed++
+			}
+		}
+		if changed != 1 {
+			t.Errorf("%d slices changed", changed)
+		}
+		if all := slices.Concat(l...); len(all) != len(names) {
+			t.Errorf("%d names of %d", len(all), len(names))
+		}
+	}
+	if l = l.place(nil); len(l) != 1 || len(l[0]) != 0 {
+		t.Errorf("without a device, the slices are %v", l)
+	}
+}
+
+func TestPublished(t *testing.T) {
+	d := api.Device{
+		ID: "nvme-eui.01", Resource: "metalplug.io/nvme", Class: "nvme", Health: "Unhealthy", NUMANode: 1,
+		SysPath:  "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:04.0/0000:1c:00.0/nvme/nvme0/nvme0n1",
+		Hardware: api.Hardware{Model: strings.Repeat("m", 65), WWID: "eui.01", Size: 1 << 40, PCI: "0000:1c:00.0"},
+	}
+	p := published("nvme-eui-01", d)
+	got := make(map[string]string)
+	for name, a := range p.Attributes {
+		switch {
+		case a.StringValue != nil:
+			got[string(name)] = *a.StringValue
+		case a.IntValue != nil:
+			got[string(name)] = fmt.Sprint(*a.IntValue)
+		}
+	}
+	want := map[string]string{
+		"id": "nvme-eui.01", "class": "nvme", "resource": "metalplug.io/nvme", "wwid": "eui.01", "switch": "0000:16:00.0",
+		"resource.kubernetes.io/pcieRoot": "pci0000:15", "resource.kubernetes.io/pciBusID": "0000:1c:00.0", "resource.kubernetes.io/numaNode": "1",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the attributes are %v", got)
+	}
+	if size := p.Capacity["size"]; size.Value.String() != "1Ti" {
+		t.Errorf("the size is %v", size)
+	}
+	if len(p.Taints) != 1 || p.Taints[0].Key != taintGone {
+		t.Errorf("the taints are %v", p.Taints)
+	}
+}
+
+func TestDevicesForClaims(t *testing.T) {
+	resources := []api.Resource{{Name: "a", Serve: "dra"}, {Name: "b", Serve: "plugin"}}
+	free, held, claimed, other := api.Device{ID: "free", Resource: "a"}, api.Device{ID: "held", Resource: "a"}, api.Device{ID: "claimed", Resource: "a"}, api.Device{ID: "other", Resource: "b"}
+	held.Held, claimed.Held = true, true
+	claimed.Claim = &api.ClaimRef{UID: "c"}
+	s := newState(resources, []api.Device{free, held, claimed, other})
+	if !maps.Equal(s.claimed, map[string]bool{"free": true, "claimed": true}) || len(s.devices) != 4 {
+		t.Errorf("the devices for claims are %v", s.claimed)
+	}
+}
