@@ -136,6 +136,15 @@ func (s *story) node(n int) *Node {
 // nodeOf is like node, with other options.
 func (s *story) nodeOf(o NodeOptions, n int) *Node {
 	s.Helper()
+	node := s.start(o)
+	s.allocatable(node, n)
+	s.step("node %s is Ready with %d widgets", o.Name, n)
+	return node
+}
+
+// start is like nodeOf, and does not wait for the widgets.
+func (s *story) start(o NodeOptions) *Node {
+	s.Helper()
 	if o.Resources == "" {
 		o.Resources = resources
 	}
@@ -152,8 +161,6 @@ func (s *story) nodeOf(o NodeOptions, n int) *Node {
 	})
 	node, err := s.cluster.StartNode(s.Context(), o)
 	s.must(err)
-	s.allocatable(node, n)
-	s.step("node %s is Ready with %d widgets", o.Name, n)
 	return node
 }
 
@@ -329,7 +336,8 @@ type container struct {
 	Devices []struct{ Host, Container, Permissions string }
 	CDI     []string
 	Spec    *struct {
-		Linux struct {
+		Process struct{ Env []string }
+		Linux   struct {
 			Devices []struct {
 				Path         string
 				Type         string

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// byClaim configures the widgets for claims.
+const byClaim = resources + `serve = "dra"
+`
+
+// claims starts a node with metalplug-dra, and makes a class of its devices and a template of claims for one of them. It waits
+// until the API server shows n devices.
+func (s *story) claims(o NodeOptions, n int) (node *Node, driver *process) {
+	s.Helper()
+	o.Name = s.label("")
+	node = s.start(o)
+	s.createClass(node.Name, "")
+	driver = s.startDriver(node)
+	s.published(node, n)
+	s.step("node %s has %d devices for claims", o.Name, n)
+	return node, driver
+}
+
+// startDriver starts metalplug-dra on a node. It ends with the story, after the pods.
+func (s *story) startDriver(node *Node, flags ...string) *process {
+	s.Helper()
+	p, err := node.enter("metalplug-dra", append([]string{
+		"/run/bin/metalplug-dra",
+		"--kubeconfig=" + node.cluster.File("node-"+node.Name+".kubeconfig"), "--node=" + node.Name,
+	}, flags...)...)
+	s.must(err)
+	s.Cleanup(func() {
+		if s.Failed() {
+			s.Logf("%s", node.tails("metalplug-dra"))
+		}
+		p.kill()
+	})
+	return p
+}
+
+// createClass creates a class and a template of claims of one device, both with this name.
+func (s *story) createClass(name, extended string) {
+	s.Helper()
+	api := s.cluster.Client.ResourceV1()
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: fmt.Sprintf(`device.driver == "metalplug.io" && device.attributes["metalplug.io"].resource == %q`, widget),
+	}}}
+	if extended != "" {
+		class.Spec.ExtendedResourceName = &extended
+	}
+	_, err := api.DeviceClasses().Create(s.Context(), class, metav1.CreateOptions{})
+	s.must(err)
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space}}
+	template.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
+		Name: "widget", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: name},
+	}}
+	_, err = api.ResourceClaimTemplates(space).Create(s.Context(), template, metav1.CreateOptions{})
+	s.must(err)
+	s.Cleanup(func() {
+		ctx := context.WithoutCancel(s.Context())
+		if err := api.ResourceClaimTemplates(space).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			s.Error(err)
+		}
+		if err := api.DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			s.Error(err)
+		}
+	})
+}
+
+// claiming returns a pod with a claim for one device of the node.
+func claiming(node *Node, name string) *corev1.Pod {
+	p := pod(node, name, 0)
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimTemplateName: &node.Name}}
+	p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "device"}}
+	return p
+}
+
+// slicesOf returns the ResourceSlices of a node.
+func (s *story) slicesOf(ctx context.Context, node *Node) ([]resourceapi.ResourceSlice, error) {
+	list, err := s.cluster.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// published waits until the ResourceSlices of a node have n devices without a taint, and returns the taints of the others.
+func (s *story) published(node *Node, n int, taints ...string) {
+	s.Helper()
+	s.await(fmt.Sprintf("%s has not %d devices and the taints %v", node.Name, n, taints), func(ctx context.Context) error {
+		all, err := s.slicesOf(ctx, node)
+		if err != nil {
+			return err
+		}
+		free, found := 0, []string{}
+		for _, slice := range all {
+			for _, d := range slice.Spec.Devices {
+				for _, t := range d.Taints {
+					found = append(found, d.Name+" "+t.Key)
+				}
+				if len(d.Taints) == 0 {
+					free++
+				}
+			}
+		}
+		if slices.Sort(found); free != n || !slices.Equal(found, taints) {
+			return fmt.Errorf("%d devices, taints %v", free, found)
+		}
+		return nil
+	})
+}
+
+// got returns the node and the ID that the container of a pod has through CDI.
+func (s *story) got(pod string) (node, id string) {
+	s.Helper()
+	c := s.log(pod, "main")
+	if c.Spec == nil || len(c.Spec.Linux.Devices) != 1 || len(c.Devices) > 0 {
+		s.Fatalf("pod %s got %+v", pod, c)
+	}
+	for _, e := range c.Spec.Process.Env {
+		if text, ok := strings.CutPrefix(e, environment+"="); ok {
+			id = text
+		}
+	}
+	return c.Spec.Linux.Devices[0].Path, id
+}
+
+func TestClaim(t *testing.T) {
+	s := tell(t, "pods get devices through claims, and an unchanged pod gets one through the name of its resource")
+	node, _ := s.claims(NodeOptions{Recording: widgets(2), Resources: byClaim}, 2)
+	first := claiming(node, s.label("-0"))
+	s.create(first)
+	s.phase(first.Name, corev1.PodRunning)
+	path, id := s.got(first.Name)
+	if want := map[string]string{"/dev/widget0": widgetID(0), "/dev/widget1": widgetID(1)}; want[path] == "" || want[path] != id {
+		s.Errorf("the pod has %s with the ID %q", path, id)
+	}
+	s.step("a pod with a claim runs with %s", path)
+	s.createClass(s.label("-extended"), string(widget))
+	second := pod(node, s.label("-1"), 1)
+	s.create(second)
+	s.phase(second.Name, corev1.PodRunning)
+	if other, _ := s.got(second.Name); other == path {
+		s.Errorf("both pods have %s", path)
+	}
+	s.step("a pod that requests %s runs with the other one", widget)
+	next := claiming(node, s.label("-2"))
+	s.create(next)
+	s.remove(first.Name)
+	s.phase(next.Name, corev1.PodRunning)
+	if again, _ := s.got(next.Name); again != path {
+		s.Errorf("the next pod has %s", again)
+	}
+	s.step("the first pod was deleted, and the next one runs with its device")
+}
+
+func TestClaimRestarts(t *testing.T) {
+	s := tell(t, "the kubelet, metalplugd and metalplug-dra are restarted with a pod running")
+	node, driver := s.claims(NodeOptions{Recording: widgets(2), Resources: byClaim}, 2)
+	first := claiming(node, s.label("-0"))
+	s.create(first)
+	before := s.phase(first.Name, corev1.PodRunning)
+	path, _ := s.got(first.Name)
+	old := s.identities(node)
+	node.KillKubelet()
+	s.must(node.StartKubelet())
+	s.await("the kubelet has not removed the slices", func(ctx context.Context) error {
+		if maps.Equal(old, s.identities(node)) {
+			return fmt.Errorf("they are %v", old)
+		}
+		return nil
+	})
+	began := time.Now()
+	s.published(node, 2)
+	s.step("the kubelet was restarted and has removed the slices, which are back %v later", time.Since(began).Round(time.Millisecond))
+	old = s.identities(node)
+	driver.kill()
+	s.startDriver(node)
+	s.must(node.StopDaemon())
+	s.must(node.StartDaemon(s.Context()))
+	second := claiming(node, s.label("-1"))
+	s.create(second)
+	s.phase(second.Name, corev1.PodRunning)
+	if other, _ := s.got(second.Name); other == path {
+		s.Errorf("both pods have %s", path)
+	}
+	if now := s.identities(node); !maps.Equal(old, now) {
+		s.Errorf("the slices were %v and are %v", old, now)
+	}
+	s.restartedNever(before)
+	s.step("metalplug-dra and metalplugd were restarted, the slices are those of before, and another pod runs")
+	s.remove(first.Name)
+	s.step("the first pod is gone")
+}
+
+// restartedNever checks that a pod runs in the same container as before.
+func (s *story) restartedNever(before *corev1.Pod) {
+	s.Helper()
+	now := s.phase(before.Name, corev1.PodRunning)
+	if is, was := now.Status.ContainerStatuses[0].ContainerID, before.Status.ContainerStatuses[0].ContainerID; is != was {
+		s.Errorf("pod %s has container %s instead of %s", now.Name, is, was)
+	}
+}
+
+// identities returns the UIDs of the ResourceSlices of a node by name.
+func (s *story) identities(node *Node) map[string]types.UID {
+	s.Helper()
+	all, err := s.slicesOf(s.Context(), node)
+	s.must(err)
+	by := make(map[string]types.UID)
+	for _, slice := range all {
+		by[slice.Name] = slice.UID
+	}
+	return by
+}
+
+func TestClaimReboot(t *testing.T) {
+	s := tell(t, "the node reboots, and the pod of a claim runs again with its device")
+	node, driver := s.claims(NodeOptions{Recording: widgets(2), Resources: byClaim}, 2)
+	p := claiming(node, s.label(""))
+	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	s.create(p)
+	before := s.phase(p.Name, corev1.PodRunning)
+	path, _ := s.got(p.Name)
+	driver.kill()
+	s.must(node.Reboot(s.Context()))
+	s.startDriver(node)
+	s.restarted(before)
+	if now, _ := s.got(p.Name); now != path {
+		s.Errorf("the pod has %s, and had %s before", now, path)
+	}
+	s.step("it runs again with %s", path)
+	s.remove(p.Name) // while metalplug-dra runs
+}
+
+func TestClaimUnplug(t *testing.T) {
+	s := tell(t, "the device of a claim is unplugged, and no pod gets it until it is back")
+	node, _ := s.claims(NodeOptions{Recording: widgets(2), Resources: byClaim}, 2)
+	p := claiming(node, s.label("-0"))
+	s.create(p)
+	s.phase(p.Name, corev1.PodRunning)
+	path, id := s.got(p.Name)
+	there := 0
+	if path == "/dev/widget0" {
+		there = 1
+	}
+	s.must(node.Plug(recorded(there)))
+	s.published(node, 1, strings.ToLower(id)+" metalplug.io/gone")
+	s.step("its device was unplugged, and has a taint")
+	s.claimHealth(p.Name, corev1.ResourceHealthStatusUnhealthy)
+	s.step("the status of the pod shows that the device is Unhealthy")
+	s.must(node.Plug(widgets(2)))
+	s.published(node, 2)
+	s.claimHealth(p.Name, corev1.ResourceHealthStatusHealthy)
+	s.step("it was plugged in again, and has no taint")
+}
+
+// claimHealth waits until the status of a pod shows this health of its claimed device.
+func (s *story) claimHealth(name string, want corev1.ResourceHealthStatus) {
+	s.Helper()
+	s.await("the device of "+name+" is not "+string(want), func(context.Context) error {
+		status := s.get(name).Status.ContainerStatuses[0].AllocatedResourcesStatus
+		for _, r := range status {
+			if strings.HasPrefix(string(r.Name), "claim:") && len(r.Resources) == 1 && r.Resources[0].Health == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("the status is %v", status)
+	})
+}
+
+func TestClaimErased(t *testing.T) {
+	s := tell(t, "three pods with claims write on one disk, and each finds it erased")
+	disk, _ := s.disk()
+	node, _ := s.claims(NodeOptions{Disk: disk, Resources: fmt.Sprintf(`
+[[resource]]
+name = %q
+class = "node"
+serve = "dra"
+match = { DEVNAME = %q }
+[resource.reset]
+method = "none"
+scrub = "zero"
+`, widget, disk)}, 1)
+	var names []string
+	for i := range 3 {
+		p := claiming(node, s.label(fmt.Sprintf("-%d", i)))
+		p.Spec.Containers[0].Command = shell(fmt.Sprintf(
+			"cmp -s -n %[2]d %[1]s /dev/zero && echo blank || echo data; dd if=/dev/urandom of=%[1]s bs=1M count=16 conv=fsync status=none", disk, diskSize))
+		s.create(p)
+		names = append(names, p.Name)
+	}
+	for left := names; len(left) > 0; {
+		left = s.succeeded(left)
+	}
+	for _, name := range names {
+		if found := s.output(name); found != "blank" {
+			s.Errorf("%s found %s", name, found)
+		}
+	}
+	s.step("all have succeeded")
+}
+
+func TestClaimChangeover(t *testing.T) {
+	s := tell(t, "a resource changes over from the device plugin to DRA and back with pods running")
+	node := s.node(3)
+	s.createClass(node.Name, "")
+	s.startDriver(node)
+	old := pod(node, s.label("-plugin"), 1)
+	s.create(old)
+	s.phase(old.Name, corev1.PodRunning)
+	s.step("a pod runs with a device of the device plugin")
+	s.reconfigure(node, byClaim)
+	s.published(node, 2)
+	s.step("the resource was changed over, and the other devices are in the slice")
+	var given []string
+	for _, more := range []string{"-0", "-1"} {
+		p := claiming(node, s.label(more))
+		s.create(p)
+		s.phase(p.Name, corev1.PodRunning)
+		path, _ := s.got(p.Name)
+		given = append(given, path)
+	}
+	for _, d := range s.log(old.Name, "main").Devices {
+		given = append(given, d.Container)
+	}
+	if slices.Sort(given); !slices.Equal(given, []string{"/dev/widget0", "/dev/widget1", "/dev/widget2"}) {
+		s.Errorf("the pods have %v", given)
+	}
+	s.step("two pods with claims run")
+	s.reconfigure(node, resources)
+	s.published(node, 0)
+	s.allocatable(node, 1)
+	s.step("the resource was changed back, and the devices of the claims are not allocatable")
+	s.remove(s.label("-0"))
+	s.remove(s.label("-1"))
+	s.allocatable(node, 3)
+	next := pod(node, s.label("-2"), 2)
+	s.create(next)
+	s.phase(next.Name, corev1.PodRunning)
+	s.step("the pods with claims are gone, and a pod runs with their devices from the device plugin")
+}
+
+// reconfigure reloads metalplugd with other resources.
+func (s *story) reconfigure(node *Node, resources string) {
+	s.Helper()
+	s.must(node.Configure(resources))
+	s.must(node.daemon.cmd.Process.Signal(syscall.SIGHUP))
+}
+
+// The token is that of the shipped manifest. It may act as its node, and not as another.
+func TestClaimIdentity(t *testing.T) {
+	s := tell(t, "metalplug-dra acts as its node with a token that is bound to the node, and not as another node")
+	node := s.start(NodeOptions{Name: s.label(""), Recording: widgets(1), Resources: byClaim})
+	s.kubectl("apply", "-f", "../../packaging/kubernetes/identity.yaml", "-f", "../../packaging/kubernetes/classes.yaml")
+	s.Cleanup(func() {
+		s.kubectl("delete", "-f", "../../packaging/kubernetes/classes.yaml", "-f", "../../packaging/kubernetes/identity.yaml")
+	})
+	s.createClass(node.Name, "")
+	token := s.kubectl("-n", "metalplug", "create", "token", "metalplug-dra",
+		"--bound-object-kind", "Node", "--bound-object-name", node.Name, "--duration", "8760h")
+	s.must(os.WriteFile(node.path("var/token"), []byte(token), 0o600))
+	s.startDriver(node, "--token=/var/token")
+	s.published(node, 1)
+	p := claiming(node, s.label("-0"))
+	s.create(p)
+	s.phase(p.Name, corev1.PodRunning)
+	s.step("a pod runs with its claim")
+	other := s.start(NodeOptions{Name: s.label("-other"), Recording: widgets(1), Resources: byClaim})
+	s.must(os.WriteFile(other.path("var/token"), []byte(token), 0o600))
+	s.startDriver(other, "--token=/var/token")
+	s.await("the API server has not refused the token", func(context.Context) error {
+		if log := other.tails("metalplug-dra"); !strings.Contains(log, "forbidden") {
+			return fmt.Errorf("the log is %q", log)
+		}
+		return nil
+	})
+	if all := s.identities(other); len(all) > 0 {
+		s.Errorf("the other node has the slices %v", all)
+	}
+	s.step("with the same token, another node can publish nothing")
+}
+
+// kubectl runs kubectl as an administrator and returns its output.
+func (s *story) kubectl(args ...string) string {
+	s.Helper()
+	c := exec.Command(s.cluster.program("cluster/kubectl-"+release()), append([]string{"--kubeconfig", s.cluster.File("admin.kubeconfig")}, args...)...)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		s.Errorf("kubectl %v: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
