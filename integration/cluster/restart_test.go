@@ -56,6 +56,7 @@ func TestKubeletRestart(t *testing.T) {
 	pods := s.holders(node)
 	node.KillKubelet()
 	s.must(node.StartKubelet())
+	s.registered(node, 3)
 	s.newcomer(node, pods)
 	s.allocatable(node, 3)
 }

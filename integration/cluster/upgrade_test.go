@@ -37,6 +37,7 @@ func TestUpgrade(t *testing.T) {
 	s.step("the control plane of %s is ready", next)
 	s.must(node.UpgradeKubelet(next))
 	s.kubeletIs(node, next)
+	s.registered(node, 3)
 	s.step("the kubelet of %s has registered", next)
 	s.newcomer(node, pods)
 	s.allocatable(node, 3)
@@ -71,6 +72,7 @@ func TestDaemonUpgrade(t *testing.T) {
 		return nil
 	})
 	s.allocatable(node, 3)
+	s.registered(node, 3)
 	s.step("it was upgraded, and the node has its devices")
 	s.newcomer(node, pods)
 }

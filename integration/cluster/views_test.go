@@ -35,9 +35,40 @@ func (n *Node) views(ctx context.Context, want map[string]string) error {
 	return nil
 }
 
+// registered waits until the running kubelet of a node counts this number of allocatable widgets. A kubelet refuses a pod that it sees
+// before metalplugd has registered with it, and the API server shows the widgets of the kubelet before.
+func (s *story) registered(node *Node, want int) {
+	s.Helper()
+	s.await("metalplugd has not registered with the kubelet of "+node.Name, func(ctx context.Context) error {
+		conn, err := node.podResources()
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		answer, err := podresources.NewPodResourcesListerClient(conn).GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+		if err != nil {
+			return err
+		}
+		var ids []string
+		for _, d := range answer.GetDevices() {
+			if d.GetResourceName() == string(widget) {
+				ids = append(ids, d.GetDeviceIds()...)
+			}
+		}
+		if len(ids) != want {
+			return fmt.Errorf("it counts %v", ids)
+		}
+		return nil
+	})
+}
+
+func (n *Node) podResources() (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+n.path("var/lib/kubelet/pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
 // counted returns which pod has which widget, as the kubelet counts.
 func (n *Node) counted(ctx context.Context) (map[string]string, error) {
-	conn, err := grpc.NewClient("unix://"+n.path("var/lib/kubelet/pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := n.podResources()
 	if err != nil {
 		return nil, err
 	}
