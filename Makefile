@@ -23,6 +23,7 @@
 #   make install       builds and installs the programs, units and pages; DESTDIR= is put before each path
 #   make packages      builds deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
 #   make packages-check  runs lintian and rpmlint, compares deb and rpm, and checks that a second build gives the same bytes
+#   make build-check   builds the packages on Debian 13 and Ubuntu 24.04, from a tarball and without a network; needs root
 #   make distributions-check  installs and purges the deb in a container of each Debian and Ubuntu release; needs root
 #   make source        makes source packages of the last commit for Debian and for rpm, into source/
 #   make source-check  builds the packages from the source packages without a network; needs root
@@ -64,7 +65,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build dra dra-program run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check distributions-check repo selinux
+.PHONY: all build dra dra-program run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check build-check distributions-check repo selinux
 all: build
 
 deps:
@@ -97,7 +98,7 @@ integration-night: integration-releases
 	$(MAKE) vm VM='$(NIGHT)' LATER=
 	$(MAKE) fuzz vulncheck dashboard
 	$(MAKE) cluster-night
-	$(MAKE) packages-check source-check sysext-check distributions-check
+	$(MAKE) packages-check source-check sysext-check build-check distributions-check
 
 # Kubernetes is compiled without debug information, which the linker would omit. This saves a fifth of the time. All commands
 # need the same flag, or they compile everything again. The tests have -vet=off, which saves another sixth. make lint runs vet.
@@ -243,6 +244,10 @@ distributions-check: packages
 	older=$$(mktemp -d) && trap 'rm -rf "$$older"' EXIT && \
 		VERSION=0.0.0~0 ARCHES=$$($(GO) env GOARCH) FORMATS=deb packaging/packages.sh "$$older" $(PROGRAMS) && \
 		packaging/distributions.sh "$$older" dist $(SUITES)
+
+# The packages on other releases than this one, from a tarball and without a network. Needs root.
+build-check:
+	packaging/build-check.sh trixie noble
 
 source:
 	rm -rf source

@@ -8,6 +8,7 @@
 #   build-deps.sh cluster  the same as build, and the programs of the nodes of integration/cluster
 #   build-deps.sh packages  tools to build deb and rpm, their linters, and the compilers of SELinux and AppArmor, for the
 #                           architectures in ARCHES (default: both)
+#   build-deps.sh --list TASK  prints the Debian packages of a task, one a line
 #   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; only on Debian
 #
 # integration/vm/image.sh installs the packages of the virtual machine.
@@ -18,6 +19,11 @@ die() {
 	exit 1
 }
 
+list=
+if [ "${1:-}" = --list ]; then
+	list=yes
+	shift
+fi
 command -v go >/dev/null || die 'Go is missing: install the version that go.mod names, see https://go.dev/doc/install'
 
 if command -v apt-get >/dev/null; then
@@ -72,6 +78,11 @@ case "$family ${1:-build}" in
 	;;
 *) die "no task is called ${1:-build}, or not on $family" ;;
 esac
+if [ -n "$list" ]; then
+	# shellcheck disable=SC2086 # several words
+	printf '%s\n' $wanted
+	exit
+fi
 missing=
 for package in $wanted; do
 	has "$package" || missing="$missing $package"
