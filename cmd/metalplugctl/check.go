@@ -97,7 +97,7 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "exclude", r.Exclude)...)
 	switch {
 	case r.Serve == config.ServeDRA:
-		f.warn(c, r, "serve", `this version has no DRA driver, so that no pod gets a device of %s; write serve = "plugin"`, r.Name)
+		f.warn(c, r, "serve", "pods get a device of %s only through resource claims, for which metalplug-dra must run; see docs/dra.md", r.Name)
 	case r.Reset.AtStart() && slices.Contains([]string{"zero", "sanitize"}, r.Reset.Scrub):
 		f.warn(c, r, "reset.scrub", `%s may take hours, and a start waits for at most 25s; write when = "release"`, r.Reset.Scrub)
 	}
