@@ -346,7 +346,7 @@ func fuseChild(t *testing.T, args ...string) (pid int) {
 	return pid
 }
 
-// Kinds of the root of [fuse] (inode(7)).
+// File types of the root directory that [fuse] mounts (inode(7)).
 const (
 	directory = "40000"
 	pipe      = "10000"

@@ -90,10 +90,12 @@ done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" -ne 0 ]; then
+	first=
+	[ -z "${other:-}" ] || first="sudo dpkg --add-architecture $other && sudo apt-get update && "
 	die "these packages are missing:$missing
 Run this, then try again:
 
-    sudo $install$missing
+    ${first}sudo $install$missing
 "
 fi
 if [ "$family" = debian ]; then

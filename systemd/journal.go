@@ -19,7 +19,8 @@ import (
 // LevelNotice is the slog level for normal but significant messages, priority 5 of the journal.
 const LevelNotice = slog.Level(2)
 
-// TextLogger returns a logger that writes text without time to w. Its callers wait for w.
+// TextLogger returns a logger that writes text without time to w. A call of the logger blocks until w has written
+// the message.
 func TextLogger(w io.Writer, level slog.Level) *slog.Logger { return slog.New(textHandler(w, level)) }
 
 func textHandler(w io.Writer, level slog.Level) slog.Handler {

@@ -95,7 +95,7 @@ func (t *table) each(ctx context.Context, report func() error) error {
 
 // read returns the keys of all lines of the file.
 func (t *table) read() (map[string]struct{}, error) {
-	// At the start of the file, the kernel generates the text again.
+	// With each read at offset 0, the kernel generates the text again.
 	text, err := io.ReadAll(io.NewSectionReader(t.file, 0, 1<<62))
 	if err != nil {
 		return nil, err

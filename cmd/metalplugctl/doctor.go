@@ -45,6 +45,7 @@ type doctor struct {
 
 	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device
+	silence error // why metalplugd does not answer, or nil
 
 	check string // name of the check in progress
 	found []finding
@@ -125,6 +126,7 @@ var errSilent = errors.New("the daemon does not answer")
 
 // examine runs all checks.
 func (d *doctor) examine() []finding {
+	d.silence = d.ask()
 	for _, c := range checks {
 		d.do(c)
 	}
@@ -136,7 +138,7 @@ func (d *doctor) do(c check) {
 	before, fine := len(d.found), ""
 	d.check = c.name
 	switch {
-	case d.status != nil && d.status.Preview && !c.daemon:
+	case d.status != nil && d.status.Preview && !c.daemon && c.name != "daemon":
 		d.skip("run it without --socket and METALPLUG_SOCKET", "the daemon is a preview, and not the daemon of this node")
 	case c.daemon && d.status == nil:
 		d.skip("see the findings about the daemon above", "the daemon does not answer")

@@ -29,18 +29,26 @@ func (d *doctor) checkConfiguration() (fine string) {
 	return cmp.Or(strings.Join(c.Files, ", "), "no configuration file: the defaults apply")
 }
 
-// checkDaemon requests the data for the other checks from metalplugd.
-func (d *doctor) checkDaemon() (fine string) {
+// ask requests the data for the checks from metalplugd.
+func (d *doctor) ask() error {
 	var status api.Status
 	err := d.client.Get(d.ctx, "/v1/status", &status)
 	if err == nil {
 		err = d.client.Get(d.ctx, "/v1/devices", &d.devices)
 	}
-	if err != nil {
-		d.fail("systemctl status metalplugd; journalctl -u metalplugd -e; start it: systemctl start metalplugd", "%v", err)
+	if err == nil {
+		d.status = &status
+	}
+	return err
+}
+
+// checkDaemon checks that metalplugd has answered, and with which configuration it runs.
+func (d *doctor) checkDaemon() (fine string) {
+	if d.silence != nil {
+		d.fail("systemctl status metalplugd; journalctl -u metalplugd -e; start it: systemctl start metalplugd", "%v", d.silence)
 		return ""
 	}
-	d.status = &status
+	status := *d.status
 	if status.Ready {
 		d.ok("%s, up %s", status.Version, formatDuration(time.Duration(status.Uptime*float64(time.Second))))
 	} else {

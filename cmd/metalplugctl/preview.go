@@ -170,7 +170,7 @@ func (s *screen) bundledRecordings(before string) {
 func (s *screen) preview(state previewState) {
 	s.line("", "", state.Machine)
 	if state.Socket != "" {
-		s.line("", "", "In another shell: export METALPLUG_SOCKET="+state.Socket+"; metalplugctl list")
+		s.line("", "", "In another shell: export METALPLUG_SOCKET="+state.Socket+"; "+os.Args[0]+" list")
 	}
 	if len(state.Resources) > 0 {
 		s.WriteString("\n")

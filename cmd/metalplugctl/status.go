@@ -35,8 +35,8 @@ func (o *clientOptions) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// allWell reports whether there is no problem. Each resource with devices is registered or held back for another
-// plugin. Each device is healthy or cordoned. The last reload succeeded, and metalplugd can write its files.
+// allWell reports whether there is no problem. It is true if each resource with devices is registered or held back for
+// another plugin, each device is healthy or cordoned, the last reload succeeded, and metalplugd can write its files.
 func allWell(s api.Status) bool {
 	for _, r := range s.Resources {
 		if r.Expected() && !r.Connected && r.Held == "" {

@@ -137,7 +137,7 @@ func TestServe(t *testing.T) {
 	defer os.RemoveAll(top)
 	dir := filepath.Join(top, "try")
 	v := onTerminal(t, 200, 60, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=2", "--serve", dir)
-	v.until("METALPLUG_SOCKET=" + dir + "/control.sock; metalplugctl list")
+	v.until("METALPLUG_SOCKET=" + dir + "/control.sock; " + os.Args[0] + " list")
 	v.until("A container that requests nvidia.com/gpu=2 gets:")
 	v.until("METALPLUG_NVIDIA_COM_GPU=")
 	given, _, _ := strings.Cut(v.all, ",")

@@ -54,7 +54,7 @@ func logger() (*slog.Logger, *output) {
 	return slog.New(slog.NewTextHandler(o, nil)), o
 }
 
-// entries reads an audit file. It does not count a truncated line.
+// entries reads an audit file. It returns the complete entries, and the number of truncated lines.
 func entries(t *testing.T, name string) (all []audit.Entry, torn int) {
 	t.Helper()
 	text, err := os.ReadFile(name)

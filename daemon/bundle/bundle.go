@@ -4,7 +4,7 @@
 // which the distances follow. It reads no hardware.
 //
 // A distance is one of PIX to SYS, which operators see. A cost is the number that [Match] minimises. It depends only on the
-// lowest bridge, host bridge or NUMA node above two devices. Both are measured from the first device of a set.
+// lowest common bridge, host bridge or NUMA node of two devices. Both are measured from the first device of a set.
 package bundle
 
 import (

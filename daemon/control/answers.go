@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// NewDevice returns a device of a snapshot in the form of the control socket. holders are the pods that hold devices,
+// NewDevice converts a device of a snapshot to the JSON value of the control socket. holders are the pods that hold devices,
 // by ID.
 func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d := api.Device{

@@ -85,7 +85,7 @@ type Class struct {
 	// below the sysfs path of a subject always require one.
 	Wakes []udev.Match
 	// Disks reports whether the devices are disks or give access to one. Such devices are inspected again when the host
-	// mounts something, or builds something on a disk.
+	// mounts a file system, or uses a disk for LVM, RAID, LUKS or the like.
 	Disks bool
 	// Renamed reports whether udev may rename the devices. A device that is missing at its path may then still be
 	// present.

@@ -77,7 +77,8 @@ func (e *entry) delayed(why string) {
 	}
 }
 
-// invalidate queues an inspection. The last inspection counts as out of date until that one has returned.
+// invalidate queues an inspection. The result of the last one counts as out of date until the queued one has
+// returned.
 func (d *devices) invalidate(e *entry) {
 	if e.owner == nil || e.owner.Removed() {
 		return

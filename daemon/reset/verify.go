@@ -51,7 +51,7 @@ func (e *evidence) add(at int64, b []byte) {
 }
 
 // written finds places that have data or cannot be read. It uses the result s of the quick check first, and reads the whole
-// disk if s has too few blocks with data. It then records only the first and the last block of each stretch. s is nil if the
+// disk if s has too few blocks with data. From a whole disk, it records only the first and the last block of each [stretch]. s is nil if the
 // disk cannot be read because of a sanitize.
 func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
 	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}

@@ -13,7 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// A process that has another node of a disk open uses the disk, and an exclusive open does not notice this.
+// TestNodes checks that all nodes of a disk are found. A process may use a disk through any of them, and opening the disk
+// with O_EXCL does not fail then.
 func TestNodes(t *testing.T) {
 	const (
 		pci     = "/sys/devices/pci0000:00/0000:00:01.0/"

@@ -20,7 +20,8 @@ name = "metalplug.io/nvme"
 reset.scrub = "none"
 `
 
-// Configure writes metalplugd's configuration for its next start or reload. It has the built-in resources and these. If
+// Configure writes metalplugd's configuration for its next start or reload. It has the built-in resources and the
+// given ones. If
 // resources is empty, it has the disks instead.
 func (n *Node) Configure(resources string) error {
 	source := "recording:/var/hardware/recording"

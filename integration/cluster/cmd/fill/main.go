@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Fill is the program of a container in the stories. It prints "blank" or what is on a disk, and writes on all of it. With
+// Fill is the program of a container in the tests. It prints "blank" or what is on a disk, and writes on all of it. With
 // --hold it keeps the disk open until SIGTERM. Without an argument it waits for SIGTERM, as the pause container does. It has
 // no library, so that it runs in an image of its own.
 //
