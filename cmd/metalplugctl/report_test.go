@@ -48,8 +48,8 @@ func TestBundle(t *testing.T) {
 	const gone = "36344830545001990025384300000001"
 	bin := t.TempDir()
 	entry := fmt.Sprintf(`{"__REALTIME_TIMESTAMP":"1795644211000000","_SYSTEMD_UNIT":"metalplugd.service","_HOSTNAME":"node-in-vienna",`+
-		`"METALPLUG_DEVICE":"nvme-eui.%[1]s","METALPLUG_POD":"shop/db-0/postgres","METALPLUG_USER":"ann as root",`+
-		`"MESSAGE":"device held device=nvme-eui.%[1]s pod=shop/db-0/postgres on node-in-vienna by ann as root"}`, gone)
+		`"METALPLUG_DEVICE":"nvme-eui.%[1]s","METALPLUG_POD":"warehouse/ledger-0/postgres","METALPLUG_USER":"ann as root",`+
+		`"MESSAGE":"device held device=nvme-eui.%[1]s pod=warehouse/ledger-0/postgres on node-in-vienna by ann as root"}`, gone)
 	if err := os.WriteFile(filepath.Join(bin, "journalctl"), []byte("#!/bin/sh\necho '"+entry+"'\necho nonsense\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestBundle(t *testing.T) {
 	machine, _ := os.Hostname()
 	for name, text := range files {
 		for _, secret := range []string{
-			strings.TrimPrefix(lastDisk, "nvme-eui."), "36f675cc-81e7-4ef5-a8e2-5d940ed90475", gone, "shop", "db-0", "postgres", "ann as", "\"ann\"", "vienna",
+			strings.TrimPrefix(lastDisk, "nvme-eui."), "36f675cc-81e7-4ef5-a8e2-5d940ed90475", gone, "warehouse", "ledger-0", "postgres", "ann as", "\"ann\"", "vienna",
 			"hunter2",
 		} {
 			if strings.Contains(text, secret) {
