@@ -24,11 +24,11 @@ go mod download
 for suite in "$@"; do
 	mapfile -t packages < <(ARCHES=$architecture packaging/build-deps.sh --list packages)
 	tree=$(integration/sandbox/tree.sh "$suite" "${packages[@]}")
-	mkdir -p "$work/$suite"/{upper,work,root}
-	mount -t overlay -o "lowerdir=$tree,upperdir=$work/$suite/upper,workdir=$work/$suite/work" overlay "$work/$suite/root"
-	mkdir -p "$work/$suite/root/source"
-	git archive HEAD | tar -x -C "$work/$suite/root/source"
-	systemd-nspawn --quiet --directory "$work/$suite/root" --register=no --keep-unit --private-network --console=pipe \
+	mkdir -p "$work/$suite"/{upper,work,tree}
+	mount -t overlay -o "lowerdir=$tree,upperdir=$work/$suite/upper,workdir=$work/$suite/work" overlay "$work/$suite/tree"
+	mkdir -p "$work/$suite/tree/source"
+	git archive HEAD | tar -x -C "$work/$suite/tree/source"
+	systemd-nspawn --quiet --directory "$work/$suite/tree" --register=no --keep-unit --private-network --console=pipe \
 		--bind-ro="$(go env GOROOT):/go" --bind-ro="$(go env GOMODCACHE):/modules" --chdir=/source \
 		--setenv=PATH=/go/bin:/usr/sbin:/usr/bin:/sbin:/bin --setenv=GOTOOLCHAIN=local --setenv=GOPROXY=file:///modules/cache/download --setenv=GOSUMDB=off \
 		--setenv=GOMODCACHE=/modules --setenv=ARCHES="$architecture" \
@@ -37,6 +37,6 @@ for suite in "$@"; do
 		echo "build-check.sh: no packages on $suite" >&2
 		exit 1
 	}
-	(cd "$work/$suite/root/source/dist" && sha256sum --quiet --check SHA256SUMS)
-	(cd "$work/$suite/root/source/dist" && echo "$suite:" ./*.deb ./*.rpm)
+	(cd "$work/$suite/tree/source/dist" && sha256sum --quiet --check SHA256SUMS)
+	(cd "$work/$suite/tree/source/dist" && echo "$suite:" ./*.deb ./*.rpm)
 done

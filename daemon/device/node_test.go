@@ -278,7 +278,7 @@ func TestVFIO(t *testing.T) {
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			node-vfio-0000:6b:00.1 numa0
-			  held back: offered only if a rule names it: it has no IOMMU: whoever holds it can reach all memory of this host
+			  held back: offered only if a rule names it: it has no IOMMU: a process that has it open can reach all memory of this host
 			  /dev/vfio/noiommu-120
 			  /dev/vfio/vfio`},
 		{name: "without an IOMMU, by its slot", recording: "node-vfio", rules: rule("PCI_SLOT_NAME", "0000:6b:00.1"), edits: []string{"vfio/120", "vfio/noiommu-120"}, want: `
