@@ -83,12 +83,20 @@ func TestHarmless(t *testing.T) {
 
 // TestMappingsBothWays checks that PROCMAP_QUERY and the text of maps give the same mapped files.
 func TestMappingsBothWays(t *testing.T) {
-	other := exec.Command("sleep", "infinity")
-	if err := other.Start(); err != nil {
+	other := exec.Command("cat")
+	stdin, inErr := other.StdinPipe()
+	stdout, outErr := other.StdoutPipe()
+	if err := errors.Join(inErr, outErr, other.Start()); err != nil {
 		t.Fatal(err)
 	}
 	defer other.Wait()
-	defer other.Process.Kill()
+	defer stdin.Close()
+	// After its first output, the program has loaded its libraries, and its mappings stay the same.
+	_, inErr = stdin.Write([]byte("x"))
+	_, outErr = stdout.Read(make([]byte, 1))
+	if err := errors.Join(inErr, outErr); err != nil {
+		t.Fatal(err)
+	}
 	task := fmt.Sprintf("/proc/%d", other.Process.Pid)
 	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{}}
 	all := func(each func(f func(at addresses, of file) error) error) (found []string) {
