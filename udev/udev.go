@@ -10,7 +10,6 @@ package udev
 import (
 	"context"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -123,6 +122,10 @@ func CheckGlob(pattern string) error {
 
 // IsPCIAddress reports whether name is the address of a PCI function, such as 0000:3b:00.0. A domain may have more
 // digits.
-func IsPCIAddress(name string) bool { return pciAddress.MatchString(name) }
-
-var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+func IsPCIAddress(name string) bool {
+	const hex = "0123456789abcdef"
+	domain, slot, _ := strings.Cut(name, ":")
+	return len(domain) >= 4 && strings.Trim(domain, hex) == "" &&
+		len(slot) == len("3b:00.0") && slot[2] == ':' && slot[5] == '.' &&
+		strings.Trim(slot[:2]+slot[3:5], hex) == "" && '0' <= slot[6] && slot[6] <= '7'
+}

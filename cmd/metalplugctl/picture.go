@@ -5,8 +5,8 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"html"
 	"strings"
+	"text/template"
 
 	"github.com/metalplug/metalplug/daemon/api"
 )
@@ -117,7 +117,7 @@ func (d *drawing) box(left, top int, colour, style, head, below string) {
 
 // text draws a text on a base line, starting at left.
 func (d *drawing) text(left, base int, weight, text string) {
-	fmt.Fprintf(d, "<text x=\"%d\" y=\"%d\" font-weight=\"%s\">%s</text>\n", left, base, weight, html.EscapeString(clean(text)))
+	fmt.Fprintf(d, "<text x=\"%d\" y=\"%d\" font-weight=\"%s\">%s</text>\n", left, base, weight, template.HTMLEscapeString(clean(text)))
 }
 
 // matrix draws the distances between the GPUs and the HCAs, and explains them.

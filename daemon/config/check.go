@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,18 +13,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Patterns for whole values.
+// Characters of names.
 const (
-	// resourceName matches a DNS-1123 subdomain, a slash, and the name part of a qualified name of Kubernetes.
-	resourceName = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
-	// cdiWord matches the vendor or the class of a CDI kind.
-	cdiWord = `^[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
-	// property matches the name of a udev property.
-	property = `^[A-Za-z_.][A-Za-z0-9_.-]*$`
-	// variable matches the name of an environment variable according to Kubernetes and POSIX (IEEE Std 1003.1, 8.1).
-	variable = `^[A-Za-z_][A-Za-z0-9_]*$`
-	// template matches a systemd template unit of type service.
-	template = `^[A-Za-z0-9:_.\\-]+@\.service$`
+	lowerLetters = "abcdefghijklmnopqrstuvwxyz"
+	letters      = lowerLetters + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	digits       = "0123456789"
 )
 
 const (
@@ -41,7 +33,48 @@ const (
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
-func matches(pattern, s string) bool { return regexp.MustCompile(pattern).MatchString(s) }
+// only reports whether s has at least one character, and only those in chars. The names here are checked without regexp,
+// which would add 0.3 MB to a helper.
+func only(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
+
+// word reports whether s starts and ends with one of chars. Between them it may also have those of inner.
+func word(s, chars, inner string) bool {
+	return only(s, chars+inner) && !strings.ContainsAny(s[:1]+s[len(s)-1:], inner)
+}
+
+// isResourceName reports whether a name is a DNS-1123 subdomain, a slash, and the name part of a qualified name of
+// Kubernetes.
+func isResourceName(name string) bool {
+	domain, rest, _ := strings.Cut(name, "/")
+	for label := range strings.SplitSeq(domain, ".") {
+		if !word(label, lowerLetters+digits, "-") {
+			return false
+		}
+	}
+	return word(rest, letters+digits, "-_.")
+}
+
+// isCDIWord reports whether s can be the vendor or the class of a CDI kind.
+func isCDIWord(s string) bool {
+	return word(s, letters+digits, "-_.") && !strings.ContainsAny(s[:1], digits)
+}
+
+// isProperty reports whether key can be the name of a udev property.
+func isProperty(key string) bool {
+	return only(key, letters+digits+"_.-") && !strings.ContainsAny(key[:1], digits+"-")
+}
+
+// isVariable reports whether name can be an environment variable according to Kubernetes and POSIX (IEEE Std 1003.1,
+// 8.1).
+func isVariable(name string) bool {
+	return only(name, letters+digits+"_") && !strings.ContainsAny(name[:1], digits)
+}
+
+// isTemplate reports whether name is a systemd template unit of type service.
+func isTemplate(name string) bool {
+	prefix, found := strings.CutSuffix(name, "@.service")
+	return found && only(prefix, letters+digits+`:_.\-`)
+}
 
 // checkName checks a resource name by the rule with which the kubelet accepts registrations (IsExtendedResourceName in
 // k8s.io/kubernetes/pkg/apis/core/v1/helper).
@@ -50,7 +83,7 @@ func checkName(name string) error {
 	switch {
 	case strings.Contains(name, "kubernetes.io/"), strings.HasPrefix(name, "requests."):
 		return fmt.Errorf("%s is a name of Kubernetes: use your own domain", quoted(name))
-	case !matches(resourceName, name), len(domain) > domainSize, len(rest) > wordSize:
+	case !isResourceName(name), len(domain) > domainSize, len(rest) > wordSize:
 		return fmt.Errorf(`%s is not a resource name like "example.com/name": at most %d lower-case letters, digits, "-" and ".", a slash, `+
 			`and at most %d letters, digits, "-", "_" and "."`, quoted(name), domainSize, wordSize)
 	}
@@ -63,7 +96,7 @@ func checkCDIKind(kind string) error {
 		return nil
 	}
 	vendor, class, ok := strings.Cut(kind, "/")
-	if !ok || !matches(cdiWord, vendor) || !matches(cdiWord, class) {
+	if !ok || !isCDIWord(vendor) || !isCDIWord(class) {
 		return fmt.Errorf(`%s is not vendor/class as in "nvidia.com/gpu"`, quoted(kind))
 	}
 	return nil
@@ -84,7 +117,7 @@ func checkPermissions(permissions string) error {
 
 // checkUnit accepts the name of a template unit of type service, or an empty name.
 func checkUnit(name string) error {
-	if name != "" && (len(name) > unitSize || !matches(template, name)) {
+	if name != "" && (len(name) > unitSize || !isTemplate(name)) {
 		return fmt.Errorf(`%s is not a template unit like "name@.service"`, quoted(name))
 	}
 	return nil
@@ -98,7 +131,7 @@ func checkProperty(key string) error {
 		}
 		return nil
 	}
-	if !matches(property, key) {
+	if !isProperty(key) {
 		return errors.New(`is neither a udev property like "PCI_ID" nor "ATTR{name}"`)
 	}
 	return nil
@@ -120,7 +153,7 @@ const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
 // checkVariable accepts the names of variables that metalplug does not set itself.
 func checkVariable(name string) error {
-	if !matches(variable, name) {
+	if !isVariable(name) {
 		return errors.New(`is not the name of a variable: letters, digits and "_", and no digit first`)
 	}
 	if strings.HasPrefix(name, variablePrefix) {
@@ -131,9 +164,10 @@ func checkVariable(name string) error {
 
 // checkTemplate accepts the values of [Resource.Env]. Braces may contain only a placeholder.
 func checkTemplate(text string) error {
-	for _, word := range regexp.MustCompile(`\{[^{}]*\}`).FindAllString(text, -1) {
-		if !slices.Contains(placeholders, word) {
-			return fmt.Errorf("%s is not a placeholder: %s", quoted(word), alternatives(placeholders))
+	for _, part := range strings.Split(text, "{")[1:] {
+		inside, _, closed := strings.Cut(part, "}")
+		if found := "{" + inside + "}"; closed && !slices.Contains(placeholders, found) {
+			return fmt.Errorf("%s is not a placeholder: %s", quoted(found), alternatives(placeholders))
 		}
 	}
 	switch {

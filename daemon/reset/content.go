@@ -51,7 +51,7 @@ type seed [8]byte
 // seed returns the seed of a fingerprint, or a new seed for the disk without a fingerprint
 // (Documentation/ABI/stable/sysfs-block, queue/rotational).
 func (c *claim) seed(fingerprint string) (s seed) {
-	if fingerprints.MatchString(fingerprint) {
+	if isFingerprint(fingerprint) {
 		return seedIn(fingerprint)
 	}
 	crand.Read(s[:]) // never fails

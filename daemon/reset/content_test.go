@@ -198,7 +198,7 @@ func TestFingerprint(t *testing.T) {
 			t.Errorf("%s and %s have one fingerprint", name, other)
 		}
 		seen[sum] = name
-		if !fingerprints.MatchString(sum) || seedIn(sum) != (seed{}) {
+		if !isFingerprint(sum) || seedIn(sum) != (seed{}) {
 			t.Errorf("%s has the fingerprint %s", name, sum)
 		}
 	}

@@ -7,7 +7,6 @@ package reset
 import (
 	"errors"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -67,7 +66,7 @@ func (h *host) wholeDisk(sysPath string) error {
 // identified checks that all attributes in the request have the expected values. It skips the attributes in ignored.
 func (t *task) identified(ignored ...string) error {
 	for _, a := range t.Identity {
-		if !attributeName.MatchString(a.Name) {
+		if !isAttribute(a.Name) {
 			return errorf(Refused, "%q is not the name of an attribute", a.Name)
 		}
 		if slices.Contains(ignored, path.Base(a.Name)) {
@@ -94,8 +93,14 @@ func (t *task) identified(ignored ...string) error {
 // anyAppearance is the attribute that is ignored if the disk may have been removed and added again.
 const anyAppearance = "diskseq"
 
-// attributeName matches the name of an attribute of a device or of its parent ("device/serial").
-var attributeName = regexp.MustCompile(`^(device/){0,2}[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
+// isAttribute reports whether name can be an attribute of a device or of its parent ("device/serial").
+func isAttribute(name string) bool {
+	for range 2 {
+		name = strings.TrimPrefix(name, "device/")
+	}
+	const chars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+	return name != "" && name[0] != '.' && strings.Trim(name, chars) == ""
+}
 
 // opened opens the node of a device, and checks by the device number that it is the right node. A name in /dev proves
 // nothing. The error is [Busy] if the kernel reports that the device is busy.

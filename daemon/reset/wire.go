@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -53,8 +52,11 @@ func ParseAnswer(message []byte) (a Answer, err error) {
 	return a, err
 }
 
-// fingerprints matches the fingerprints of a probe.
-var fingerprints = regexp.MustCompile(`^[0-9a-f]{16}:[0-9a-f]{32}$`)
+// isFingerprint reports whether s has the form of a probe's fingerprint, 16 and 32 hexadecimal digits.
+func isFingerprint(s string) bool {
+	seed, hash, _ := strings.Cut(s, ":")
+	return len(seed) == 16 && len(hash) == 32 && strings.Trim(seed+hash, "0123456789abcdef") == ""
+}
 
 // validate checks each value on its own.
 func (r Request) validate() error {
@@ -69,7 +71,7 @@ func (r Request) validate() error {
 		return invalidf("timeoutMs %d: must be from 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
 	case r.From < 0:
 		return invalidf("from %d: must not be negative", r.From)
-	case r.Fingerprint != "" && r.Fingerprint != Blank && !fingerprints.MatchString(r.Fingerprint):
+	case r.Fingerprint != "" && r.Fingerprint != Blank && !isFingerprint(r.Fingerprint):
 		return invalidf("fingerprint %.60q: must be %s, or as a probe has reported it", r.Fingerprint, Blank)
 	}
 	for _, p := range append([]string{r.SysPath}, r.Together...) {
