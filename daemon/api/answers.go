@@ -31,6 +31,7 @@ type Device struct {
 	Cordon   *Cordon   `json:"cordon,omitempty"`   // the cordon of a cordoned device
 	Held     bool      `json:"held"`               // the kubelet reports that a pod holds the device
 	Holders  []Pod     `json:"holders,omitempty"`  // all holders, if there are several
+	Lost     bool      `json:"lost,omitempty"`     // the hardware is gone or has a fault until it is reset, so its pod cannot use it
 	Warning  string    `json:"warning,omitempty"`  // a problem that leaves the device usable
 	Hardware           // in JSON, these fields are fields of the device
 	Membership

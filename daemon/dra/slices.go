@@ -19,7 +19,7 @@ import (
 // (ResourceSliceMaxDevicesWithAdvancedFeatures in k8s.io/api/resource/v1).
 const sliceLen = 64
 
-// Keys of the taints. No taint evicts a pod.
+// Keys of the taints.
 const (
 	taintCordoned  = DriverName + "/cordoned"
 	taintGone      = DriverName + "/gone"
@@ -100,18 +100,24 @@ func published(name string, d api.Device) resourceapi.Device {
 	return p
 }
 
-// taints keep the scheduler from a device that metalplugd gives to no claim now.
+// taints keep the scheduler from a device that metalplugd gives to no claim now. NoExecute also evicts the pod that has lost its
+// device. All other reasons may pass, so they leave the pod alone.
 func taints(d api.Device) []resourceapi.DeviceTaint {
-	key := taintUnhealthy
-	switch {
-	case d.Health == "Healthy":
-		return nil
-	case d.Cordoned:
-		key = taintCordoned
-	case !d.Present:
-		key = taintGone
+	var all []resourceapi.DeviceTaint
+	if d.Cordoned {
+		all = append(all, resourceapi.DeviceTaint{Key: taintCordoned, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
-	return []resourceapi.DeviceTaint{{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	if d.Health == "Healthy" || d.Cordoned && !d.Lost {
+		return all
+	}
+	t := resourceapi.DeviceTaint{Key: taintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	if !d.Present {
+		t.Key = taintGone
+	}
+	if d.Lost {
+		t.Effect = resourceapi.DeviceTaintEffectNoExecute
+	}
+	return append(all, t)
 }
 
 // attributes of a device. Names without a domain have that of the driver.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
@@ -102,6 +104,30 @@ func TestPublished(t *testing.T) {
 	}
 	if len(p.Taints) != 1 || p.Taints[0].Key != taintGone {
 		t.Errorf("the taints are %v", p.Taints)
+	}
+}
+
+// The first two columns are what metalplugd answers for a device that is Unhealthy.
+func TestTaints(t *testing.T) {
+	const stays, evicted = resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute
+	for _, test := range []struct {
+		present, lost, cordoned bool
+		want                    []resourceapi.DeviceTaint
+	}{
+		{present: true, want: []resourceapi.DeviceTaint{{Key: taintUnhealthy, Effect: stays}}},
+		{present: true, lost: true, want: []resourceapi.DeviceTaint{{Key: taintUnhealthy, Effect: evicted}}},
+		{lost: true, want: []resourceapi.DeviceTaint{{Key: taintGone, Effect: evicted}}},
+		{want: []resourceapi.DeviceTaint{{Key: taintGone, Effect: stays}}}, // not found since metalplugd was started
+		{present: true, cordoned: true, want: []resourceapi.DeviceTaint{{Key: taintCordoned, Effect: stays}}},
+		{cordoned: true, lost: true, want: []resourceapi.DeviceTaint{{Key: taintCordoned, Effect: stays}, {Key: taintGone, Effect: evicted}}},
+	} {
+		d := api.Device{Health: "Unhealthy", Lost: test.lost, Cordoned: test.cordoned, Hardware: api.Hardware{Present: test.present}}
+		if got := taints(d); !slices.Equal(got, test.want) {
+			t.Errorf("%+v: the taints are %v", test, got)
+		}
+	}
+	if got := taints(api.Device{Health: "Healthy"}); got != nil {
+		t.Errorf("a device that is Healthy has the taints %v", got)
 	}
 }
 

@@ -97,3 +97,23 @@ func TestVerdict(t *testing.T) {
 		})
 	}
 }
+
+// TestLost checks when the pod of a device cannot use it any more. A state that may pass is no such case.
+func TestLost(t *testing.T) {
+	here := &device.Sighting{Health: errors.New("the link is down")}
+	for _, test := range []struct {
+		name string
+		verdict.Facts
+		want bool
+	}{
+		{"gone", verdict.Facts{Known: true}, true},
+		{"a fault until the next reset", verdict.Facts{Known: true, Seen: here, Faults: verdict.Faults{Marks: []string{"Xid 79"}}}, true},
+		{"not found since the start", verdict.Facts{}, false},
+		{"a fault that may pass", verdict.Facts{Known: true, Seen: here}, false},
+		{"gone while metalplug resets it", verdict.Facts{Known: true, Frozen: &verdict.Verdict{}}, false},
+	} {
+		if got := test.Facts.Verdict().Lost; got != test.want {
+			t.Errorf("%s: lost is %v", test.name, got)
+		}
+	}
+}

@@ -113,7 +113,7 @@ func (s *story) published(node *Node, n int, taints ...string) {
 		for _, slice := range all {
 			for _, d := range slice.Spec.Devices {
 				for _, t := range d.Taints {
-					found = append(found, d.Name+" "+t.Key)
+					found = append(found, fmt.Sprint(d.Name, " ", t.Key, " ", t.Effect))
 				}
 				if len(d.Taints) == 0 {
 					free++
@@ -251,25 +251,46 @@ func TestClaimReboot(t *testing.T) {
 }
 
 func TestClaimUnplug(t *testing.T) {
-	s := tell(t, "the device of a claim is unplugged, and no pod gets it until it is back")
+	s := tell(t, "a cordon leaves the pod of a claim alone, and it is evicted when its device is unplugged")
 	node, _ := s.claims(NodeOptions{Recording: widgets(2), Resources: byClaim}, 2)
 	p := claiming(node, s.label("-0"))
 	s.create(p)
-	s.phase(p.Name, corev1.PodRunning)
+	before := s.phase(p.Name, corev1.PodRunning)
 	path, id := s.got(p.Name)
 	there := 0
 	if path == "/dev/widget0" {
 		there = 1
 	}
-	s.must(node.Plug(recorded(there)))
-	s.published(node, 1, strings.ToLower(id)+" metalplug.io/gone")
-	s.step("its device was unplugged, and has a taint")
+	s.ctl(node, "cordon", id, "--reason", "a story")
+	s.published(node, 1, strings.ToLower(id)+" metalplug.io/cordoned NoSchedule")
 	s.claimHealth(p.Name, corev1.ResourceHealthStatusUnhealthy)
-	s.step("the status of the pod shows that the device is Unhealthy")
-	s.must(node.Plug(widgets(2)))
+	s.step("its device was cordoned and has a taint, and the status of the pod shows that it is Unhealthy")
+	s.ctl(node, "uncordon", id)
 	s.published(node, 2)
 	s.claimHealth(p.Name, corev1.ResourceHealthStatusHealthy)
-	s.step("it was plugged in again, and has no taint")
+	s.restartedNever(before)
+	s.step("it was uncordoned and has no taint, and the pod runs")
+	s.must(node.Plug(recorded(there)))
+	s.published(node, 1, strings.ToLower(id)+" metalplug.io/gone NoExecute")
+	s.step("its device was unplugged, and has a taint")
+	s.await("pod "+p.Name+" was not evicted", func(context.Context) error {
+		if err := s.exists(p.Name); !isGone(err) {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
+	s.step("the pod was evicted")
+	s.must(node.Plug(widgets(2)))
+	s.published(node, 2)
+	s.step("the device was plugged in again, and has no taint")
+}
+
+// ctl runs metalplugctl on a node.
+func (s *story) ctl(node *Node, args ...string) {
+	s.Helper()
+	if out, err := node.Ctl(s.Context(), args...); err != nil {
+		s.Fatalf("metalplugctl %v: %v: %s", args, err, out)
+	}
 }
 
 // claimHealth waits until the status of a pod shows this health of its claimed device.
