@@ -76,7 +76,7 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		valid + `nodes = "char"`:                                     `m.toml:4: resource.nodes: "char" is not a choice of nodes: block, generic or both`,
+		valid + `nodes = "char"`:                                     `m.toml:4: resource.nodes: "char" is not a choice of nodes: block, generic or both; did you mean "generic"?`,
 		valid + `nodes = []`:                                         `m.toml:4: resource.nodes: is an array, not a string in quotes`,
 		node + "match.DEVNAME = \"/dev/x\"\nnodes = \"both\"":        `m.toml:5: resource.nodes: is only for class nvme, not for node`,
 		"[[resource]]\nname = \"example.com/x\"\nnodes = \"both\"\n": `m.toml:1: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle`,

@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 )
@@ -75,7 +76,7 @@ func takePaths(t *table, p *Paths) {
 		t.pathname(path.key, path.to)
 	}
 	if !t.has("pod_resources") {
-		p.PodResources = filepath.Join(filepath.Dir(p.DevicePlugins), "pod-resources/kubelet.sock")
+		p.PodResources = filepath.Join(filepath.Dir(p.DevicePlugins), "pod-resources", kubeletSocket)
 	}
 	if p.State == p.DevicePlugins {
 		t.reportf("state", "is the directory of device plugins, which the kubelet empties: write another one")
@@ -87,8 +88,25 @@ func takePaths(t *table, p *Paths) {
 			t.check(socket.key, checkSocket(socket.name))
 		}
 	}
+	takeKinds(t, p)
 	t.end()
 }
+
+// takeKinds reports a directory in place of a socket, and the reverse. It accepts an absent file, because the kubelet
+// creates both.
+func takeKinds(t *table, p *Paths) {
+	info, err := os.Stat(p.PodResources)
+	if t.has("pod_resources") && (err == nil && info.IsDir() || filepath.Base(p.PodResources) == "pod-resources") {
+		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quoted(p.PodResources), quoted(filepath.Join(p.PodResources, kubeletSocket)))
+	}
+	info, err = os.Stat(p.DevicePlugins)
+	if t.has("device_plugins") && (err == nil && !info.IsDir() || filepath.Base(p.DevicePlugins) == kubeletSocket) {
+		t.reportf("device_plugins", "%s is a file, not a directory; write %s", quoted(p.DevicePlugins), quoted(filepath.Dir(p.DevicePlugins)))
+	}
+}
+
+// kubeletSocket is the name of the kubelet's sockets, for the pod resources and for registrations.
+const kubeletSocket = "kubelet.sock"
 
 // pathname reads an absolute path.
 func (t *table) pathname(key string, to *string) bool {

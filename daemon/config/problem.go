@@ -4,9 +4,12 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // Problem is an error in a configuration.
@@ -64,4 +67,49 @@ func alternatives(words []string) string {
 	}
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// foreignWords has values that users of other programs may write, by key, with the value to write instead.
+var foreignWords = map[string]map[string]string{
+	"class": {
+		"disk": "nvme", "disks": "nvme", "ssd": "nvme", "block": "nvme", "storage": "nvme", "namespace": "nvme",
+		"sata": "node", "sas": "node", "scsi": "node", "usb": "node", "tty": "node", "serial": "node", "vfio": "node", "vfio-pci": "node",
+		"generic": "node", "device": "node", "char": "node", "video": "node", "camera": "node", "npu": "node",
+		"rdma": "infiniband", "hca": "infiniband", "nic": "infiniband", "roce": "infiniband", "ib": "infiniband", "net": "infiniband",
+		"mig": "gpu", "cuda": "gpu", "accelerator": "gpu", "group": "bundle", "set": "bundle",
+	},
+	"method": {"controller": "nvme-controller", "nvme": "nvme-controller", "port": "dfl-port", "off": "none", "no": "none", "default": "auto", "reset": "auto"},
+	"scrub": {
+		"trim": "discard", "unmap": "discard", "blkdiscard": "discard", "secure-discard": "discard", "zeroes": "zero", "zeros": "zero", "shred": "zero",
+		"wipe": "zero", "overwrite": "zero", "erase": "format", "secure-erase": "crypto-erase", "crypto": "crypto-erase", "off": "none", "no": "none",
+	},
+	"when":   {"stop": "release", "end": "release", "after": "release", "exit": "release", "delete": "release", "before": "start", "prepare": "start", "always": "both"},
+	"prefer": {"pack": "packed", "binpack": "packed", "bin-pack": "packed", "numa": "packed", "near": "packed", "distributed": "spread", "balance": "spread"},
+	"inject": {"node": "nodes", "device": "nodes", "devices": "nodes"},
+	"nodes":  {"char": "generic", "ng": "generic", "all": "both"},
+	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
+}
+
+// meantWord returns the one of the words that was probably meant by another one, as the end of a message, or "".
+func meantWord(key, word string, words []string) string {
+	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
+	meant := foreignWords[key][lower]
+	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {
+		return `; did you mean "pci:` + lower + `"?`
+	}
+	for edits := 0; edits <= min(2, len(lower)/2) && meant == ""; edits++ {
+		for _, known := range words {
+			if like(lower, known, edits) || abbreviates(lower, known) {
+				meant = known
+				break
+			}
+		}
+	}
+	switch {
+	case !slices.Contains(words, meant):
+		return ""
+	case key == "class" && meant == device.NVMe.Name && lower != meant:
+		return `; did you mean "nvme", or for other disks "node" with match = { DEVTYPE = "disk" }?`
+	}
+	return "; did you mean " + quoted(meant) + "?"
 }

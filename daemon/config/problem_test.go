@@ -146,7 +146,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"no class", "[[resource]]\nname = \"example.com/x\"\nclass = \"npu\"\n",
-			`m.toml:3: resource.class: "npu" is not a class: gpu, fpga, infiniband, nvme, node or bundle`,
+			`m.toml:3: resource.class: "npu" is not a class: gpu, fpga, infiniband, nvme, node or bundle; did you mean "node"?`,
 		},
 		{"everything", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\n", `m.toml:1: resource.match: is empty: class node would take every device node of this machine`},
 		{
@@ -170,7 +170,7 @@ func TestProblems(t *testing.T) {
 		{"zero byte in a variable", valid + "env = { X = \"\\u0000\" }\n", `m.toml:4: resource.env.X: "\x00" has a zero byte`},
 		{"no shares", valid + "shares = 0\n", `m.toml:4: resource.shares: 0 is not between 1 and 1000`},
 		{"too many shares", valid + "shares = 1001\n", `m.toml:4: resource.shares: 1001 is not between 1 and 1000`},
-		{"prefer", valid + "prefer = \"near\"\n", `m.toml:4: resource.prefer: "near" is not a preference: packed or spread`},
+		{"prefer", valid + "prefer = \"near\"\n", `m.toml:4: resource.prefer: "near" is not a preference: packed or spread; did you mean "packed"?`},
 		{"inject", valid + "inject = \"env\"\n", `m.toml:4: resource.inject: "env" is not a way of injection: nodes or cdi`},
 		{"cdi_kind alone", valid + "cdi_kind = \"nvidia.com/gpu\"\n", `m.toml:4: resource.cdi_kind: needs inject = "cdi"`},
 		{"cdi_kind", valid + "inject = \"cdi\"\ncdi_kind = \"gpu\"\n", `m.toml:5: resource.cdi_kind: "gpu" is not vendor/class as in "nvidia.com/gpu"`},
@@ -208,7 +208,24 @@ func TestProblems(t *testing.T) {
 		},
 
 		// [resource.reset].
-		{"method", disk + "reset.method = \"flr\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, pci or vfio`},
+		{
+			"class of others", "[[resource]]\nname = \"a.b/c\"\nclass = \"SSD\"\n",
+			`m.toml:3: resource.class: "SSD" is not a class: gpu, fpga, infiniband, nvme, node or bundle; did you mean "nvme", or for other disks "node" with match = { DEVTYPE = "disk" }?`,
+		},
+		{"misspelt prefer", valid + "prefer = \"pakced\"\n", `m.toml:4: resource.prefer: "pakced" is not a preference: packed or spread; did you mean "packed"?`},
+		{
+			"a directory for a socket", "[paths]\npod_resources = \"/var/lib/kubelet/pod-resources/\"\n",
+			`m.toml:2: paths.pod_resources: "/var/lib/kubelet/pod-resources" is a directory, not a socket; write "/var/lib/kubelet/pod-resources/kubelet.sock"`,
+		},
+		{
+			"another directory for a socket", "[paths]\npod_resources = \"/proc/self/fd\"\n",
+			`m.toml:2: paths.pod_resources: "/proc/self/fd" is a directory, not a socket; write "/proc/self/fd/kubelet.sock"`,
+		},
+		{
+			"a socket for a directory", "[paths]\ndevice_plugins = \"/var/lib/kubelet/device-plugins/kubelet.sock\"\n",
+			`m.toml:2: paths.device_plugins: "/var/lib/kubelet/device-plugins/kubelet.sock" is a file, not a directory; write "/var/lib/kubelet/device-plugins"`,
+		},
+		{"method", disk + "reset.method = \"flr\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, pci or vfio; did you mean "pci:flr"?`},
 		{
 			"way that no kernel knows", disk + "reset.method = \"pci:hard\"\nreset.scrub = \"none\"\n",
 			`m.toml:4: resource.reset.method: "pci:hard" is not a method of class nvme: auto, none, nvme-controller, pci or vfio`,
@@ -229,7 +246,7 @@ func TestProblems(t *testing.T) {
 			"scrub of a class with others", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch.A = \"1\"\nreset.scrub = \"format\"\n",
 			`m.toml:5: resource.reset.scrub: "format" is not a scrub of class node: none, discard or zero`,
 		},
-		{"scrub", disk + "reset.scrub = \"shred\"\n", `m.toml:4: resource.reset.scrub: "shred" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize`},
+		{"scrub", disk + "reset.scrub = \"shred\"\n", `m.toml:4: resource.reset.scrub: "shred" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize; did you mean "zero"?`},
 		{
 			"no scrub", disk, `m.toml:1: resource.reset.scrub: is missing: choose what happens to a pod's data before the next pod gets the disk: ` +
 				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the disk is offered again only if the pod left it blank`,
@@ -249,7 +266,7 @@ func TestProblems(t *testing.T) {
 			`m.toml:1: resource.reset.scrub: is missing: choose what happens to a pod's data before the next pod gets the disk: ` +
 				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
-		{"when", disk + "reset.when = \"stop\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both`},
+		{"when", disk + "reset.when = \"stop\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both; did you mean "release"?`},
 		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`},
 		{"no timeout", valid + "reset.timeout = \"0s\"\n", `m.toml:4: resource.reset.timeout: "0s" is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`},
 		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: "-1s" is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`},
