@@ -153,9 +153,10 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 
 // changed returns a device after a change as one line.
 func changed(d api.Changed) string {
-	text := d.ID + ": " + d.Health
+	state := healthCell(d.Device).text
+	text := d.ID + ": " + state
 	if d.Reason != "" {
-		text += ": " + d.Reason
+		text += ": " + strings.TrimPrefix(d.Reason, strings.ToLower(state)+": ")
 	}
 	if d.Held {
 		text += "; held by " + holder(d.Device)

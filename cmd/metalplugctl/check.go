@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -74,17 +76,30 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// ignored returns a warning for each file beside the drop-ins that is probably meant as one.
+// backup matches the names of files in a directory of drop-ins that are hardly meant as drop-ins. Editors, package
+// managers and operators who disable a file write such names.
+var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
+
+// ignored returns a warning for each file or directory next to the configuration that is probably meant as a drop-in.
 func ignored(file string) (warnings []string) {
-	dir := filepath.Join(filepath.Dir(file), "conf.d")
-	entries, _ := os.ReadDir(dir) // the directory need not exist
+	dir := filepath.Dir(file)
+	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
+	for _, name := range beside {
+		if filepath.Base(name) != dropInDir && strings.HasPrefix(filepath.Base(name), strings.TrimSuffix(filepath.Base(file), ".toml")) {
+			warnings = append(warnings, name+" is ignored: drop-ins belong in "+filepath.Join(dir, dropInDir))
+		}
+	}
+	entries, _ := os.ReadDir(filepath.Join(dir, dropInDir)) // the directory need not exist
 	for _, e := range entries {
-		if name := e.Name(); slices.Contains([]string{".conf", ".TOML"}, filepath.Ext(name)) {
-			warnings = append(warnings, filepath.Join(dir, name)+" is ignored: the name of a drop-in ends in .toml")
+		if name := e.Name(); filepath.Ext(name) != ".toml" && !backup.MatchString(name) {
+			warnings = append(warnings, filepath.Join(dir, dropInDir, name)+" is ignored: the name of a drop-in ends in .toml")
 		}
 	}
 	return warnings
 }
+
+// dropInDir is the name of the directory of drop-ins ([config.Load]).
+const dropInDir = "conf.d"
 
 // warn adds a warning with the place of a key of a resource.
 func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format string, args ...any) {

@@ -373,7 +373,7 @@ func TestCordonOfAnAbsentDevice(t *testing.T) {
 	if _, stdout, stderr := n.ctl("list", "--all"); !strings.Contains(stdout, "cordoned: flickers; gone") {
 		t.Errorf("the list has no cordon: %s%s", stdout, stderr)
 	}
-	if code, stdout, stderr := n.ctl("uncordon", "gpu-0000:03"); code != exitOK || stdout != "gpu-0000:03:00.0: Unhealthy: gone\n" {
+	if code, stdout, stderr := n.ctl("uncordon", "gpu-0000:03"); code != exitOK || stdout != "gpu-0000:03:00.0: Not offered: gone\n" {
 		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 	if _, stdout, _ := n.ctl("list", "--all"); strings.Contains(stdout, "flickers") {
@@ -389,7 +389,7 @@ func TestCordonWaits(t *testing.T) {
 	n.inventory.Allocated(held, "")
 	n.until("held", func(s *inventory.Snapshot) bool { return s.Find(lastDisk).Held() })
 	waiting, interrupted := n.follow("cordon", "nvme1n1", lastPCI, "--wait"), n.follow("cordon", lastDisk, "--wait")
-	waiting.until(lastDisk, "cordoned: by the operator; held by a pod")
+	waiting.until(lastDisk, "Cordoned: by the operator; held by a pod")
 	interrupted.until(lastDisk, "held by a pod")
 	interrupted.cancel()
 	if code := <-interrupted.code; code != exitProblem {

@@ -29,14 +29,14 @@ type screen struct {
 	bytes.Buffer
 	colours bool
 	width   int  // width of the terminal in columns, or 0 for no limit
-	wraps   bool // lines wrap too, and not only tables
+	wraps   bool // lines wrap too, and not only tables; false for a pipe
 }
 
 // newScreen returns an empty screen for output to out. The variable COLUMNS sets the width if out is not a terminal,
 // such as for a man page.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
-	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width}
+	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width, wraps: width > 0}
 	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && width == 0 {
 		s.width, s.wraps = columns, true
 	}
@@ -102,7 +102,8 @@ func (s *screen) line(mark, colour, text string) {
 	}
 }
 
-// wrapped breaks a text into lines of at most width columns, if possible between words.
+// wrapped breaks a text between words into lines of at most width columns. A longer word is not broken, so that it can
+// be copied.
 func wrapped(text string, width int) (lines []string) {
 	width = max(width, 8)
 	line := ""
@@ -112,10 +113,7 @@ func wrapped(text string, width int) (lines []string) {
 		} else if line != "" {
 			line += " "
 		}
-		for line += word; utf8.RuneCountInString(line) > width; {
-			runes := []rune(line)
-			lines, line = append(lines, string(runes[:width])), string(runes[width:])
-		}
+		line += word
 	}
 	return append(lines, line)
 }

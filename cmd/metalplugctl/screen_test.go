@@ -110,7 +110,7 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 hardware      udev
               not inspected yet
 configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense: unknown key
-devices       1 healthy, 2 unhealthy (1 cordoned), 1 held by pods, 4 seen and not offered
+devices       1 healthy, 1 unhealthy, 1 cordoned, 1 held by pods, 4 seen and not offered
 events        12 (last 1h0m0s ago), 1 overflows, 2 resyncs
 
 t/r  1 of 3 healthy; kubelet not connected
@@ -120,6 +120,17 @@ Containers that did not get their devices:
 `
 	if s.String() != want {
 		t.Errorf("%s\nwant\n%s", s, want)
+	}
+}
+
+// TestLinesBreakBetweenWords checks that no line of a narrow terminal breaks inside a word.
+func TestLinesBreakBetweenWords(t *testing.T) {
+	s := &screen{width: 20, wraps: true}
+	s.line("-> ", "", "uncordon nvme-eui.36344830545001270025384300000001 and wait")
+	s.table("", cells("NAME", "REASON"), cells("a", "in use by 0000:3b:00.0/nvme1n1p1"))
+	want := "-> uncordon\n   nvme-eui.36344830545001270025384300000001\n   and wait\nNAME  REASON\na\n    in use by\n    0000:3b:00.0/nvme1n1p1\n"
+	if s.String() != want {
+		t.Errorf("%q, want %q", s, want)
 	}
 }
 

@@ -142,7 +142,6 @@ func (v *view) change(of func()) error {
 // flicker.
 func (v *view) frame() string {
 	s := newScreen(v.out)
-	s.wraps = true
 	_, height := terminalSize(v.out)
 	if v.draw != nil {
 		v.draw(s)

@@ -146,7 +146,7 @@ func TestServe(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"status", "nvidia.com/gpu           8 of 8 healthy, 2 held; kubelet connected\n"},
 		{"why " + given, "=>  offered as nvidia.com/gpu, Healthy, held by default/pod-1 (main)\n"},
-		{"cordon ibp25s0", "infiniband-b8cef60300a12b3c: Unhealthy: cordoned: by the operator\n"},
+		{"cordon ibp25s0", "infiniband-b8cef60300a12b3c: Cordoned: by the operator\n"},
 	} {
 		code, stdout, stderr := ctl(t, append([]string{"--socket", socket}, strings.Fields(test.args)...)...)
 		if code != exitOK || stderr != "" || !strings.Contains(stdout, test.want) {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
 // whyCommand explains one device. metalplugd explains it with its present rules and state. The command preview works
@@ -50,8 +51,6 @@ func remedyFor(e api.Explanation) string {
 	switch {
 	case e.Device != nil && e.Device.Cordoned:
 		return remedy(*e.Device)
-	case e.Would != "":
-		return "add this"
 	case at >= 0 && strings.HasPrefix(e.Steps[at].Why, "held back"):
 		return endOther
 	case at >= 0:
@@ -96,6 +95,9 @@ func (s *screen) answer(a api.Answer) {
 		s.line("  =>  ", bold, e.Verdict)
 		if do := remedyFor(e); do != "" {
 			s.line("      -> ", bold, do)
+		}
+		if e.Would != "" {
+			s.line("      -> ", bold, "add this to a drop-in, such as "+filepath.Join(filepath.Dir(config.DefaultFile), dropInDir, "10-devices.toml"))
 		}
 		for line := range strings.Lines(e.Would) {
 			s.line("         ", "", line)

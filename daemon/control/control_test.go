@@ -354,7 +354,7 @@ func TestWhy(t *testing.T) {
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 	b.until("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
 	answer := get[api.Answer](b, "/v1/why?what="+alpha)
-	if want := "offered as example.org/widget, Unhealthy: cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want {
+	if want := "offered as example.org/widget, Cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want {
 		t.Errorf("%+v", answer)
 	}
 }

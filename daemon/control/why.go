@@ -184,6 +184,8 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	connected := q.addKubelet(x, resource)
 	x.Verdict = fmt.Sprintf("offered as %s, ", as)
 	switch {
+	case d.Cordon != nil:
+		x.Verdict += "Cordoned: " + strings.TrimPrefix(d.Reason, "cordoned: ")
 	case !d.Healthy:
 		x.Verdict += "Unhealthy: " + d.Reason
 	case !connected:
