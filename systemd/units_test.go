@@ -3,286 +3,37 @@
 package systemd
 
 import (
-	"bufio"
-	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"os"
+	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
-
-	systemd "github.com/coreos/go-systemd/v22/dbus"
-	"github.com/godbus/dbus/v5"
-	"golang.org/x/sys/unix"
 )
-
-const (
-	managerPath = "/org/freedesktop/systemd1"
-	managerName = "org.freedesktop.systemd1.Manager"
-	unitsPath   = managerPath + "/unit"
-)
-
-// peer simulates the D-Bus interface of systemd over socket pairs, as far as Units needs it.
-type peer struct {
-	t    *testing.T
-	pair func(t *testing.T) (a, b net.Conn) // nil means socketPair
-
-	mu       sync.Mutex
-	conns    []*dbus.Conn
-	asked    []string
-	result   string            // result of the job, or empty if the job does not end
-	refuse   *dbus.Error       // the answer to RestartUnit
-	stands   chan struct{}     // RestartUnit is answered when it is closed, or at once if it is nil
-	service  map[string]any    // properties of the unit
-	files    map[string]string // unit files and their states
-	dropping bool              // closes a connection instead of sending a result
-}
-
-// socketPair returns two ends of a stream.
-func socketPair(t *testing.T) (a, b net.Conn) {
-	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ends [2]net.Conn
-	for i, fd := range pair {
-		f := os.NewFile(uintptr(fd), "peer")
-		ends[i], err = net.FileConn(f)
-		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { ends[i].Close() })
-	}
-	return ends[0], ends[1]
-}
-
-// pipe returns two ends of a stream inside this process. A goroutine that waits for it counts as blocked in a test's
-// bubble.
-func pipe(t *testing.T) (a, b net.Conn) {
-	t.Helper()
-	a, b = net.Pipe()
-	t.Cleanup(func() {
-		a.Close()
-		b.Close()
-	})
-	return a, b
-}
-
-// welcome implements the server side of the authentication (D-Bus specification, "Authentication Protocol").
-func welcome(c net.Conn) *bufio.Reader {
-	in := bufio.NewReader(c)
-	for {
-		line, err := in.ReadString('\n')
-		switch line = strings.TrimLeft(line, "\x00"); {
-		case err != nil, strings.HasPrefix(line, "BEGIN"):
-			return in
-		case strings.HasPrefix(line, "AUTH EXTERNAL"):
-			fmt.Fprint(c, "OK 0123456789abcdef0123456789abcdef\r\n")
-		case strings.HasPrefix(line, "NEGOTIATE_UNIX_FD"):
-			fmt.Fprint(c, "ERROR\r\n")
-		default:
-			fmt.Fprint(c, "REJECTED EXTERNAL\r\n")
-		}
-	}
-}
-
-// dialled returns a connection to another godbus connection, on which the peer answers. godbus has no server side, so a
-// proxy between the two acts as the server for both.
-func (p *peer) dialled() (*dbus.Conn, error) {
-	pair := p.pair
-	if pair == nil {
-		pair = socketPair
-	}
-	client, left := pair(p.t)
-	server, right := pair(p.t)
-	fromLeft, fromRight := make(chan io.Reader, 1), make(chan io.Reader, 1)
-	go func() { fromLeft <- welcome(left) }()
-	go func() { fromRight <- welcome(right) }()
-	open := func(c net.Conn) (*dbus.Conn, error) {
-		conn, err := dbus.NewConn(c)
-		if err == nil {
-			err = conn.Auth([]dbus.Auth{dbus.AuthExternal("0")})
-		}
-		return conn, err
-	}
-	own, err := open(server)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(own.Export(p, managerPath, managerName), own.ExportSubtree(p, unitsPath, "org.freedesktop.DBus.Properties")); err != nil {
-		return nil, err
-	}
-	conn, err := open(client)
-	if err != nil {
-		return nil, err
-	}
-	relay := func(to net.Conn, from io.Reader) {
-		_, _ = io.Copy(to, from)
-		to.Close()
-	}
-	go relay(right, <-fromLeft)
-	go relay(left, <-fromRight)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.conns = append(p.conns, own)
-	return conn, nil
-}
-
-func (p *peer) units() Units {
-	return Units{dial: func(context.Context) (*systemd.Conn, error) { return systemd.NewConnection(p.dialled) }}
-}
-
-func (p *peer) note(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.asked = append(p.asked, fmt.Sprintf(format, args...))
-}
-
-// was returns the requests that the peer received.
-func (p *peer) was() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.asked)
-}
-
-// ResetFailedUnit is a method of the manager.
-func (p *peer) ResetFailedUnit(name string) *dbus.Error {
-	p.note("reset %s", name)
-	return dbus.MakeFailedError(errors.New("not loaded"))
-}
-
-// StopUnit is a method of the manager.
-func (p *peer) StopUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
-	p.note("stop %s %s", name, mode)
-	return managerPath + "/job/2", nil
-}
-
-// RestartUnit is a method of the manager.
-func (p *peer) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
-	p.note("restart %s %s", name, mode)
-	const job = dbus.ObjectPath(managerPath + "/job/1")
-	if p.refuse != nil {
-		return "", p.refuse
-	}
-	if p.stands != nil {
-		<-p.stands
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.dropping {
-		p.conns[1].Close() // the connection for signals, while the answer uses the other
-	}
-	for _, c := range p.conns {
-		if p.result != "" {
-			if err := c.Emit(managerPath, managerName+".JobRemoved", uint32(1), job, name, p.result); err != nil {
-				p.t.Error(err)
-			}
-		}
-	}
-	return job, nil
-}
-
-// ListUnitFilesByPatterns is a method of the manager.
-func (p *peer) ListUnitFilesByPatterns(_, patterns []string) ([][]any, *dbus.Error) {
-	var files [][]any
-	for _, name := range patterns {
-		if state, ok := p.files[name]; ok {
-			files = append(files, []any{"/etc/systemd/system/" + name, state})
-		}
-	}
-	return files, nil
-}
-
-// GetAll is a method of each unit.
-func (p *peer) GetAll(of string) (map[string]dbus.Variant, *dbus.Error) {
-	p.note("properties of %s", of)
-	all := make(map[string]dbus.Variant)
-	for name, value := range p.service {
-		all[name] = dbus.MakeVariant(value)
-	}
-	return all, nil
-}
-
-func TestRun(t *testing.T) {
-	const name = `fpga-start@fpga\x2d1.service`
-	reset, restart := "reset "+name, "restart "+name+" replace"
-	properties := "properties of org.freedesktop.systemd1.Service"
-	for _, c := range []struct {
-		name  string
-		peer  *peer
-		want  string // empty if the run succeeds
-		asked []string
-	}{
-		{"it succeeds", &peer{result: "done"}, "", []string{reset, restart}},
-		{
-			"a command fails",
-			&peer{result: "failed", service: map[string]any{"Result": "exit-code", "ExecMainStatus": int32(3), "StatusText": "no bitstream"}},
-			"run " + name + ": failed: exit-code, status 3: no bitstream; see: journalctl -u '" + name + "'",
-			[]string{reset, restart, properties},
-		},
-		{
-			"what it needs fails", &peer{result: "dependency", service: map[string]any{"Result": "success", "ExecMainStatus": int32(0)}},
-			"run " + name + ": the start job ended as dependency; see: journalctl -u '" + name + "'",
-			[]string{reset, restart, properties},
-		},
-		{
-			"there is none", &peer{refuse: dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"Unit " + name + " not found."})},
-			"run " + name + ": Unit " + name + " not found.",
-			[]string{reset, restart},
-		},
-		{"systemd goes away", &peer{dropping: true}, "run " + name + ": systemd has closed the connection", []string{reset, restart}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			c.peer.t = t
-			got := ""
-			if err := c.peer.units().Run(t.Context(), "fpga-start@.service", "fpga-1"); err != nil {
-				got = err.Error()
-			}
-			if asked := c.peer.was(); got != c.want || !slices.Equal(asked, c.asked) {
-				t.Errorf("%q after %q,\nwant %q after %q", got, asked, c.want, c.asked)
-			}
-		})
-	}
-}
-
-// TestTimeIsUp uses the clock of a bubble, so that the deadline passes after the request on machines of any speed.
-func TestTimeIsUp(t *testing.T) {
-	for name, answered := range map[string]bool{"for the unit": true, "for systemd": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := &peer{t: t, pair: pipe}
-				if !answered {
-					p.stands = make(chan struct{})
-					defer close(p.stands)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), jobLook/2)
-				defer cancel()
-				if err := p.units().Run(ctx, "x@.service", "1"); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("%v", err)
-				}
-				want := []string{"reset x@1.service", "restart x@1.service replace", "stop x@1.service replace"}
-				if asked := p.was(); !slices.Equal(asked, want) {
-					t.Errorf("%q, want %q", asked, want)
-				}
-			})
-		})
-	}
-}
 
 func TestUnusable(t *testing.T) {
-	p := &peer{t: t, files: map[string]string{"a@.service": "static", "b@.service": "masked", "c@.service": "masked-runtime"}}
-	got, err := p.units().Unusable(t.Context(), "a@.service", "b@.service", "c@.service", "d@.service")
-	if want := []Unusable{{"b@.service", true}, {"c@.service", true}, {"d@.service", false}}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v, %v, want %v", got, err, want)
+	etc, lib := t.TempDir(), t.TempDir()
+	write := func(dir, name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if got, err := (Units{}).Unusable(t.Context()); got != nil || err != nil {
-		t.Errorf("without a template: %v, %v", got, err)
+	link := func(target, name string) {
+		t.Helper()
+		if err := os.Symlink(target, filepath.Join(etc, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"plain@.service", "masked@.service", "empty@.service", "dangling@.service"} {
+		write(lib, name, "[Service]\n")
+	}
+	link(os.DevNull, "masked@.service")
+	write(etc, "empty@.service", "")
+	link("elsewhere", "dangling@.service") // systemd ignores it
+	link(filepath.Join(lib, "plain@.service"), "alias@.service")
+	got := unusable([]string{filepath.Join(etc, "absent"), etc, lib}, []string{
+		"plain@.service", "masked@.service", "empty@.service", "dangling@.service", "alias@.service", "missing@.service",
+	})
+	if want := []Unusable{{"masked@.service", true}, {"empty@.service", true}, {"missing@.service", false}}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

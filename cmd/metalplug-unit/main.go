@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/unit"
-	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/systemd/units"
 )
 
 const about = `runs a unit of [resource.units] for metalplugd, and ends.
@@ -28,5 +28,5 @@ func main() {
 		}
 		return
 	}
-	os.Exit(exchange.Main(unit.Program, about, unit.Helper{File: file, Run: systemd.Units{}.Run}.Serve))
+	os.Exit(exchange.Main(unit.Program, about, unit.Helper{File: file, Run: units.Runner{}.Run}.Serve))
 }

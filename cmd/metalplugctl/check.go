@@ -45,7 +45,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 			return err
 		}
 		checked.Files = append([]string{}, c.Files...)
-		checked.Warnings = systemd.Units{}.Complaints(cmd.Context(), c.Templates()...)
+		checked.Warnings = systemd.Complaints(c.Templates()...)
 		checked.Warnings = append(checked.Warnings, ignored(checked.File)...)
 		if *recorded != "" {
 			remove, err := simulate(&c, checked.File, *recorded)

@@ -41,7 +41,7 @@ type doctor struct {
 	file   string        // the configuration file
 	config config.Config // the parsed file, or the defaults if the file has errors
 
-	units func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil if systemd is not running
+	units func(templates ...string) []systemd.Unusable // nil if systemd is not running
 
 	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device
@@ -115,7 +115,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	d := &doctor{ctx: ctx, file: file, machine: thisMachine()}
 	if systemd.Booted() {
-		d.units = systemd.Units{}.Unusable
+		d.units = systemd.UnusableUnits
 	}
 	d.config, d.client = o.configured(file)
 	return d

@@ -145,8 +145,8 @@ func (d *doctor) checkHelpers() (fine string) {
 	return "all required sockets exist"
 }
 
-// checkUnits checks the vendor's units in the configuration. metalplugd cannot ask systemd, because the socket of
-// systemd is not in its sandbox. Without vendor units there is no finding.
+// checkUnits checks the vendor's units in the configuration. metalplugd cannot, because its sandbox hides
+// directories of systemd. Without vendor units there is no finding.
 func (d *doctor) checkUnits() (fine string) {
 	templates := d.config.Templates()
 	if len(templates) == 0 {
@@ -156,11 +156,7 @@ func (d *doctor) checkUnits() (fine string) {
 		d.skip("see whether there are "+strings.Join(templates, ", "), "systemd is not running")
 		return ""
 	}
-	unusable, err := d.units(d.ctx, templates...)
-	if err != nil {
-		d.skip(d.readRemedy(err, "systemctl list-unit-files "+strings.Join(templates, " ")), "%v", err)
-	}
-	for _, unit := range unusable {
+	for _, unit := range d.units(templates...) {
 		remedy := "install it, then: systemctl daemon-reload"
 		if unit.Masked {
 			remedy = "systemctl unmask " + unit.Template

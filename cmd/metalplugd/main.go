@@ -121,7 +121,7 @@ func checked(c config.Config, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitConfig
 	}
-	for _, text := range (systemd.Units{}).Complaints(context.Background(), c.Templates()...) {
+	for _, text := range systemd.Complaints(c.Templates()...) {
 		fmt.Fprintf(stderr, "warning: %s\n", text)
 	}
 	return exitOK

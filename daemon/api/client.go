@@ -101,7 +101,7 @@ func (b body) Close() error { return b.close() }
 // than 200 is an error with metalplugd's text. The protocol is HTTP/1.0, in which the end of the connection ends the
 // body. net/http would add TLS to a program that does not need it.
 func (c Client) ask(ctx context.Context, method, path string, content []byte) (io.ReadCloser, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.Socket)
+	conn, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: c.Socket, Net: "unix"}) // DialContext would link a DNS resolver
 	if err != nil {
 		return nil, c.noAnswer(ctx, err)
 	}

@@ -14,7 +14,7 @@ import (
 // Helper answers requests.
 type Helper struct {
 	File string // main configuration file
-	// Run runs the unit of a template for an instance, as [systemd.Units.Run] does.
+	// Run runs the unit of a template for an instance, as [units.Runner.Run] does.
 	Run func(ctx context.Context, template, instance string) error
 }
 

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package units runs units of systemd. Only metalplug-unit imports it, because it links D-Bus.
+package units
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	"github.com/coreos/go-systemd/v22/unit"
+)
+
+const (
+	// jobLook is how often Run checks that systemd still runs while it waits for a job. A daemon-reexec drops the
+	// connection, and so the signal for the end of the job.
+	jobLook = time.Second
+	// stopLimit is the maximum time to stop a unit that has timed out.
+	stopLimit = 2 * time.Second
+	// replace is the job mode that replaces a queued job of the same unit.
+	replace = "replace"
+)
+
+// Runner runs units over D-Bus. As root it uses the private socket of systemctl, which needs no bus daemon. Otherwise it
+// uses the system bus. The zero value is ready. Its method is safe for concurrent use.
+type Runner struct {
+	dial func(ctx context.Context) (*dbus.Conn, error) // nil for this machine's systemd
+}
+
+// UnitName returns the unit of a template "name@.service" for an instance, which it escapes as systemd-escape(1) does.
+func UnitName(template, instance string) string {
+	before, after, _ := strings.Cut(template, "@")
+	return before + "@" + unit.UnitNameEscape(instance) + after
+}
+
+func (r Runner) connect(ctx context.Context) (*dbus.Conn, error) {
+	if r.dial != nil {
+		return r.dial(ctx)
+	}
+	c, err := dbus.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		bus, busErr := dbus.NewSystemConnectionContext(ctx)
+		return bus, errors.Join(err, busErr)
+	}
+	return c, nil
+}
+
+// Run runs the unit of a template for an instance. If the unit is still active, Run stops it first, so that its
+// commands are always executed. It blocks until the unit is active or has ended, depending on its Type=. A oneshot ends
+// when all its commands have succeeded. The error contains systemd's result. If the deadline of ctx passes, Run stops
+// the unit. If ctx is cancelled, the unit continues.
+func (r Runner) Run(ctx context.Context, template, instance string) error {
+	name := UnitName(template, instance)
+	if err := r.run(ctx, name); err != nil {
+		return fmt.Errorf("run %s: %w", name, err)
+	}
+	return nil
+}
+
+func (r Runner) run(ctx context.Context, name string) error {
+	c, err := r.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to systemd: %w", err)
+	}
+	defer c.Close()
+	// The start limit (StartLimitBurst=) protects against crash loops, but here each start was requested. An error means
+	// that the unit is not loaded, and so has no failed state to reset.
+	_ = c.ResetFailedUnitContext(ctx, name)
+	over := make(chan string, 1)
+	result := ""
+	if _, err = c.RestartUnitContext(ctx, name, replace, over); err == nil {
+		result, err = await(ctx, c, over)
+	}
+	switch {
+	case err == nil && result == "done": // this is also the result if a condition of the unit is false; the unit then has nothing to do
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
+	case errors.Is(err, context.DeadlineExceeded): // systemd may have started the unit even if the request did not return in time
+		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
+		defer cancel()
+		_, _ = c.StopUnitContext(stopping, name, replace, nil) // if the unit cannot be stopped, the next run replaces it
+	}
+	return err
+}
+
+// await waits for the end of a job and returns its result (org.freedesktop.systemd1(5), JobRemoved).
+func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string, err error) {
+	tick := time.NewTicker(jobLook)
+	defer tick.Stop()
+	for {
+		select {
+		case result = <-over:
+			return result, nil
+		case <-ctx.Done():
+			return "", fmt.Errorf("it did not end in time: %w", ctx.Err())
+		case <-tick.C:
+			if !c.Connected() {
+				return "", errors.New("systemd has closed the connection")
+			}
+		}
+	}
+}
+
+// failure returns systemd's reason why a unit could not be started.
+func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
+	text := "the start job ended as " + result
+	properties, err := c.GetUnitTypePropertiesContext(ctx, name, "Service")
+	if err != nil {
+		return text
+	}
+	if ended, _ := properties["Result"].(string); ended != "" && ended != "success" {
+		text = "failed: " + ended
+	}
+	if status, _ := properties["ExecMainStatus"].(int32); status != 0 {
+		text += fmt.Sprintf(", status %d", status)
+	}
+	if said, _ := properties["StatusText"].(string); said != "" {
+		text += ": " + said
+	}
+	return text
+}
