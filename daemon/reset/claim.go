@@ -44,16 +44,16 @@ type claim struct {
 }
 
 // hold opens a disk exclusively. The kernel refuses this if a part of the disk is mounted, used for swap or part of
-// another device. While the disk is open, no part of it can become so (bd_may_claim in block/bdev.c). The kernel checks
-// only its own users. It does not detect a process or a virtual machine that has merely opened the node. flags are
+// another device. While the disk is open, the kernel also refuses to start such a use (bd_may_claim in block/bdev.c).
+// An exclusive open does not detect a process or a virtual machine that has opened the node without O_EXCL. flags are
 // O_RDONLY or O_RDWR. udev inspects a disk again when a descriptor for writing is closed, so an inspection must use
 // O_RDONLY.
 //
-// A disk may have several block devices, which are called twins. The kernel's claim covers only one of them, so hold opens
-// the twins too. besides lists the paths that the caller already holds.
+// A disk may have several block devices, which are called twins. The kernel's claim covers only one of them, so hold
+// opens the twins too. besides lists the paths that the caller has already opened exclusively.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
-		if d, gone := h.diskAt(sysPath); gone == nil { // a failed exclusive open does not show who uses the disk
+		if d, gone := h.diskAt(sysPath); gone == nil { // a failed exclusive open does not show which process uses the disk
 			err = cmp.Or(h.unused(d), err)
 		}
 		return nil, err
@@ -90,12 +90,13 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// claimedFor is how long the helper waits for a claim on a disk without another sign of use. Some tools claim a disk
-// for a moment to check that it is free (blkdiscard, mkfs and wipefs, by O_EXCL). A process that claims it for longer
-// uses the disk.
+// claimedFor is how long the helper waits until a disk can be opened exclusively, if nothing else shows that the disk
+// is in use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). A
+// process that keeps the disk open for longer uses it.
 const claimedFor = time.Second
 
-// checkExclusive returns the reason if a disk cannot be held now, or nil. It holds the disk only for a moment.
+// checkExclusive returns the reason why a disk cannot be opened exclusively now, or nil. It closes the disk
+// immediately.
 func (h *host) checkExclusive(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
@@ -129,9 +130,9 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// sameAppearance compares the diskseq of the open disk with that in sysfs. The kernel increments the number with each disk
-// that appears. So if another disk has replaced the first one, the number differs. sameAppearance returns the number of the
-// open disk.
+// sameAppearance compares the diskseq of the open disk with that in sysfs. The kernel gives each disk that appears a
+// higher number. So if another disk has replaced the first one, the number is different. sameAppearance returns the
+// number of the open disk.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
 	seq, err = h.number(fd, blkGetDiskSeq, 8)
@@ -151,7 +152,7 @@ func otherDisk(sysPath string, was, is uint64) error {
 }
 
 // same checks that the disk is the one that was open before. seq is the diskseq of that disk, or 0 if unknown. Another
-// disk may have its name and its device number by now.
+// disk may have got its name and its device number in the meantime.
 func (c *claim) same(seq uint64) error {
 	if seq != 0 && c.seq != seq {
 		return otherDisk(c.sysPath, seq, c.seq)
@@ -204,7 +205,8 @@ func (c *claim) lock(ctx context.Context, how int) error {
 	return nil
 }
 
-// holdAll holds several disks, or none if one cannot be held. The caller releases them.
+// holdAll opens several disks exclusively. If one of them cannot be opened, it closes the others. The caller closes the
+// disks.
 func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	slices.Sort(sysPaths)
 	for _, p := range slices.Compact(sysPaths) {

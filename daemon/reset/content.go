@@ -32,8 +32,8 @@ const (
 	blockSize   = 4096     // bytes that are compared at a time
 	randomCount = 4096     // number of random places, each of one block
 	turnedCount = 1024     // number of random places on a rotating disk
-	readers     = 8        // reads at the same time, because NVMe drives serve random reads in parallel
-	maxBad      = 16       // unreadable blocks of a read after which the rest is skipped; each may take a drive seconds
+	readers     = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
+	maxBad      = 16       // unreadable blocks after which the rest of a chunk is skipped, because a drive may take seconds for each
 )
 
 // surface is the data that the quick check has read from a disk.
@@ -82,8 +82,8 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads both ends of a disk and random blocks. It reads the whole disk if the disk is less than twice as large
-// as that, without regard to rotation.
+// readSurface reads both ends of a disk and random blocks. It reads a small disk as a whole. The size limit for this is
+// the same for rotating disks, although fewer blocks are read from them.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -163,7 +163,7 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// together fills all chunks, several at a time, until a read fails or ctx ends. An unreadable block is not a failure.
+// together fills all chunks, several at a time, until a read fails or ctx ends. An unreadable block does not end it.
 func together(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
 	var first error
@@ -224,11 +224,11 @@ func (c *claim) read(p []byte, offset int64) error {
 	return nil
 }
 
-// has reports whether the disk has a text at an offset.
+// has reports whether the disk contains a text at an offset.
 func (s *surface) has(at int64, text string) bool {
 	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found {
-		i-- // the chunk that begins before at
+		i-- // the last chunk that begins at this offset or before
 	}
 	return i >= 0 && at-s.chunks[i].at < int64(len(s.chunks[i].b)) && bytes.HasPrefix(s.chunks[i].b[at-s.chunks[i].at:], []byte(text))
 }
@@ -265,7 +265,7 @@ func unknownData(at int64) string { return fmt.Sprintf("unknown data at byte %d"
 func (s *surface) fingerprint() string {
 	sum := sha256.New()
 	for at, b := range s.blocks() {
-		if !blank(b) { // some drives alternate between 00 and ff for blocks that were never written
+		if !blank(b) { // some drives return sometimes 00 and sometimes ff for blocks that were never written
 			sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(at)))
 			sum.Write(b)
 		}
@@ -312,7 +312,7 @@ func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// blank reports whether all bytes of a block are 00, or all are ff. Flash returns such blocks where nothing was
+// blank reports whether all bytes of a block are 00, or all are ff. Flash returns such blocks if they were never
 // written. An unreadable block is not blank.
 func blank(b []byte) bool {
 	return len(b) > 0 && (b[0] == 0 || b[0] == 0xff) && bytes.Count(b, b[:1]) == len(b)

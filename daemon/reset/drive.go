@@ -51,11 +51,11 @@ const (
 
 // The timeout of a command, after which the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
-	queryTimeout = 5 * time.Second  // timeout of commands that only return data
-	formatTime   = 10 * time.Minute // the timeout of nvme-cli; a reset of a controller during a format does not help
+	queryTimeout = 5 * time.Second  // for commands that only return data
+	formatTime   = 10 * time.Minute // as in nvme-cli; a reset of the controller during a format would not help
 )
 
-// command sends a command with one of the two ioctls, and waits for its end. The wait cannot be interrupted.
+// command sends a command with one of the two ioctls, and waits until it has completed. The wait cannot be interrupted.
 func (d drive) command(request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
 	status, err := d.pass(d.fd, request, &c, data)
@@ -70,8 +70,8 @@ const (
 	cnsNamespace           = 0x00
 	cnsController          = 0x01
 	cnsActiveNamespaces    = 0x02
-	cnsNamespaces          = 0x10 // includes the inactive ones, if the controller can manage namespaces
-	cnsAttachedControllers = 0x12 // the IDs of the controllers that have a namespace attached
+	cnsNamespaces          = 0x10 // includes the inactive namespaces, if the controller can manage namespaces
+	cnsAttachedControllers = 0x12 // the IDs of the controllers to which a namespace is attached
 	cnsControllers         = 0x13 // the IDs of all controllers of the NVM subsystem
 )
 
@@ -131,7 +131,7 @@ func statusOf(err error) uint16 {
 // unsupported reports whether a controller does not know a command, by the code of its status.
 func unsupported(code uint16) bool { return code == statusInvalidOpcode || code == statusInvalidField }
 
-// Error returns the status code. It adds the meaning of the codes that an operator can act on.
+// Error returns the status code. If an operator can act on the code, it adds the meaning.
 func (s nvmeStatus) Error() string {
 	text := map[uint16]string{
 		statusInvalidOpcode:      ": invalid command opcode",
@@ -214,7 +214,7 @@ func (d drive) controllerOf() (controller, error) {
 type namespace struct {
 	nsid       uint32
 	flbas, dps uint8
-	shared     bool   // several controllers may have the namespace attached at the same time (NMIC bit 0)
+	shared     bool   // the namespace may be attached to several controllers at the same time (NMIC bit 0)
 	reservable bool   // the namespace supports a type of reservation (RESCAP)
 	thin       bool   // the namespace is thinly provisioned, so NUSE is valid (NSFEAT bit 0)
 	used       uint64 // blocks that are allocated (NUSE)
@@ -244,7 +244,7 @@ func (d drive) smart() device.Smart {
 	}
 	return device.Smart{
 		Known: true, Warning: b[0], Spare: b[3], Used: b[5],
-		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // the page has kelvin
-		MediaErrors: binary.LittleEndian.Uint64(b[160:]),          // the low half of 128 bits
+		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // the page contains the temperature in kelvin
+		MediaErrors: binary.LittleEndian.Uint64(b[160:]),          // the lower half of a 128-bit value
 	}
 }

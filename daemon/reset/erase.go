@@ -2,8 +2,8 @@
 
 package reset
 
-// This file erases disks. Each method holds the disk exclusively and locks it against udev before it writes. It reads the
-// disk before the erasure. After the erasure it reads the blocks that had data again.
+// This file erases disks. Each method opens the disk exclusively and locks it against udev before it writes. It reads
+// the disk before the erasure. After the erasure it reads the blocks that had data again.
 
 import (
 	"cmp"
@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// erasure is one method to erase a disk that is held.
+// erasure is one method to erase a disk that is open exclusively.
 type erasure struct {
 	promise promise
 	// ready returns an error if the method cannot erase the disk, or cannot erase it without erasing other disks.
 	ready func(c *claim) error
-	// run erases the disk and returns a description of what it did. had is the data that was found before.
+	// run erases the disk and returns a description of its work. had is the data that was found before.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
 }
 
@@ -43,9 +43,9 @@ func erasures() map[string]erasure {
 // Erasures returns the names of the erase methods. A disk may not support each of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
-// erase erases a disk that was examined before, and returns a description of what it did. It holds the disk for writing and
-// reads it again, because this process may have been stopped since the examination, or a reset may have made the disk appear
-// again.
+// erase erases a disk that was examined before, and returns a description of its work. It opens the disk exclusively
+// for writing and reads it again. This is because the process may have been stopped since the examination, or the disk
+// may have reappeared after a reset.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
@@ -55,7 +55,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := c.lock(ctx, unix.LOCK_EX); err != nil {
 		return "", err
 	}
-	if err := c.flush(); err != nil { // if the cache were not flushed, the kernel would write it back after the erasure
+	if err := c.flush(); err != nil { // otherwise the kernel would write the cache to the disk after the erasure
 		return "", err
 	}
 	now, err := t.examined(ctx, c, before)
@@ -64,7 +64,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	}
 	t.answer.Appearance = appearanceOf(c.seq)
 	e := erasures()[t.Scrub]
-	if err := e.ready(c); err != nil { // before the disk is read for an hour
+	if err := e.ready(c); err != nil { // a refusal must not come only after an hour of reading
 		return "", err
 	}
 	had, err := c.written(ctx, e.promise, now)
@@ -74,8 +74,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := t.unheld(ctx, c); err != nil {
 		return "", err
 	}
-	// From here on, the check of open files becomes outdated, so no slow step may follow. Reading the disk took time.
-	// Exports, loop devices and other hosts do not claim the disk, so they are checked again.
+	// No slow step may follow, because a process may open the disk after the check of open files. Exports, loop devices
+	// and other hosts are checked again, because reading the disk took time and an exclusive open does not detect them.
 	if err := cmp.Or(e.ready(c), t.unused(c.Disk), c.shared(), t.identified(anyAppearance)); err != nil {
 		return "", err
 	}
@@ -100,8 +100,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	return done + "; " + seen, nil
 }
 
-// examined reads a held disk again before its erasure. The disk must be the one that was examined before, also after a
-// reset, and have the same content. It returns nil for a disk that cannot be read.
+// examined reads a disk again before its erasure. The disk must be the one that was examined before, even after a
+// reset, and must have the same content. It returns nil for a disk that cannot be read.
 func (t *task) examined(ctx context.Context, c *claim, before string) (*surface, error) {
 	switch err := c.same(t.seq); {
 	case err != nil && t.Method != "":
@@ -122,8 +122,8 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	return s, err
 }
 
-// verified waits until an erased disk is back. It checks that the disk is the same and that its blocks read as the
-// method promises. It returns a description of the blocks.
+// verified waits until an erased disk is back. It checks that it is the same disk and that its blocks have the content
+// that the method promises. It returns a description of the blocks.
 func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.back(ctx), c.sameSize()); err != nil {
 		return "", err
@@ -150,7 +150,8 @@ func (c *claim) forgetPartitions() error {
 	return nil
 }
 
-// The number of bytes for each ioctl. Between two ioctls the helper checks the time, and a signal ends the program.
+// The number of bytes for each ioctl. Between two ioctls the helper checks the time limit, and a signal can end the
+// program.
 const (
 	discardChunk = 1 << 30
 	zeroChunk    = 64 << 20 // takes a tenth of a second if the drive really writes zeroes

@@ -27,9 +27,9 @@ func formatBy(ses uint32) erasure {
 	}
 }
 
-// format formats one namespace with its present format, which erases the data. The kernel stops the I/O of all
-// namespaces of the controller in the meantime, and the command cannot be interrupted (nvme_passthru_start). It takes
-// seconds, or minutes if a drive really erases its cells.
+// format formats one namespace with its present format, which erases the data. During the format, the kernel stops the
+// I/O of all namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). It takes seconds,
+// or minutes if a drive really erases its cells.
 func (d drive) format(ses uint32) (string, error) {
 	ns, err := d.namespace()
 	if err != nil {
@@ -59,7 +59,7 @@ func (d drive) formattable(ses uint32) error {
 	return nil
 }
 
-// formatWord returns dword 10 of a command that keeps the present format. FLBAS and DPS provide the LBA format, the
+// formatWord returns dword 10 of a command that keeps the present format. FLBAS and DPS contain the LBA format, the
 // place of the metadata and the protection information. With 0 the command would change the block size.
 func formatWord(ns namespace, ses uint32) uint32 {
 	format := formatOf(ns)
@@ -69,7 +69,8 @@ func formatWord(ns namespace, ses uint32) uint32 {
 	return format&0xf | metadata<<4 | protection<<5 | first<<8 | ses<<9 | format>>4<<12
 }
 
-// formatOf returns the number of the present LBA format. Its low bits are FLBAS bits 3:0, its high bits 6:5.
+// formatOf returns the number of the present LBA format. FLBAS bits 3:0 are its low bits, and bits 6:5 are its high
+// bits.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
 // sameSize checks that a disk has the same size and block size as before.
@@ -85,7 +86,7 @@ func (c *claim) sameSize() error {
 }
 
 // localNVMe returns the controllers of an NVMe namespace. They must be in this node, because other hosts may use a
-// drive behind a network.
+// drive that is connected over a network.
 func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	controllers, err = h.controllersOf(sysPath)
 	if err != nil {
@@ -107,7 +108,8 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// sole returns an error unless the disk is the only namespace of the NVM subsystem, which the method erases as a whole.
+// sole returns an error unless the disk is the only namespace of the NVM subsystem, because the method erases the whole
+// subsystem.
 func (d drive) sole() error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -129,9 +131,9 @@ func (d drive) sole() error {
 	return d.noOther()
 }
 
-// checkControllers checks that this kernel has all controllers of the NVM subsystem. A virtual machine may have another
-// controller through VFIO, or another host may have one through the other port of the drive. They can use namespaces that
-// this kernel does not know.
+// checkControllers checks that this kernel has all controllers of the NVM subsystem. A virtual machine may use another
+// controller through VFIO, or another host may use one through the other port of the drive. They can have namespaces
+// that this kernel does not know.
 func (d drive) checkControllers() error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
@@ -153,7 +155,7 @@ func (d drive) checkControllers() error {
 }
 
 // noOther checks that the drive has no other namespace. Another namespace may be attached to another controller, or to
-// none. A controller without Namespace Management has no unattached namespaces.
+// no controller. A controller without Namespace Management has no unattached namespaces.
 func (d drive) noOther() error {
 	id, err := d.controllerOf()
 	if err != nil {
@@ -186,7 +188,7 @@ func (d drive) noOther() error {
 // sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
 	status   uint8  // state of the last sanitize (SSTAT bits 2:0)
-	erased   bool   // nothing has been written since (SSTAT bit 8)
+	erased   bool   // no data was written since the last sanitize (SSTAT bit 8)
 	progress uint16 // 65536ths
 	action   uint32 // SCDW10 bits 2:0
 }
@@ -251,9 +253,9 @@ func sanitizable(c *claim) error {
 	return d.sole()
 }
 
-// sanitize erases the whole subsystem. If a sanitize is already running, it waits for that one, even if another program
-// started it. If the controller reports a completed sanitize and no write since then, that sanitize is sufficient. In this
-// case the disk must be blank, because the earlier content is unknown.
+// sanitize erases the whole subsystem. If a sanitize is already running, it waits for that sanitize, even if another
+// program started it. If the controller reports a completed sanitize and no write since then, no further sanitize is
+// needed. In this case the disk must be blank, because the earlier content is unknown.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()
@@ -276,9 +278,9 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	return d.followed(ctx)
 }
 
-// actionFor chooses an action. Erasing the cells is the safest, discarding the key is the fastest, and overwriting is
-// for disks without flash. The command allows deallocation afterwards. After a failure, only another sanitize makes the
-// disk usable.
+// actionFor chooses an action. Block erase is the safest, cryptographic erasure is the fastest, and overwriting is for
+// disks without flash. The command allows the drive to deallocate the blocks afterwards. After a failure, only another
+// sanitize makes the disk usable again.
 func actionFor(id controller) uint32 {
 	switch {
 	case id.has(sanitizesByBlock):

@@ -92,7 +92,7 @@ func ioctl(fd int, request uintptr, argument []byte) (int, error) {
 	return int(result), nil
 }
 
-// pass calls such an ioctl. The ioctl returns an errno, or the status of the command.
+// pass sends a command by one of these ioctls. The ioctl returns an errno, or the status of the command.
 func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error) {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
@@ -104,7 +104,7 @@ func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error)
 	return uint16(max(status, 0)), err
 }
 
-// writeAttribute does the same as "echo value > path". It uses one write, which sysfs requires.
+// writeAttribute does the same as "echo value > path". It uses a single write, because sysfs requires that.
 func writeAttribute(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -20,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onlyFor is how long the helper waits for the lock of another instance. An instance whose client has disconnected ends
-// within this time.
+// onlyFor is how long the helper waits until another instance releases the lock. An instance whose client has
+// disconnected exits within this time.
 const onlyFor = time.Second
 
-// only waits until no other instance works on a device. Other instances wait until unlock is called. The error is
-// [Busy].
+// only waits until no other instance works on a device, and locks the device. Other instances wait until unlock is
+// called. If the wait takes too long, the error is [Busy].
 func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err error) {
 	file := filepath.Join(h.locks, lockName(sysPath))
 	fd, err := h.openLock(file)

@@ -21,11 +21,11 @@ import (
 // baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the highest byte of the attribute class.
 const baseBridge = 0x06
 
-// resetSafeDrivers returns the drivers that continue to work after a reset, because they save their state before it. Their
-// pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Of the GPU and accelerator drivers, only those of
-// Gaudi and of Intel's and Qualcomm's accelerators qualify. No RDMA driver does. The list omits network and storage
-// adapters, because other hosts see them disappear. It omits cxl_pci, whose reset_done only warns that memory of the
-// system may be lost.
+// resetSafeDrivers returns the drivers that continue to work after a reset, because they save their state before it.
+// Their pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Of the GPU and accelerator drivers, only
+// those of Gaudi and of Intel's and Qualcomm's accelerators qualify. No RDMA driver does. The list omits network and
+// storage adapters, because a reset interrupts their connections to other hosts. It omits cxl_pci, whose reset_done
+// only warns that memory of the system may be lost.
 func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.
@@ -44,7 +44,7 @@ func (f function) vfio() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
 
-// may returns why the function must not be reset, according to sysfs.
+// may returns the reason in sysfs why the function must not be reset, or nil.
 func (f function) may() error {
 	driver := f.Link(f.path, "driver")
 	if driver != "" && !f.vfio() && !slices.Contains(resetSafeDrivers(), driver) {
@@ -103,9 +103,9 @@ func (f function) reset(choice, listed string) (done string, err error) {
 	}
 }
 
-// scope returns the functions that a reset by any of these methods can affect. flr, af_flr and pm affect only the
-// function itself. All other methods affect every function behind the same bridge. On a root bus, which cannot be
-// reset, they affect the functions of the same slot.
+// scope returns the functions that these reset methods can affect. flr, af_flr and pm affect only the function itself.
+// All other methods affect every function behind the same bridge. On a root bus, which cannot be reset, they affect the
+// functions of the same slot.
 func (f function) scope(methods string) (hit []function) {
 	alone := methods != ""
 	for m := range strings.FieldsSeq(methods) {
@@ -125,9 +125,9 @@ func (f function) scope(methods string) (hit []function) {
 	return hit
 }
 
-// hasNetwork reports whether the function has a network interface. Each mount of sysfs shows the directory net, but
-// shows entries only of its own network namespace (net_ns_type_operations, class_dir_create_and_add in
-// drivers/base/core.c). The directory may belong to a child device, such as one of virtio or of the auxiliary bus.
+// hasNetwork reports whether the function has a network interface. Each mount of sysfs shows the directory net, but the
+// directory contains only interfaces of the mount's network namespace (net_ns_type_operations, class_dir_create_and_add
+// in drivers/base/core.c). The directory may belong to a child device, such as one of virtio or of the auxiliary bus.
 func (f function) hasNetwork() (found bool) {
 	root := f.Path(f.path)
 	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -230,10 +230,10 @@ func (t *task) functions() ([]function, error) {
 	return []function{f}, nil
 }
 
-// freeFunction checks that a reset by any of these methods disturbs no user of the function. It prevents new use until
-// letGo is called. The function must have no driver, or one that survives a reset. It must have no network interface,
-// and its disks must be unused. If it has a VFIO driver, no process may have opened it. metalplug-holders finds
-// processes that have merely opened a node of it.
+// freeFunction checks that a reset by any of these methods disturbs no user of the function. Until letGo is called, no
+// other process can start to use the function. The function must have no driver, or one that survives a reset. It must
+// have no network interface, and its disks must be unused. If it has a VFIO driver, no process may have opened it.
+// metalplug-holders finds processes that have opened a node of the function.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.may(); err != nil {
 		return nil, err

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file does the work before a container starts, after a release and by order of the operator. It proves that a
-// device is free, and resets it. It then erases a disk, or proves that the disk is blank.
+// This file does the work before a container starts, after a pod has ended, and on an order of the operator. It proves
+// that a device is free, and resets it. It then erases a disk, or proves that the disk is blank.
 
 import (
 	"context"
@@ -87,7 +87,7 @@ func appearanceOf(seq uint64) string {
 }
 
 // examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or
-// "" if the disk was not or could not be read. It records the diskseq. It opens the disk only for reading, because udev
+// "" if it did not or could not read the disk. It records the diskseq. It opens the disk only for reading, because udev
 // inspects a disk again when a descriptor for writing is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDONLY)
@@ -124,7 +124,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 // withheld reports whether a disk that must be sanitized cannot be read because of an earlier sanitize.
 func (c *claim) withheld(scrub string) bool { return scrub == "sanitize" && drive{c}.unreadable() }
 
-// allowed refuses a disk that must be blank and is not. It also refuses to erase data that no pod wrote.
+// allowed refuses a disk with data if the disk must be blank. It also refuses to erase data that no pod wrote.
 func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signs()
 	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {

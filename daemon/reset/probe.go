@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe reads a disk and changes nothing. It does not hold the disk while it reads. If an operator runs "mkfs DISK &&
-// mount DISK", the mkfs leads to a probe, and the mount must not fail because of it.
+// probe reads a disk and changes nothing. It does not open the disk exclusively while it reads. For example, if an
+// operator runs "mkfs DISK && mount DISK", the mkfs causes a probe, and this probe must not make the mount fail.
 func (t *task) probe(ctx context.Context) error {
 	t.step.is("identifying %s", path.Base(t.SysPath))
 	c, err := t.look(t.SysPath, unix.O_RDONLY)
@@ -41,8 +41,8 @@ func (t *task) probe(ctx context.Context) error {
 	return err
 }
 
-// contentOf reads an open disk. If the disk could be offered, contentOf holds it for a moment to find out whether
-// another process holds it. If another process held it for a moment, that process may have written to it.
+// contentOf reads an open disk. If the disk could be offered, contentOf also opens it exclusively for a moment. This
+// shows whether another process has the disk open exclusively. Such a process may have written to the disk.
 func (t *task) contentOf(ctx context.Context, c *claim) error {
 	waiting, cancel := context.WithTimeout(ctx, claimedFor)
 	defer cancel()

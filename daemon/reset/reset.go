@@ -6,8 +6,9 @@
 //
 // metalplug-reset trusts no field of the request. It finds the device below /sys/devices. It reads /etc/metalplug and
 // refuses a device or a method that no resource selects. It checks the kernel's attributes to identify the device and
-// to find its users. If the kernel supports that, it opens the device exclusively and checks again while it holds the
-// device. Then it does the work, verifies the result, and reports it. If it is not certain, it refuses.
+// to find its users. If the kernel supports exclusive opens of the device, it opens the device exclusively and then
+// checks again. Then it does the work, verifies the result, and reports it. If a check has no clear result, it refuses
+// the request.
 package reset
 
 import (
@@ -22,9 +23,9 @@ type Do string
 
 // Kinds of requests. The first four only read.
 const (
-	Look    Do = "look"    // returns the users of the device and its state; it neither reads nor claims a disk, because a pod has the disk
-	Probe   Do = "probe"   // like look, and also returns the content of the disk
-	Offer   Do = "offer"   // like probe, and also checks for claims on the disk; only a claim shows an imported ZFS pool
+	Look    Do = "look"    // returns the users and the state of a device; it neither reads a disk nor opens it exclusively, because a pod has the disk
+	Probe   Do = "probe"   // like look, but also returns the content of the disk
+	Offer   Do = "offer"   // like probe, but also tries to open the disk exclusively, because nothing else shows an imported ZFS pool
 	Survey  Do = "survey"  // reads a disk from Request.From to its end
 	Prepare Do = "prepare" // proves that a device is free, resets it, and erases it or proves that it is blank
 )
@@ -78,19 +79,19 @@ type Request struct {
 	// of them like the device itself. It refuses the request if an affected disk is not listed.
 	Together []string `json:"together,omitempty"`
 
-	// Pods has the UIDs of the pods that have had the disk. A process of these pods that cannot be read may have the
-	// disk open.
+	// Pods has the UIDs of the pods that have had the disk. If a process of these pods cannot be inspected, it may have
+	// the disk open.
 	Pods []string `json:"pods,omitempty"`
 
-	// TimeoutMS is the time limit in milliseconds, at most 48 h. All waits end then. A call that the kernel does not
-	// end continues. Then the answer comes 2 s later and names that step.
+	// TimeoutMS is the time limit in milliseconds, at most 48 h. When it has passed, the helper stops waiting. If a
+	// call of the kernel does not return, the helper answers 2 s later and names that step.
 	TimeoutMS int64 `json:"timeoutMs"`
 }
 
 // Timeout returns the time limit of the request.
 func (r Request) Timeout() time.Duration { return time.Duration(r.TimeoutMS) * time.Millisecond }
 
-// Result is how a request ended. All results except [OK] are errors, see [Answer.Err].
+// Result is the result of a request. All results except [OK] are errors, see [Answer.Err].
 type Result string
 
 // Results.
@@ -102,8 +103,8 @@ const (
 	Gone        Result = "gone"        // the device is absent, or did not come back
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method
 	Failed      Result = "failed"      // the work failed, and the state of the device is unknown
-	Late        Result = "late"        // a probe or a survey has no result yet, which does not mean a fault of the device
-	Running     Result = "running"     // the work continues in the device; the next request of this kind waits for it
+	Late        Result = "late"        // a probe or a survey has not finished in time, which does not mean that the device has a fault
+	Running     Result = "running"     // the device continues the work; the next request of this kind waits until it is done
 	Malformed   Result = "malformed"   // the request is invalid, and the device was not examined
 )
 
@@ -116,7 +117,7 @@ type Answer struct {
 	Detail      string       `json:"detail,omitempty"`      // one line for the operator that contains the action, the device and a remedy
 	Content     string       `json:"content,omitempty"`     // content of the disk, such as "ext4" or "gpt, unknown data at byte 4096", or ""
 	Fingerprint string       `json:"fingerprint,omitempty"` // fingerprint of the data that was read, or "" for a blank disk
-	Claimed     bool         `json:"claimed,omitempty"`     // only for a probe: the kernel refuses an exclusive open, and no other sign of use was found
+	Claimed     bool         `json:"claimed,omitempty"`     // only for a probe: the kernel refuses an exclusive open, and nothing else shows that the disk is in use
 	Smart       device.Smart `json:"smart,omitzero"`        // only for a probe of an NVMe namespace
 	Done        string       `json:"done,omitempty"`        // only for a prepare: the work and how it was verified
 	Size        int64        `json:"size,omitempty"`        // size of a disk in bytes
@@ -124,7 +125,7 @@ type Answer struct {
 	Erased      bool         `json:"erased,omitempty"`      // a prepare erased the disk and verified that
 
 	// Appearance is the diskseq of the disk after the work. The helper has proven that it is the same medium, by the
-	// diskseq or by its exclusive hold. It is "" if that is not proven.
+	// diskseq or because it had the disk open exclusively. It is "" if that is not proven.
 	Appearance string `json:"appearance,omitempty"`
 }
 
@@ -146,7 +147,7 @@ type outcome struct {
 // Error returns the text without the result.
 func (o outcome) Error() string { return o.err.Error() }
 
-// Unwrap returns the result and the cause, so that errors.As finds the outermost result.
+// Unwrap returns the result and the cause. errors.As then finds the outermost result.
 func (o outcome) Unwrap() []error { return []error{o.Result, o.err} }
 
 // errorf returns an error with a result.

@@ -3,7 +3,7 @@
 package reset
 
 // /etc/metalplug determines which resource has a device, and with which methods the device may be reset and erased. An
-// attacker may have taken over metalplugd, so the helper does not rely on its requests.
+// attacker may have taken over metalplugd, so the helper does not trust its requests.
 
 import (
 	"fmt"

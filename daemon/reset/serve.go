@@ -39,7 +39,7 @@ func newHost(file string) *host {
 	return h
 }
 
-// step is the current step of the work, as a text for the message "... cannot be interrupted and continues".
+// step is the name of the current step, for the message "... cannot be interrupted and continues".
 type step struct{ text atomic.Value }
 
 func (s *step) is(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
@@ -52,9 +52,9 @@ func (s *step) String() string {
 	return "inspecting the device"
 }
 
-// reply returns the answer to a request. asked ends when the client has disconnected, which stops all requests that
-// only read. If a call of the kernel does not return in time, the answer is [Late]. That call cannot be interrupted. It
-// keeps this process and its claims on the device until it returns.
+// reply returns the answer to a request. The context asked ends when the client has disconnected, which stops a request
+// that only reads. If a call of the kernel does not return in time, the answer is [Late]. That call cannot be
+// interrupted. This process exits and closes the device only after that call has returned.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
@@ -85,7 +85,7 @@ func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 type task struct {
 	*host
 	Request
-	answer Answer // the parts that are known so far
+	answer Answer // the parts of the answer that are known so far
 	// seq is the diskseq of the disk that the task opened first, or 0 if unknown. All later opens must find the same
 	// value.
 	seq uint64
@@ -107,7 +107,7 @@ func (t *task) attempt(ctx context.Context) Answer {
 	return *a
 }
 
-// resultOf returns the result in an error. An error without a result is a failure.
+// resultOf returns the result that an error contains, or the one for its errno, or [Failed].
 func resultOf(err error) Result {
 	var r Result
 	switch {
@@ -133,14 +133,14 @@ func (t *task) do(ctx context.Context) error {
 	case disk || t.Do == Prepare:
 	case t.Do == Survey:
 		return errorf(Refused, "%s is not a disk: there is nothing to read", t.SysPath)
-	default: // opening its node might disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
+	default: // to open its node might disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
 		return nil
 	}
 	if t.Do == Look {
 		return t.probe(ctx)
 	}
 	unlock, err := t.only(ctx, t.SysPath)
-	if errors.Is(err, Busy) && t.Do != Prepare { // an earlier request that hangs in the kernel is not a sign of use
+	if errors.Is(err, Busy) && t.Do != Prepare { // an earlier request that hangs in the kernel does not use the disk
 		return errorf(Late, "%w", err)
 	} else if err != nil {
 		return err

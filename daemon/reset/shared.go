@@ -2,9 +2,9 @@
 
 package reset
 
-// Another host may use an NVMe namespace, or a virtual machine through its own controller. Several controllers reach
-// the namespaces of dual-port drives, virtual functions and drives behind a network. This kernel knows only its own
-// controllers, so the helper asks the drive.
+// Another host or a virtual machine may use an NVMe namespace through its own controller. Several controllers can
+// access the namespaces of a dual-port drive, of a drive with virtual functions, and of a drive that is connected over
+// a network. This kernel knows only its own controllers, so the helper asks the drive.
 //
 // This follows NVM Express Base Specification 2.0, Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report. Linux 6.12
 // has no ioctl of the block layer that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the
@@ -45,8 +45,8 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	}
 	list, err := d.identify(cnsAttachedControllers, ns.nsid)
 	if unsupported(statusOf(err)) {
-		// A drive without Namespace Management may not know the answer. Then this kernel must have all controllers of
-		// the drive.
+		// A drive without Namespace Management may not know the answer. In that case, this kernel must have all
+		// controllers of the drive.
 		return d.checkControllers()
 	} else if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (d drive) reserved(ns namespace) error {
 	report, entry, err := d.reservations(ns.nsid)
 	switch code := statusOf(err); {
 	case code == statusSanitizeInProgress, code == statusSanitizeFailed:
-		return nil // no host can read the data, and the reservations were checked before the sanitize began
+		return nil // no host can read the data during a sanitize, and the reservations were checked before it began
 	case unsupported(code) && !ns.reservable:
 		return nil
 	case err != nil:

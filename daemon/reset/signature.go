@@ -2,17 +2,17 @@
 
 package reset
 
-// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with one of them may
-// be one of several disks, or may belong to a system that is not running. Only an operator can order its erasure. Each Linux
-// signature names the header that defines it. Other content is unknown data, which is erased only if a pod wrote it.
-// Messages name the content like udev's ID_FS_TYPE.
+// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a
+// signature may be a part of a volume on several disks, or may belong to a system that is not running. Only an operator
+// can order its erasure. Each Linux signature names the header that defines it. Other content is unknown data, which is
+// erased only if a pod wrote it. Messages name the content like udev's ID_FS_TYPE.
 
 import (
 	"encoding/binary"
 	"slices"
 )
 
-// signature is a text that may be at several offsets of a disk.
+// signature is a text that identifies a format. It may be at several offsets of a disk.
 type signature struct {
 	name  string
 	magic string
@@ -48,7 +48,7 @@ func signatures() []signature {
 		{"LVM1_member", "HM\x01\x00", 0, start},                     // LVM2 lib/format1/disk-rep.h
 		{"LVM1_member", "HM\x02\x00", 0, start},
 		{"crypto_LUKS", "LUKS\xba\xbe", 0, start}, // LUKS2 On-Disk Format Specification 1.1, 2.1, and the same in LUKS1
-		// The second header of LUKS2, one place for each size of the first header.
+		// The second header of LUKS2. Its place depends on the size of the first header.
 		{"crypto_LUKS", "SKUL\xba\xbe", 0, []int64{0x4000, 0x8000, 0x10000, 0x20000, 0x40000, 0x80000, 0x100000, 0x200000, 0x400000}},
 		{"linux_raid_member", md, 0, []int64{0, 4096}},                                    // versions 1.1 and 1.2
 		{"linux_raid_member", md, 4096, []int64{-8192}},                                   // 1.0
@@ -74,7 +74,7 @@ func signatures() []signature {
 		{"vmfs_volume", "\x0d\xd0\x01\xc0", 0, []int64{0x100000}},          // vmfs-tools vmfs_volume.h VMFS_VOLINFO_MAGIC
 		{"vmfs", "\x5e\xf1\xab\x2f", 0, []int64{0x200000}},                 // vmfs-tools vmfs_fs.h VMFS_FSINFO_MAGIC
 		{"ldm", "PRIVHEAD", 0, []int64{3072}},                              // block/partitions/ldm.h, Windows dynamic disk with MBR
-		{"storage_spaces", "SPACEDB ", 0, []int64{4096}},                   // Windows Storage Spaces, as found on a disk
+		{"storage_spaces", "SPACEDB ", 0, []int64{4096}},                   // Windows Storage Spaces, as observed on a disk
 	}
 	for _, version := range []string{"\x6a", "\x6b", "\x6c", "\x6d"} { // drivers/block/drbd/drbd_int.h DRBD_MD_MAGIC_07 to _09
 		all = append(all, signature{"drbd", "\x83\x74\x02" + version, 0, []int64{-4036}}) // 60 bytes into the last 4096

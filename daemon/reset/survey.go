@@ -17,12 +17,12 @@ import (
 
 // This file reads a whole disk.
 
-// stretch is the size of one read in bytes. The kernel splits it into commands that the drive serves in parallel. The
-// comparison that follows finds it in the cache of the processor.
+// stretch is the size of one read in bytes. The kernel splits a read into commands that the drive executes in parallel.
+// The data still fits into the processor's cache when it is compared.
 const stretch = 2 << 20
 
-// sweep reads a disk from an offset to its end, and yields each stretch in order. It ends with the error of a read or
-// of ctx. The bytes of a stretch are valid until the next one.
+// sweep reads a disk from an offset to its end, and yields each stretch in order. If a read fails or ctx ends, it
+// yields the error and stops. The bytes of a stretch are valid until the next stretch is read.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
 	return func(yield func(chunk, error) bool) {
 		buffer := aligned(stretch)
@@ -89,9 +89,9 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 }
 
 // survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. It ends at the first
-// block with data, when the time limit has passed, or when the client has disconnected. It does not claim the disk, so
-// another process may start to use it. Then the result is [Busy]. It takes no samples, because a probe has done that
-// and samples take too long on a slow disk.
+// block with data, when the time limit has passed, or when the client has disconnected. It does not open the disk
+// exclusively, so another process may start to use it. Then the result is [Busy]. It does not read random blocks. A
+// probe has done that before, and it takes too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
 	c, err := t.look(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
@@ -111,7 +111,7 @@ func (t *task) survey(ctx context.Context) error {
 		a.Read = c.size
 		return t.untaken(c)
 	}
-	// A process that has the disk open without a claim could write to places that were already read.
+	// A process that has opened the disk without O_EXCL could write to places that were already read.
 	if err := t.unheld(ctx, c); err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (t *task) survey(ctx context.Context) error {
 	if a.Read < c.size {
 		return nil
 	}
-	return cmp.Or(t.unheld(ctx, c), c.shared()) // the answers before the read are too old
+	return cmp.Or(t.unheld(ctx, c), c.shared()) // the checks before the read are outdated
 }
 
 // unallocated reports whether no block of the namespace is in use according to the drive. With thin provisioning, NUSE
@@ -179,7 +179,8 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	return t.untaken(c)
 }
 
-// untaken checks during a long read that the disk is the same and that no other process has started to use it.
+// untaken checks that the disk is still the same and that no other process has started to use it. A survey calls it
+// during the read.
 func (t *task) untaken(c *claim) error {
 	now := *c // the disk that is being read
 	if err := now.inspect(t.SysPath); err != nil {

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find checks that the device of a request exists, and checks its kind and its identity. It skips the attributes in
-// ignored. The configuration determines the class of a device other than NVMe before the helper changes it.
+// find checks that the device of a request exists and has the expected kind and identity. It skips the attributes in
+// ignored. It checks the class only of NVMe devices. The helper checks the class of other devices against the
+// configuration before it changes them.
 func (t *task) find(ignored ...string) error {
 	if err := t.resolved(t.SysPath); err != nil {
 		return err
@@ -102,8 +103,8 @@ func isAttribute(name string) bool {
 	return name != "" && name[0] != '.' && strings.Trim(name, chars) == ""
 }
 
-// opened opens the node of a device, and checks by the device number that it is the right node. A name in /dev proves
-// nothing. The error is [Busy] if the kernel reports that the device is busy.
+// opened opens the node of a device, and checks the device number, because a name in /dev may belong to another device.
+// The error is [Busy] if the kernel reports that the device is busy.
 func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	number, err := h.Attr(sysPath, "dev")
 	if err != nil {
@@ -135,7 +136,8 @@ func (h *host) isNode(fd int, name, number string, block bool) error {
 	return nil
 }
 
-// errClaimed means that a user of the kernel claims the disk. The kernel does not report which one.
+// errClaimed means that the disk is open exclusively, by a process or within the kernel. The kernel does not report by
+// which.
 var errClaimed = errors.New("cannot be opened exclusively: it is mounted, or part of something, or open")
 
 // openError returns the error for an errno that open(2) returned for a node.
@@ -165,8 +167,8 @@ func (h *host) controllersOf(sysPath string) ([]string, error) {
 	return controllers, nil
 }
 
-// namespacesOf returns the disks of controllers. If a namespace has no disk, the error is [Refused], because its users
-// are unknown. A key-value namespace is an example.
+// namespacesOf returns the disks of controllers. If a namespace has no disk, such as a key-value namespace, its users
+// are unknown, and the error is [Refused].
 func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
 	for _, c := range controllers {
 		found, without := h.NVMeNamespaces(c)

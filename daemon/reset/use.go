@@ -2,8 +2,8 @@
 
 package reset
 
-// This file finds the users of a disk that the kernel reports. metalplugd uses package sysfs for that too. Only
-// metalplug-reset opens nodes, so only it can ask a loop device for the number of its backing device.
+// This file finds the users of a disk that the kernel reports. Like metalplugd, it uses package sysfs for that. But
+// only metalplug-reset opens nodes, so only it can get the device number of a loop device's backing device.
 
 import (
 	"context"
@@ -32,19 +32,20 @@ func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	return d, nil
 }
 
-// unused returns nil if there is no sign that a disk is in use. Otherwise it returns the user as [Busy].
+// unused returns nil if nothing shows that a disk is in use. Otherwise the error is [Busy] and names the user.
 func (h *host) unused(d sysfs.Disk) error {
 	if err := h.InUse(d); err != nil {
 		return errorf(Busy, "%w", err)
 	}
-	if !h.Present("/proc/1/mountinfo") { // the mounts of this unit alone are not enough for an erasure
+	if !h.Present("/proc/1/mountinfo") { // before an erasure, the mounts of other namespaces must be checked too
 		return errorf(Busy, "cannot determine whether %s is mounted: /proc/1/mountinfo is missing", d.Name())
 	}
 	return h.looped(d)
 }
 
-// looped finds loop devices on top of a disk. A loop device claims nothing, so an exclusive open does not detect it.
-// The backing file may be any path of a node, so the helper asks the loop device for the device number.
+// looped finds loop devices on top of a disk. A loop device does not open its disk exclusively, so an exclusive open
+// does not detect it. The path of the backing file may be any name of the disk's node, so the helper gets the device
+// number from the loop device.
 func (h *host) looped(d sysfs.Disk) error {
 	for _, name := range h.Names("/sys/block") {
 		setUp := func() bool { return h.Present("/sys/block/" + name + "/loop/backing_file") }
@@ -83,13 +84,15 @@ func (h *host) below(loop string) (number string, err error) {
 	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), nil
 }
 
-// This part finds processes that have a disk open. An exclusive open detects claims in the kernel. It does not detect a
-// process that has merely opened the node, such as a virtual machine. metalplug-holders, which sees all processes, finds it.
+// This part finds processes that have a disk open. An exclusive open detects other exclusive opens. It does not detect
+// a process that has opened the node without O_EXCL, such as a virtual machine. metalplug-holders, which sees all
+// processes, finds it.
 
-// passingFor is how long the helper waits for a process that has a disk open. Workers of udevd close it after a moment.
+// passingFor is how long the helper waits until a process closes the disk. Workers of udevd close it after a moment.
 const passingFor = 2 * time.Second
 
-// questionLimit limits one request to metalplug-holders. On a busy node systemd may take seconds to start it.
+// questionLimit is the time limit of one request to metalplug-holders. On a busy node systemd may take seconds to start
+// it.
 const questionLimit = 10 * time.Second
 
 // askHolders sends a request to the program metalplug-holders.
@@ -97,11 +100,11 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, numbers)
 }
 
-// unheld checks that no other process has a disk, its partitions or its controllers open. A process that cannot be read
-// counts as a user.
+// unheld checks that no other process has a disk, its partitions or its controllers open. A process that cannot be
+// inspected counts as a user.
 func (t *task) unheld(ctx context.Context, c *claim) error {
 	settings, err := t.settings()
-	if err != nil { // a survey needs no configuration, and an erasure has read it already
+	if err != nil { // a survey does not need the configuration, and an erasure has already read it
 		settings = config.Default()
 	}
 	nodes, err := t.NodesOf(c.sysPath)
@@ -127,8 +130,8 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 }
 
 // free returns [Busy] with the name of a process that has, or may have, one of the nodes open. err is the error of the
-// request to metalplug-holders. If a process of a pod cannot be read, it counts only if the pod has had the disk. If the
-// pods of the disk are unknown, every such process counts.
+// request to metalplug-holders. If a process of a pod cannot be inspected, it counts as a user only if that pod has had
+// the disk. If the pods of the disk are unknown, it always counts.
 func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {

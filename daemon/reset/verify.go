@@ -11,23 +11,25 @@ import (
 	"slices"
 )
 
-// The helper verifies an erasure by reading the places that had data before. A drive may acknowledge Deallocate and keep the
-// data (NVM Command Set Specification 1.0, 3.2.3). The host cannot detect this at blocks that were blank before the erasure.
+// The helper verifies an erasure by reading the places that had data before. A drive may acknowledge Deallocate and
+// keep the data (NVM Command Set Specification 1.0, 3.2.3). The helper cannot detect this in blocks that were blank
+// before the erasure.
 
 // promise is the content that a disk must have after an erasure.
 type promise int
 
 const (
 	mustBeZero promise = iota
-	// mustVanish is for a disk that must read as 00 or as ff. A discard is a hint, which a disk may ignore for parts of
-	// the range.
+	// mustVanish means that all blocks must contain 00 or ff. A disk treats a discard as a hint, and may ignore it for
+	// parts of the range.
 	mustVanish
-	// mustChange also allows noise. After the key has changed, a block reads as other data (NVMe Base Specification
-	// 2.0, 8.21).
+	// mustChange also allows random data. After the key has changed, a block contains other data (NVMe Base
+	// Specification 2.0, 8.21).
 	mustChange
 )
 
-// enough is the number of parts of a disk in which data must have been found to prove the erasure.
+// enough is the number of places with data that the quick check must have found. Otherwise the helper reads the whole
+// disk.
 const enough = 16
 
 // evidence has the blocks of a disk that had data before an erasure, and the result of reading them after it.
@@ -88,8 +90,8 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 }
 
 // verify reads the disk itself and not the page cache. It reads the places that had data, the ends and new random
-// places, and returns them. If the earlier content is unknown, it reads the whole disk. If a block does not read as
-// promised, the error is [Failed].
+// places, and returns them. If the earlier content is unknown, it reads the whole disk. If a block does not have the
+// promised content, the error is [Failed].
 func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err
@@ -158,8 +160,8 @@ func (e *evidence) block(at int64, b []byte) {
 // keeps is the reason and the remedy for a drive that keeps discarded data.
 const keeps = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
-// verdict returns why the erasure is not verified, or nil. A new key turns a block into noise. A block that was not
-// read before counts as noise only if another block has changed. Blocks of ff among blocks of 00 may be data.
+// verdict returns why the erasure is not verified, or nil. With a new key, a block contains random data. A block that
+// was not read before counts as changed only if another block has changed. Blocks of ff among blocks of 00 may be data.
 func (e *evidence) verdict() error {
 	if e.bad == nil && e.zeroes > 0 && e.other > 0 {
 		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.other, keeps)

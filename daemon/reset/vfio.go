@@ -29,7 +29,7 @@ func (h *host) inGroup(group string) (functions []function, err error) {
 	return functions, nil
 }
 
-// openGroup opens a VFIO group. The kernel allows only one open at a time, so no other process has the group then.
+// openGroup opens a VFIO group. The kernel allows only one open at a time, so no other process has the group open.
 func (h *host) openGroup(group string) (fd int, err error) {
 	if !h.Present(vfioGroupClass + group) {
 		return -1, errorf(Unsupported, "VFIO group %q has no node: is this without an IOMMU, or with IOMMUFD only?", group)

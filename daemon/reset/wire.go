@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// MaxList is the maximum number of entries in a list. NVMe subsystems with more namespaces are not for pods.
+// MaxList is the maximum number of entries in a list. NVMe subsystems with more namespaces are not supported.
 const MaxList = 128
 
 const (
@@ -31,7 +31,7 @@ func invalidf(format string, args ...any) error {
 // Encode returns the message. [ParseRequest] refuses the message of an invalid request.
 func (r Request) Encode() []byte { return exchange.Encode(r) }
 
-// ParseRequest parses a message. It checks the form of the request. Its names and paths are still not trusted.
+// ParseRequest parses a message. It checks the form of the request. The caller must still check the names and paths.
 func ParseRequest(message []byte) (r Request, err error) {
 	if err = exchange.Decode(message, &r); err == nil {
 		err = r.validate()
@@ -97,16 +97,16 @@ func plain(text string) string {
 // Program is the name of the program for [Client].
 const Program = "metalplug-reset"
 
-// grace is the time after the limit in which the program must report its current step. The client waits for one more grace.
-// With a limit of 25 s, this leaves one second of the 30 s that the kubelet waits for a container start.
+// grace is the time after the limit within which the program must report its current step. The client waits for a
+// second grace. With a limit of 25 s, one second remains of the 30 s that the kubelet waits for a container start.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
-// Do sends a request and returns the answer of any result, see [Answer.Err]. It returns an error if the program cannot
-// be reached, if the answer is invalid, if ctx ends, or if the time limit passes long before an answer. Then the state
-// of the device is unknown. A survey ends with ctx.
+// Do sends a request and returns the answer, whose result may be an error, see [Answer.Err]. It returns an error if the
+// program cannot be reached, if the answer is invalid, if ctx ends, or if no answer comes long after the time limit.
+// Then the state of the device is unknown. A survey ends with ctx.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	if err := r.validate(); err != nil {
 		return Answer{}, err
