@@ -2,11 +2,12 @@
 
 package device
 
-// The functions in this file find out whether the host uses a block device, or data on it could be lost. Such a device
-// must not be offered.
+// The functions in this file check whether the host uses a block device, and whether it contains data that could be
+// lost. Such a device must not be offered.
 //
-// Package sysfs reads the state of the kernel. About data that is not in use, only udev's last read of the disk is known,
-// which may be out of date. These checks are only a first filter. The helper, which opens the node exclusively, decides.
+// Package sysfs reads the state of the kernel. Data that is not in use is known only from udev's last read of the disk,
+// which may be out of date. So these checks are only a first filter. The final check is in the helper, which opens the
+// node exclusively.
 
 import (
 	"errors"
@@ -20,8 +21,8 @@ import (
 // onTop selects devices that are built on disks. sysfs does not list these devices below the disks.
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
-// inUse returns why a block device must not be offered, with [ErrInUse] if it is in use, or nil. If a disk has two paths,
-// each path shows only a part of the use, such as the writes through this path.
+// inUse returns why a block device must not be offered, with [ErrInUse] if it is in use, or nil. If a disk has two
+// paths, each path shows only its own use, such as the writes through this path.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
@@ -38,8 +39,8 @@ func inUse(h *Host, u udev.Device) error {
 
 var errTwin = errors.New("two paths to one disk, or a copy")
 
-// twin returns why a disk is not offered if another device may be a second path to it. Otherwise two pods could get the
-// same disk.
+// twin returns an error if another device may be a second path to the same disk. Such a disk is not offered, because
+// two pods could get it.
 func twin(name string) error {
 	return excludedf("%s has the same identity: %w; join the paths (nvme_core.multipath, multipathd), or remove one", name, errTwin)
 }

@@ -11,7 +11,7 @@ var Bundle = Class{Name: "bundle", Doc: "devices of other resources that are nea
 // BundlePrefix is the beginning of a bundle's ID. The ID of the first member follows.
 const BundlePrefix = "bundle"
 
-// Nears are the values of near, which limit the distance between the first member of a bundle and the others.
+// Nears are the values of the key near, which limits the distance between the first member of a bundle and the others.
 var Nears = []string{
 	"switch", // below the same PCI bridge, such as a port of a PCIe switch
 	"root",   // below the same PCI host bridge
@@ -21,7 +21,7 @@ var Nears = []string{
 
 // Members describes the devices that form a bundle.
 type Members struct {
-	Resources []string // resources without duplicates, beginning with the resource of the first member
+	Resources []string // resources without duplicates; the first one is that of the first member
 	Counts    []int    // number of devices of each resource
 	Near      string   // one of [Nears]
 	Hold      bool     // whether unused members are not offered on their own

@@ -15,17 +15,17 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device is a device that a container can get. It identifies the device, and sysfs has its state.
+// Device is a device that a container can get. It identifies the device. The state of the device is in sysfs.
 type Device struct {
 	ID       string // stable across reboots and slots, unique on the machine, made by [MakeID]
 	Class    *Class
 	Model    string       // name of the model for people, may be empty
 	SysPath  string       // sysfs path of the udev device from which the device was identified
-	Part     string       // name of the part of the udev device, or empty if the device is the whole
+	Part     string       // name of the part of the udev device, or empty if the device is the whole udev device
 	NUMANode int          // -1 if unknown
 	Udev     *udev.Device // the udev device from which the device was identified, shared; nil before the first inspection
-	rule     *Rule        // the rule that takes the device, or nil
-	reached  string       // sysfs path of the first PCI function through which the device is reached, if no function is above it
+	rule     *Rule        // the rule that assigns the device to a resource, or nil
+	reached  string       // sysfs path of the first PCI function that leads to the device, if no function is above the device
 	group    *members     // the nodes of a group, only during an inspection, or nil
 }
 
@@ -39,13 +39,13 @@ func (d Device) nodes() []udev.Device {
 
 // Node is a device node that a container gets.
 type Node struct {
-	Host        string // path on the host, if possible a link that is still correct after device numbers change
+	Host        string // path on the host, if possible a link that stays correct when device numbers change
 	Container   string // path in the container
 	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class share this node. A process that has it open may use none of the
-// devices.
+// Shared reports whether all devices of a class share this node. If a process has it open, the process need not use any
+// of the devices.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
 		"/dev/kfd",                                                                          // drivers/gpu/drm/amd/amdkfd/kfd_chardev.c
@@ -73,7 +73,7 @@ func (a Allocation) Own() []string {
 }
 
 // Class is a kind of hardware. A nil function means that the class lacks this ability. Identify, Health and Allocate
-// are never nil. No function may use [Classes].
+// are never nil. The functions must not use [Classes].
 type Class struct {
 	Name string // name in the configuration
 	Doc  string // description for people, one line
@@ -90,35 +90,36 @@ type Class struct {
 	// Renamed reports whether udev may rename the devices. A device that is missing at its path may then still be
 	// present.
 	Renamed bool
-	// Every is how often the subjects are inspected without an event, for changes of health about which the kernel
-	// sends none. If it is 0, only the periodic check of all devices inspects them.
+	// Every is the interval at which the subjects are inspected without an event, because the kernel does not report
+	// all changes of health. If it is 0, only the periodic check of all devices inspects them.
 	Every time.Duration
-	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares the unit and the
-	// policy with them.
+	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares them with the unit
+	// and the SELinux policy.
 	DevNodes []string
 
 	// Identify returns the devices of a subject. If the subject has no device, the error gives the reason, such as
 	// [ErrExcluded], [ErrGone] or a read error.
 	Identify func(*Host, udev.Device) ([]Device, error)
-	// Offer returns why a device must not be offered now, or nil. Such a device may still be healthy.
+	// Offer returns why a device must not be offered now, or nil. A device that must not be offered may still be
+	// healthy.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, a [warning] if it is still usable, or the reason why it is unhealthy. It
-	// does not check the health that all PCI functions have in common (pci_health.go).
+	// Health returns nil for a healthy device, a [warning] if it is still usable, or the reason why it is unhealthy.
+	// The checks that are the same for all PCI functions are in pci_health.go.
 	Health func(*Host, Device) error
 	// Target describes the device for a helper. It returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
-	// NeedsAll reports whether a device is unhealthy if any of its functions is. Otherwise one healthy function is
+	// NeedsAll reports whether a device is healthy only if all its PCI functions are. Otherwise one healthy function is
 	// enough.
 	NeedsAll bool
-	// Notice returns the mark for an event, if sysfs does not show the reported fault afterwards. It is called for
-	// every event of the machine.
+	// Notice returns the mark for an event that reports a fault which sysfs does not show. It is called for every event
+	// of the machine.
 	Notice func(udev.Event) (Mark, bool)
 	// Allocate adds the nodes and variables that a container needs.
 	Allocate func(*recipe, Device)
 }
 
-// slowCheck is how often hardware is inspected for changes without an event. Examples are PCI functions that vanish
-// from a bus without hotplug, counters, and attributes of drivers.
+// slowCheck is the interval at which hardware is inspected for changes that cause no event. Examples are PCI functions
+// that vanish from a bus without hotplug, counters, and attributes of drivers.
 const slowCheck = time.Minute
 
 // Classes are all classes, in the order in which they are tried for a udev device.

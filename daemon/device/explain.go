@@ -15,7 +15,7 @@ import (
 // Step is one decision in the inspection of a device.
 type Step struct {
 	What string // "class", "identity", "offer", "rule", "health" or "nodes"
-	Name string // name of the class or resource that was tried, or empty if there was no choice
+	Name string // name of the class or resource that was tried, or empty for another step
 	OK   bool   // whether the step found no reason to withhold the device
 	Why  string // the finding or the missing condition, for people
 	Rule string // the resource whose rule decided, or empty
@@ -79,7 +79,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	e.add("nodes", "", err, strings.Join(names, " "))
 }
 
-// explainClass adds the step that shows which class takes a udev device, and for class node which rule.
+// explainClass adds the step that shows which class a udev device belongs to, and for class node which rule takes it.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := selecting(u); c != nil {
 		e.add("class", c.Name, nil, "the class matches it: "+c.Doc)
@@ -120,8 +120,8 @@ func (e *Explained) tried(what, name string, t try, found string) {
 	}
 }
 
-// Taker returns the first of the given rules that would take the device. The error gives the reason if none would. It
-// reads sysfs, but no disk.
+// Taker returns the first of the given rules that would take the device. If no rule would take it, the error contains
+// the reason. Taker reads sysfs, but no disk.
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	blind := *h
 	blind.Touch = Touch{}

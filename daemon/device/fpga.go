@@ -13,13 +13,13 @@ package device
 // users, and the ID of its accelerator (afu_id, xclbinuuid) changes with each programming. The number in dfl-port.N
 // depends on the order of discovery.
 //
-// Health: the DFL port has no latched error, and the accelerator is not stopped because of its power. An error remains
-// until it is written back or the port is reset. The last programming of each card, according to its fpga_manager, has
-// not failed. After a failure the content is unknown until the next programming. In addition, the checks of
-// pci_health.go apply. The kernel sends no event, so the state is read every minute.
+// Health: the DFL port has no latched error, and the accelerator is not stopped because of its power. An error is
+// latched until a process writes its value back or the port is reset. The last programming of each card, according to
+// its fpga_manager, has not failed. After a failure the content is unknown until the next programming. In addition, the
+// checks of pci_health.go apply. The kernel sends no event for these changes, so the state is read every minute.
 //
 // Nodes: /dev/dfl-port.N, but never /dev/dfl-fme.N, through which the card is programmed and dismantled. The drivers
-// require no capability for the latter.
+// require no capability to open dfl-fme.
 //
 // Reset: a DFL port is reset within a millisecond. The reset affects nothing else, and keeps the memory next to the
 // accelerator. Cards of other families have no reset.
@@ -71,7 +71,7 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	}
 	// Until the driver is bound, the attributes are missing and open(2) fails with ENXIO.
 	if driver := h.Link(u.SysPath, "driver"); driver != "dfl-port" && driver != "intel-fpga-port" {
-		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // the name of the node without its number
+		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // name of the node without its number
 		return nil, incompletef("driver %s is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE", missing)
 	}
 	port, err := h.Attr(u.SysPath, "id")
@@ -116,8 +116,8 @@ func programmed(h *Host, function string) error {
 // it down temporarily.
 const powerStopped = 6
 
-// dflHealth reads the latched errors of a port. Errors remain until a process writes them back (dfl-afu-error.c). A
-// port whose bitstream has no error feature lacks these attributes.
+// dflHealth reads the latched errors of a port. Errors remain until a process writes their value back
+// (dfl-afu-error.c). A port whose bitstream has no error feature lacks these attributes.
 func dflHealth(h *Host, sysPath string) error {
 	for _, name := range []string{"errors/errors", "errors/first_error"} {
 		text, err := h.Attr(sysPath, name)

@@ -2,7 +2,8 @@
 
 package device
 
-// These FPGA cards of Xilinx and AMD use XRT, or the driver xdma of the DMA engine in users' own designs.
+// This file handles FPGA cards of Xilinx and AMD with XRT, or with the driver xdma, which is for the DMA engine in
+// users' own designs.
 //
 // Follows: src/runtime_src/core/pcie/driver/linux/xocl of Xilinx/XRT (userpf/xocl_sysfs.c, mgmtpf/mgmt-sysfs.c);
 // XDMA/linux-kernel/xdma/xdma_cdev.c of Xilinx/dma_ip_drivers.
@@ -14,10 +15,10 @@ package device
 // management function answers. The driver xdma reports no health.
 //
 // Nodes: with XRT, the render node. /dev/xclmgmtN, through which the card is programmed, is never added, but class node
-// can offer it. With xdma, the nodes to use the design, which are user, bypass, the DMA channels h2c and c2h, and
-// events. It never adds control, which can make a DMA engine read and write any memory, xvc, which leads to the
-// debugger in the FPGA, or the descriptors of the engines (bypass_h2c, bypass_c2h). The number in xdmaN depends on the
-// order of discovery. No link outlives renumbering.
+// can offer it. With xdma, the nodes for users of the design, which are user, bypass, the DMA channels h2c and c2h, and
+// events. Three kinds of nodes are never added: control, which can make a DMA engine read and write any memory, xvc,
+// which gives access to the debugger in the FPGA, and the descriptors of the engines (bypass_h2c, bypass_c2h). The
+// number in xdmaN depends on the order of discovery. There is no link that stays correct when the numbers change.
 
 import (
 	"errors"
@@ -78,8 +79,8 @@ func xrtManagement(h *Host, user string) string {
 // xdmaNodes match the devices for users of the design in the FPGA.
 const xdmaNodes = "xdma[0-9]*_user|xdma[0-9]*_bypass|xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*|xdma[0-9]*_events_[0-9]*"
 
-// xdmaEngines match the devices that the driver creates for each DMA engine. Until one exists, the driver has not
-// finished.
+// xdmaEngines match the devices that the driver creates for each DMA engine. Until one of them exists, the driver is
+// still initialising the card.
 const xdmaEngines = "xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*"
 
 // addXDMA adds the nodes of a function with driver xdma.

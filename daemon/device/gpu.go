@@ -7,20 +7,21 @@ package device
 // Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst;
 // Documentation/ABI/testing/sysfs-bus-pci; include/linux/pci_ids.h (base class 0x03, class 0x1200).
 //
-// Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. It stays with the
-// card when the card moves to another slot. If there is none (Intel, consumer cards of AMD, accelerators), the PCI
-// address, which stays with the slot. Node numbers are never used, because DRM assigns the lowest free minor to the
-// next device (drm_minor_alloc).
+// Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. It stays the same
+// when the card moves to another slot. A GPU without such an ID (Intel, consumer cards of AMD, accelerators) has its
+// PCI address as identity, which belongs to the slot. Node numbers are never used, because DRM assigns the lowest free
+// minor to a new device (drm_minor_alloc).
 //
 // Parts: a partitioned GPU is offered as its parts instead of as a whole, because both use the same memory. Parts are
 // MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI functions.
 //
 // Health: a driver is bound, Gaudi's driver reports the card as operational, and the checks of pci_health.go succeed.
-// Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). DRM's WEDGED lasts until the driver
-// reports "none" or is bound again, ERROR and RESET of i915 until ERROR=0, and a failed reset of amdgpu until one
-// succeeds. NVIDIA's Xid lasts until the driver's recovery action (Xid 154) is None, or until it is bound again.
+// Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). DRM's WEDGED is valid until the
+// driver reports "none" or is bound again. ERROR and RESET of i915 are valid until ERROR=0. A failed reset of amdgpu is
+// valid until a reset succeeds. NVIDIA's Xid is valid until the driver reports the recovery action None (Xid 154) or is
+// bound again.
 //
-// Nodes: those of the driver below the function, /dev/dri/card*, /dev/dri/renderD*, /dev/accel/accel*.
+// Nodes: the driver's nodes below the function, which are /dev/dri/card*, /dev/dri/renderD* and /dev/accel/accel*.
 // /dev/accel/accel_controlD*, which controls Gaudi, is never added. gpu_nvidia.go and gpu_amd.go add more.
 //
 // Reset: not automatic, because the drivers of NVIDIA, AMD and Intel do not survive a reset of the PCI function. The
@@ -44,7 +45,7 @@ var GPU = Class{
 	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and the subsystem accel)",
 	Match: []udev.Match{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "3????"}},
-		// FPGA cards have this class too (xocl, dfl-pci). The vendor or the driver shows whether a device is an
+		// FPGA cards also have this PCI class (xocl, dfl-pci). The vendor or the driver shows whether a device is an
 		// accelerator.
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
@@ -76,8 +77,8 @@ const (
 	vendorAMD    = "1002"
 )
 
-// Displays of virtual machines and management controllers, which cannot compute. Their PCI class does not distinguish
-// them from GPUs. virtio-gpu has 0x0380 like data-centre GPUs, and also has a render node.
+// Displays of virtual machines and management controllers, which cannot compute. They have the same PCI class as GPUs.
+// virtio-gpu has 0x0380 like data-centre GPUs, and also has a render node.
 const (
 	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|hibmc-drm|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
 		"vmwgfx|hyperv_drm"
@@ -122,7 +123,7 @@ func gpuOffer(h *Host, d Device) error {
 			return err
 		}
 	}
-	// The firmware's display may have a driver that cannot render. Then it serves only the console.
+	// The firmware's display may have a driver that cannot render. Such a display is only for the console.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return byNamef("the display of the console (boot_vga), without a render node")

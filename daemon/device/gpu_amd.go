@@ -13,15 +13,15 @@ package device
 // (kfd_topology_add_device). The name amdgpu_xcp_N of a partition's node cannot identify it, because N counts over all
 // GPUs.
 //
-// Only the compute driver shows which nodes belong to a partition, by the minor of its render node. All nodes except
-// those of the first partition belong to platform devices without a PCI parent. They exist even if the GPU is not
-// partitioned. The kernel sends no event when the mode changes, so the GPU is inspected every minute.
+// Only the compute driver shows which nodes belong to a partition, by the minor of its render node. The nodes of the
+// other partitions belong to platform devices without a PCI parent, and exist even if the GPU is not partitioned. The
+// kernel sends no event when the mode changes, so the GPU is inspected every minute.
 //
-// Health: that of the GPU. Its RAS counters are not read (gpu_health.go). A bad memory page that cannot be retired is a
-// warning.
+// Health: the health of the GPU. Its RAS counters are not read (gpu_health.go). A bad memory page that cannot be
+// retired is a warning.
 //
-// Nodes: the render node, the card node, and /dev/kfd, which all GPUs share. Within /dev/kfd, access to the render node
-// decides which GPU a process can use.
+// Nodes: the render node, the card node, and /dev/kfd, which all GPUs share. A process can use a GPU through /dev/kfd
+// only if it has access to the render node of that GPU.
 
 import (
 	"errors"
@@ -54,8 +54,8 @@ func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	return devices, nil
 }
 
-// amdIdentity returns the number that the chip got in production (amdgpu_get_unique_id). Consumer cards have no such
-// number. Their attribute is missing or empty, and the PCI address identifies them.
+// amdIdentity returns the number that the manufacturer gave to the chip (amdgpu_get_unique_id). Consumer cards have no
+// such number. Their attribute is missing or empty, and the PCI address identifies them.
 func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
 	switch {
@@ -64,8 +64,8 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	case strings.Trim(unique, "0") != "":
 		return MakeID("gpu", unique), nil
 	case len(drmNames(h, sysPath, "renderD")) == 0:
-		// amdgpu_pci_probe creates the attribute first and the nodes last. So the attribute may still appear while
-		// there are no nodes.
+		// amdgpu_pci_probe creates the attribute first and the nodes last. So if there are no nodes yet, the attribute
+		// may still appear.
 		return "", incompletef("driver amdgpu has not created its nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil

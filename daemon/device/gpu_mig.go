@@ -10,23 +10,24 @@ package device
 // Guide; select_gpu_device in src/cli/common.c of NVIDIA/libnvidia-container.
 //
 // The directory /proc/driver/nvidia/capabilities/gpu<device minor>/mig contains a directory gi<N> for each GPU
-// instance. The latter contains a directory ci<N> for each compute instance. Both contain a file access with the minor of a
-// node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance. The UUID is a
-// hash of a number that only the driver knows (nvGenerateSmcUuid), and is available from NVML.
+// instance. Each gi<N> contains a directory ci<N> for each compute instance. Both kinds of directories contain a file
+// access with the minor of a node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an
+// instance. The UUID is a hash of a number that only the driver knows (nvGenerateSmcUuid). Only NVML returns the UUID.
 //
-// Identity: the GPU's UUID and the numbers of both instances. Drivers before 470 used the same form for the UUID of a MIG
-// device (MIG-GPU-<UUID>/<GI>/<CI>). It identifies an instance as long as the instance exists. A new instance in the same
-// place has the same identity, but may have another size. So repartition a GPU only while no pod holds it.
+// Identity: the GPU's UUID and the numbers of both instances. The UUIDs of MIG devices had the same form in drivers
+// before 470 (MIG-GPU-<UUID>/<GI>/<CI>). This identity is valid as long as the instance exists. A new instance in the
+// same place has the same identity, but may have another size. So operators must change the partitions of a GPU only
+// while no pod holds it.
 //
-// Health: that of the GPU. The kernel sends no event when instances are created or destroyed, so the GPU is inspected
-// every minute.
+// Health: the health of the GPU. The kernel sends no event when instances are created or destroyed, so the GPU is
+// inspected every minute.
 //
-// Nodes: those of the GPU, through which every process talks to the driver, and the two capabilities that the driver
-// requires for access to an instance. CUDA uses the first instance that it can access.
+// Nodes: the nodes of the GPU, through which every process talks to the driver, and the nodes of the two capabilities
+// that the driver requires for access to an instance. CUDA uses the first instance that it can access.
 //
 // NVIDIA_VISIBLE_DEVICES contains the GPU. NVIDIA's container toolkit cannot identify instances from these files, and
-// rejects values that it does not know. For a GPU it adds the driver's libraries but no capability, so other instances
-// stay out of reach.
+// rejects values that it does not know. For a GPU, the toolkit adds the driver's libraries but no capability, so a
+// container cannot access other instances.
 
 import (
 	"path"
@@ -39,7 +40,7 @@ import (
 const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
 
 // migParts returns the compute instances of the GPU with a device minor, as "gi<N>/ci<N>". divided reports whether the
-// GPU has a GPU instance, even without compute instances.
+// GPU has a GPU instance, with or without compute instances.
 func migParts(h *Host, minor string) (parts []string, divided bool) {
 	mig := nvidiaCapabilities + minor + "/mig"
 	for _, gi := range h.Names(mig) {

@@ -2,17 +2,17 @@
 
 package device
 
-// GPUs with NVIDIA's driver, proprietary or open, which shows little in sysfs.
+// This file handles GPUs with NVIDIA's driver, proprietary or open. The driver shows little in sysfs.
 //
 // Follows: kernel-open/nvidia/nv-procfs.c (nv_procfs_read_gpu_info), nv-chardev-numbers.h and nv-caps.c of
 // NVIDIA/open-gpu-kernel-modules.
 //
-// Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. The driver knows it after
-// it has initialised the GPU for the first user since the driver was loaded, such as nvidia-persistenced.
+// Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. The driver knows the UUID
+// only after a first process, such as nvidia-persistenced, has used the GPU since the driver was loaded.
 //
-// Nodes: those with the device minor that the driver reports, which depends on neither PCI address nor UUID. No link
-// outlives renumbering. A resource that needs stable nodes across reboots should use CDI. nvidia-modprobe creates the
-// nodes without an event.
+// Nodes: the nodes with the device minor that the driver reports. The minor depends on neither the PCI address nor the
+// UUID, and there is no link that stays correct when the minors change. A resource that needs stable nodes across
+// reboots should use CDI. nvidia-modprobe creates the nodes without an event.
 
 import (
 	"errors"

@@ -29,8 +29,8 @@ func xidFatal() []int {
 	return []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 }
 
-// xidMark parses the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." An unlisted
-// number gives a warning, because the driver reports far more numbers than are documented.
+// xidMark parses the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." If the number
+// is not in these lists, the mark is only a warning, because the driver reports many numbers that are not documented.
 func xidMark(sysPath, text string) (Mark, bool) {
 	_, text, ok := strings.Cut(text, "): ")
 	digits, message, _ := strings.Cut(text, ",")
@@ -52,8 +52,8 @@ func xidMark(sysPath, text string) (Mark, bool) {
 	return m, true
 }
 
-// xidVerdict parses the recovery action that the driver requires. "None" means that the GPU is healthy again after all
-// earlier reports.
+// xidVerdict parses the recovery action that the driver requires. "None" means that the GPU is healthy again, whatever
+// the driver reported before.
 func xidVerdict(sysPath, message string) (Mark, bool) {
 	begin, end := strings.LastIndexByte(message, '('), strings.LastIndexByte(message, ')')
 	if begin < 0 || end < begin {

@@ -33,8 +33,8 @@ const (
 // as "/dev/snd/controlC0". Match and Exclude of its rule apply to the hardware that By selects, with the kernel's
 // properties only. Without By they are empty.
 type Group struct {
-	Nodes    []string // each must match a node, or the device is not complete
-	Optional []string // each may match nodes, which then belong to the device
+	Nodes    []string // each must match a node, otherwise the device is incomplete
+	Optional []string // nodes that match also belong to the device
 	By       string   // [GroupUSB] or [GroupPCI], or empty for one group with nodes of the whole machine
 }
 
@@ -114,10 +114,10 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule with a group
-// that contains u takes precedence. Its owner is the hardware of the group. If there is none, the result is the first rule
-// that takes u as a separate device. A group member cannot be a separate device, even if a rule for that comes first,
-// because two containers could get it.
+// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The result is the first
+// rule with a group that contains u. Its owner is the hardware of the group. If no rule has such a group, the result is
+// the first rule that takes u as a separate device. A member of a group is never a separate device, even if a rule for
+// that comes first, because two containers could get the node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
 	if u.DevNode == "" {
 		return nil, "", nil
@@ -163,7 +163,7 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 
 // members are the nodes of a group.
 type members struct {
-	all     []udev.Device // the first one represents the group
+	all     []udev.Device // in the order of the patterns; the first one represents the group
 	missing error         // the error for missing nodes
 }
 
@@ -226,7 +226,7 @@ func groupID(h *Host, r *Rule, owner string) string {
 // controller and the ports to which the device is connected.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
-		vendor, _ := h.Attr(sysPath, "idVendor") // if these are missing, the serial number must be enough
+		vendor, _ := h.Attr(sysPath, "idVendor") // if vendor and product are missing, the serial number must be enough
 		product, _ := h.Attr(sysPath, "idProduct")
 		return []string{vendor + ":" + product, serial}
 	}
@@ -265,7 +265,7 @@ func commonNUMANode(h *Host, members []udev.Device) int {
 	return node
 }
 
-// linksBeside returns the links in the directories in which udev's rules put links to this kind of node, such as
+// linksBeside returns the links in the directories where udev's rules create links to this kind of node, such as
 // /dev/v4l for /dev/video0 and /dev/serial for /dev/ttyUSB0. The links may point to other nodes.
 func linksBeside(h *Host, node string) []string {
 	var links []string

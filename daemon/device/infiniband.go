@@ -7,9 +7,9 @@ package device
 // Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
 // drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
 //
-// Identity: the node GUID, which the vendor assigns (RoCE derives it from the MAC address). The name, such as mlx5_0,
-// is changed by rdma-core's udev rule soon after the device appears, and the number in uverbsN depends on the order of
-// discovery. An unconfigured virtual function has the GUID 0. Its PCI address identifies it instead.
+// Identity: the node GUID, which the vendor assigns (RoCE derives it from the MAC address). Names are not used, because
+// rdma-core's udev rule renames a device such as mlx5_0 soon after it appears, and the number in uverbsN depends on the
+// order of discovery. An unconfigured virtual function has the GUID 0, and its PCI address identifies it.
 //
 // If virtual functions of an adapter are RDMA devices of this host, the adapter is not offered, because it shares its
 // link with them.
@@ -20,12 +20,12 @@ package device
 // (ib_uverbs_open returns EPERM), unless its network plugin moves the device there. This is only a warning, because
 // pods in the host's network namespace can open them.
 //
-// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share and which is needed to connect
-// by address. On request of the resource also umadN of every port, which sends packets to the fabric manager, and
-// issmN, which only InfiniBand ports have. A process that opens issmN becomes the subnet manager.
+// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to
+// connect by address. If the resource configures it, also umadN of every port, which sends packets to the fabric
+// manager, and issmN, which only InfiniBand ports have. A process that opens issmN becomes the subnet manager.
 //
-// Reset: not automatic, because no RDMA driver survives a reset of the PCI function. The last close of uverbsN frees
-// all resources of a process on the adapter (ib_uverbs_close).
+// Reset: not automatic, because no RDMA driver survives a reset of the PCI function. When a process closes uverbsN, the
+// driver frees all resources of the process on the adapter (ib_uverbs_close).
 //
 // Needs: sysfs. It uses no ioctl and no capability, and opens no node. Containers need RLIMIT_MEMLOCK or CAP_IPC_LOCK.
 
@@ -40,8 +40,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// InfiniBand is the class of RDMA devices. A device is an adapter, port or virtual function, whichever the kernel shows
-// as an RDMA device.
+// InfiniBand is the class of RDMA devices. The kernel shows each adapter, port or virtual function as an RDMA device.
 var InfiniBand = Class{
 	Name:  "infiniband",
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
@@ -98,7 +97,7 @@ func infinibandOffer(h *Host, d Device) error {
 			parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
 		}
 	}
-	if len(parts) == 0 { // the virtual functions belong to virtual machines, or are unused
+	if len(parts) == 0 { // virtual functions without an RDMA device belong to virtual machines, or are unused
 		return nil
 	}
 	return excludedf("divided into virtual functions, which are offered in its place: %s", strings.Join(parts, ", "))
@@ -114,8 +113,8 @@ func namespaceWarning(h *Host) error {
 		"(rdma system set netns shared)")
 }
 
-// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter is dead, this blocks until
-// the request times out. The device is usable if one of its ports is usable.
+// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter is dead, this call
+// blocks until the request times out. The device is usable if one of its ports is usable.
 func infinibandHealth(h *Host, d Device) error {
 	var reasons []error
 	for _, port := range h.Names(d.SysPath + "/ports") {
@@ -172,8 +171,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	if len(names) == 0 {
 		r.fail(incompletef("it has no %s device: %s", kind, missing))
 	}
-	// The links of rdma-core contain the PCI address. Those in by-ibdev are stale after a rename, because the uverbs
-	// device then gets no event.
+	// The links of rdma-core contain the PCI address. The links in by-ibdev are outdated after a rename, because the
+	// kernel sends no event for the uverbs device.
 	const directory = "/dev/infiniband/by-path/"
 	links := r.Names(directory)
 	for i := range links {

@@ -13,10 +13,10 @@ import (
 
 // Sighting is the result of inspecting one device.
 type Sighting struct {
-	Device     *Device    // has only Class and SysPath, and no ID, if the hardware could not be identified
+	Device     *Device    // if the hardware could not be identified, only Class and SysPath are set
 	Resource   string     // resource of the first matching rule, or empty
 	Allocation Allocation // empty if the device cannot be given to a container
-	Nodes      []Node     // existing nodes of a device without Allocation, because no rule takes it or a node is missing
+	Nodes      []Node     // existing nodes of a device without Allocation, if no rule takes it or a node is missing
 	Target     *Target    // state at the time of identification, or nil
 	Offer      error      // why the device must not be offered, or nil
 	Health     error      // why the device is unhealthy, or nil
@@ -28,21 +28,21 @@ type Sighting struct {
 	Written            uint64    // sectors written to the disk before the probe, see [sysfs.Written]
 	Warning            string    // a problem of a usable device that the operator should handle
 	Unread             bool      // no helper answered, so content and health of the disk are unknown
-	Functions          []string  // sysfs paths of the PCI functions through which the device is reached
+	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
-	objection          error     // the reason against an offer before the rule's exceptions apply
+	objection          error     // the reason not to offer the device, before the rule's exceptions apply
 }
 
-// HostUse reports whether this host uses the disk, as a mount or swap. While a pod holds the disk, devices on top of it
-// may be the pod's. Otherwise they are the host's.
+// HostUse reports whether this host uses the disk, as a mount or swap. Devices on top of the disk count as the host's
+// use, unless a pod holds the disk and may have created them.
 func (s *Sighting) HostUse(held bool) bool {
 	var use hostUse
 	return errors.As(s.Offer, &use) && (use.certain || !held)
 }
 
-// Twin records that the device at another sysfs path has the same identity. The disk may be another path to the same
-// medium, which two pods must not share, so it is not offered.
+// Twin records that the device at another sysfs path has the same identity. The disk is then not offered, because it
+// may be a second path to the same medium, which two pods must not share.
 func (s *Sighting) Twin(other string) {
 	if s.Target.IsDisk() && !errors.Is(s.Offer, errTwin) {
 		s.Offer = joined(s.Offer, twin(path.Base(other)))
@@ -110,7 +110,7 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	if err != nil {
 		s.objection = s.Offer
-		if !unsuited(s.Offer) { // the reason of an unsuited device is more informative
+		if !unsuited(s.Offer) { // the reason why a device is unsuited is more informative
 			s.Offer = err
 		}
 		found, _ := d.allocate(h) // a device that is not offered may lack nodes
@@ -147,7 +147,7 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 }
 
 // selecting returns the class whose subject is u, or nil. [Generic] matches any device with a node, but its subjects
-// are only those that a rule requests.
+// are only the devices that a rule requests.
 func selecting(u udev.Device) *Class {
 	if i := slices.IndexFunc(Classes, func(c *Class) bool { return c.Selects(u) }); i >= 0 {
 		return Classes[i]

@@ -19,11 +19,11 @@ import (
 // inventory keeps it until another mark replaces or clears it. While it has the mark, the hardware is unhealthy.
 //
 // Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a
-// source clears all marks. It stands for a fresh start, after the hardware was removed or inserted, or a driver was bound to
-// it. If the clearing mark concerns only a part of the marked hardware, the rest stays marked.
+// source clears all marks. It means a fresh start, because the hardware was removed or inserted, or a driver was bound
+// to it. If the clearing mark is for only a part of the marked hardware, the rest keeps its mark.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
-	Source  string `json:"source"`            // a mark replaces those with the same source at its path; "a" also clears "a/b", and empty clears all
+	Source  string `json:"source"`            // a mark replaces marks with the same source at its path; "a" also clears "a/b", and an empty source clears all
 	Reason  string `json:"reason"`            // reason for people, or empty if the mark clears others
 	Warning bool   `json:"warning,omitempty"` // the hardware is still usable
 }
@@ -55,7 +55,7 @@ func Notice(e udev.Event) (m Mark, ok bool) {
 // noticeRecovery evaluates the kernel's reports about the recovery of a PCI function from an error. The kernel reports
 // the start and the success of the recovery for the function itself. It reports a failure for each function below the
 // bridge (report_perm_failure_detected, in Linux 6.12.107). Older kernels report it for the bridge. Only a fresh start
-// clears it.
+// clears the mark of a failure.
 func noticeRecovery(d udev.Device) (Mark, bool) {
 	m := Mark{SysPath: d.SysPath, Source: "recovery"}
 	switch d.Properties.Value("ERROR_EVENT") {
@@ -81,8 +81,9 @@ func FunctionIn(sysPath string) string {
 	return ""
 }
 
-// Function returns the sysfs path of the PCI function that the device is, is below, or is reached through first, such as
-// the first controller of an NVMe namespace with several. It returns "" if there is none.
+// Function returns the sysfs path of the PCI function that the device is or is below. For other devices it returns the
+// first function that leads to the device, such as the first controller of an NVMe namespace with several. It returns
+// "" if there is none.
 func (d *Device) Function() string {
 	return cmp.Or(d.reached, FunctionIn(d.SysPath))
 }

@@ -2,24 +2,25 @@
 
 package device
 
-// Class node has all other devices with a node that a rule requests, such as serial adapters, cameras, /dev/kvm, VFIO
-// groups, work queues of DSA and IAA, and disks. Sets of nodes that form one device are in group.go.
+// Class node contains all other devices with a node, if a rule requests them, such as serial adapters, cameras,
+// /dev/kvm, VFIO groups, work queues of DSA and IAA, and disks. Sets of nodes that form one device are in group.go.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); the rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l of udev; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
-// Identity: the serial number, which stays with the device when it moves to another port. Without one, the path through
-// the buses, which stays with the port. Otherwise the name of the node, which is correct for nodes without hardware
-// (/dev/kvm, /dev/net/tun). udev or the kernel provides these. See node_identity.go.
+// Identity: the serial number, which stays the same when the device moves to another port. For a device without a
+// serial number, the path through the buses, which belongs to the port. For a device without such a path, the name of
+// the node, which is correct for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these
+// values. See node_identity.go.
 //
 // Health: the node exists, and the checks of pci_health.go succeed for the function above it. A VFIO group is unhealthy
 // if any of its functions is.
 //
-// Nodes: its own node, on the host by a link that udev derives from the identity. A VFIO group also needs
-// /dev/vfio/vfio, and a VFIO device without a group needs /dev/iommu.
+// Nodes: the device's own node. The path on the host is a link that udev derives from the identity. A VFIO group also
+// needs /dev/vfio/vfio, and a VFIO device without a group needs /dev/iommu.
 //
-// Reset: for a VFIO group, each of its functions, 0.1 s each. A disk cannot be reset, but it can be erased. See
-// daemon/reset.
+// Reset: for a VFIO group, each of its functions is reset, in 0.1 s each. A disk cannot be reset, but it can be erased.
+// See daemon/reset.
 //
 // Needs: udev's database, and for disks the needs of block.go. It uses no ioctl and no capability, and opens no node.
 
@@ -35,7 +36,7 @@ import (
 var Generic = Class{
 	Name: "node",
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	// Whether a VFIO group can be opened depends on drivers of functions that are not above it.
+	// A VFIO group can be opened only with suitable drivers of its functions, which are not above it in sysfs.
 	Wakes:    []udev.Match{onTop, {Subsystem: "pci"}},
 	Disks:    true,
 	DevNodes: []string{"/dev/*"},
@@ -62,8 +63,8 @@ func nodeNUMA(h *Host, u udev.Device) int {
 	return h.NUMANode(u.SysPath)
 }
 
-// barred returns an error for nodes that would give a container access to more than its device, such as disks in use by
-// this host. No rule overrules it.
+// barred returns an error for a node that would give a container access to more than its device, such as a disk that
+// this host uses. A rule cannot overrule this error.
 func barred(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {
@@ -100,7 +101,7 @@ func nodeOffer(h *Host, d Device) error {
 	return joined(reasons...)
 }
 
-// diskOffer returns why a node must not be offered because of the disks that it gives access to.
+// diskOffer checks the disks that a node gives access to. It returns why the node must not be offered, or nil.
 func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	var reasons []error
 	for _, disk := range disksBehind(h, u) {

@@ -6,9 +6,9 @@ package device
 //
 // Follows the builtins usb_id and path_id of udev, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
-// The serial number stays with the device when it moves to another port. The path through the buses belongs to the port. The
-// name of the node is correct for nodes without hardware, and the last resort for others. Several nodes of one device share
-// the first two, so a distinguishing part is added.
+// The serial number stays the same when the device moves to another port. The path through the buses belongs to the
+// port. The name of the node is correct for nodes without hardware, and the last resort for others. Several nodes of
+// one device have the same serial number and path, so a part is added that distinguishes them.
 
 import (
 	"cmp"
@@ -58,8 +58,9 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	return MakeID(parts...)
 }
 
-// nodeMember distinguishes the nodes of one piece of hardware. Nodes of one kind have a number, such as partitions,
-// ports of a serial adapter, and nodes of a camera. Other nodes have the name of their kind.
+// nodeMember distinguishes the nodes of one piece of hardware. If a device can have several nodes of one kind, such as
+// partitions, ports of a serial adapter or nodes of a camera, the result is a number. For other nodes it is the name of
+// the kind.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {
 	case "block":
@@ -68,7 +69,7 @@ func nodeMember(h *Host, u udev.Device) string {
 		}
 		return ""
 	case "tty":
-		// The usb-serial device of the terminal has this attribute (port_number_show).
+		// The parent device of a USB serial port has this attribute (port_number_show).
 		if port, err := h.Attr(path.Dir(path.Dir(u.SysPath)), "port_number"); err == nil && port != "0" {
 			return "port" + port
 		}
@@ -118,8 +119,9 @@ func hidIdentity(h *Host, u udev.Device) []string {
 	return identity
 }
 
-// pciIdentity returns the address of the PCI function directly above u, and which of its devices u is, or nil. It
-// counts the devices of a kind, because their names depend on the order of discovery over all functions.
+// pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices
+// of its kind, or nil. The index is counted, because the numbers in the names depend on the order of discovery over all
+// functions.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {
 		_, number, _ := strings.Cut(path.Base(queue), ".") // in "wq0.1" the 0 depends on the order of discovery

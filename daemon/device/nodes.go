@@ -14,7 +14,7 @@ import (
 )
 
 // recipe collects everything that a container needs for a device. After the first error it adds nothing more. The nodes
-// found before the error identify the device, but are not enough for a container.
+// that were found before the error belong to the device, but are not enough for a container.
 type recipe struct {
 	*Host
 	Allocation

@@ -9,15 +9,15 @@ package device
 //
 // Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace reports. A namespace without one
 // has a wwid made of vendor, serial number, model and namespace ID. Nothing else is stable. The numbers in nvme0n1
-// depend on the order in which controllers and namespaces were found, and the second is not the namespace ID.
+// depend on the order in which controllers and namespaces were found. The second number is not the namespace ID.
 //
 // Health: a controller of the namespace is live, and the checks of pci_health.go succeed for its function. With native
 // multipathing, one working path is enough.
 //
-// Nodes: /dev/nvmeXnY, on the host by the link that udev derives from the wwid. On request of a rule also /dev/ngXnY,
-// by the link of our own rule (udev/60-metalplug.rules). Partitions are never offered, because since Linux 6.2 a
-// process that can open one can read the whole namespace (nvme_user_cmd checks without the partition flag). /dev/nvmeX
-// is never added. To give a container a whole controller, offer its VFIO group with class node.
+// Nodes: /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. If a rule requests it, also
+// /dev/ngXnY, with the link of our own udev rule (udev/60-metalplug.rules). Partitions are never offered, because since
+// Linux 6.2 a process that can open one can read the whole namespace (nvme_user_cmd checks without the partition flag).
+// /dev/nvmeX is never added. To give a container a whole controller, offer its VFIO group with class node.
 //
 // Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block,
 // queue/zoned). It is offered only if the rule matches ATTR{queue/zoned}.
@@ -25,8 +25,8 @@ package device
 // With native multipathing, a namespace that several controllers can reach is a disk below its subsystem, without a PCI
 // parent. Its paths are hidden disks without a node, whose udev devices are never a subject.
 //
-// Reset: that of the controller, in 0.1 s, if it has no other namespace. I/O to all its namespaces waits for the reset.
-// The resource configures how to erase. See daemon/reset.
+// Reset: the controller is reset in 0.1 s, if it has no other namespace. I/O to its namespaces waits during the reset.
+// The resource configures the method of the erasure. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, the mountinfo of process 1. It uses no ioctl and no capability, and opens no node.
 
@@ -48,7 +48,7 @@ var NVMe = Class{
 	Doc:   "NVMe namespaces",
 	Match: []udev.Match{{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/nvme*n*"}}},
 	Wakes: []udev.Match{
-		// With multipathing, the controller that reports its state is not above the disk.
+		// With multipathing, the controller that reports the state is not above the disk in sysfs.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
 		{Subsystem: "nvme-generic"}, // this node appears after the disk, as its sibling
@@ -110,7 +110,7 @@ func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
 		return incompletef("its size is 0") // the disk is being formatted, or the driver has given up the drive (nvme_mark_namespaces_dead)
 	}
-	// All reasons are reported, because a rule that overrules one does not overrule the others.
+	// All reasons are reported, because a rule may overrule only one of them.
 	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
@@ -129,7 +129,7 @@ func nvmeWritable(h *Host, d Device) error {
 	return nil
 }
 
-// nvmeReach returns an error for a namespace that is reached over a network, because other hosts may use it.
+// nvmeReach returns an error for a namespace that is connected over a network, because other hosts may use it.
 func nvmeReach(h *Host, d Device) error {
 	for _, controller := range h.NVMeControllers(d.SysPath) {
 		transport, err := h.Attr(controller, "transport")
@@ -194,8 +194,8 @@ func nvmeAllocate(r *recipe, d Device) {
 // nvmeGenericLink is the beginning of the link to a generic node that our udev rule creates. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the character device node. Its name alone is not sufficient. The kubelet stores it with the pod, and
-// after a reboot it may belong to another disk.
+// addGeneric adds the character device node. Its path must be a link, because the kubelet stores the path with the pod,
+// and after a reboot the kernel's name may belong to another disk.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

@@ -30,8 +30,8 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// asleep reports whether a PCI function is suspended. Reading its configuration space would wake the bridge above it,
-// and the function itself if it is in D3cold (pci_config_pm_runtime_get in drivers/pci/pci.c).
+// asleep reports whether a PCI function is suspended. A read of its configuration space would wake the bridge above it,
+// and also the function if it is in D3cold (pci_config_pm_runtime_get in drivers/pci/pci.c).
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"

@@ -2,17 +2,17 @@
 
 package device
 
-// This file checks the health that all PCI hardware has in common, which is whether it answers, its error counters and
-// its link width.
+// This file checks the health of all kinds of PCI hardware. It checks whether a function answers, its error counters
+// and its link width.
 //
 // Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (counted by Linux, without access to the
 // hardware); drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
 // A fatal error means that the link was unreliable and data was lost. A nonfatal error is only a warning. Some nonfatal
-// errors are just requests that a function does not support. The driver can recover from the others, and the kernel
-// reports if it could not (mark.go). Corrected errors are normal.
+// errors are just requests that a function does not support. The driver can recover from the others. If it fails to
+// recover, the kernel reports this (mark.go). Corrected errors are normal.
 //
-// A link that is narrower than both of its ends support is a warning. Its contacts are worn or dirty, but the link
+// If a link is narrower than both of its ends support, this is a warning. Its contacts are worn or dirty, but the link
 // works. The link speed is not checked, because it is reduced when the link is idle (ASPM).
 
 import (
@@ -38,7 +38,7 @@ type Counter struct {
 }
 
 // Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears it. The reason
-// changes only with each power of ten, so that not every increase is reported.
+// contains the increase, rounded down to a power of ten, so that not every increase is reported.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
 	for rise := c.Value - before; rise >= 10; rise /= 10 {
@@ -54,8 +54,8 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// functionsOf returns the sorted sysfs paths of the PCI functions through which a device is reached. They are those of
-// a VFIO group, those of the controllers of a namespace, or the function above the device.
+// functionsOf returns the sorted sysfs paths of the PCI functions that lead to a device. These are the functions of a
+// VFIO group, the functions of a namespace's controllers, or the function above the device.
 func functionsOf(h *Host, d Device) []string {
 	var all []string
 	for _, u := range d.nodes() {
@@ -74,8 +74,8 @@ func functionsOf(h *Host, d Device) []string {
 	return slices.Compact(all)
 }
 
-// pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if a required one does
-// not.
+// pciHealth checks the functions of a device. The device is unhealthy if none of them answers, or if a required
+// function does not answer.
 func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
@@ -120,8 +120,8 @@ func errorCounters(h *Host, function string) []Counter {
 	return counters
 }
 
-// widest is the maximum number of lanes of a link. A function that does not answer shows more, and one without a link
-// shows 0.
+// widest is the maximum number of lanes of a link. If a function does not answer, the attribute shows a higher number.
+// If it has no link, the attribute shows 0.
 const widest = 32
 
 // linkWarning returns a warning for a link that is narrower than both the function and the bridge above it support. A

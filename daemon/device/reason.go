@@ -13,14 +13,14 @@ import (
 var (
 	// ErrGone means that the hardware is no longer present.
 	ErrGone = sysfs.ErrGone
-	// ErrExcluded means that the device is not for containers in its present state. It is partitioned and offered as
-	// its parts, read-only, or assigned to virtual machines. No rule overrules it.
+	// ErrExcluded means that containers must not get the device in its present state. For example, it is read-only,
+	// assigned to virtual machines, or partitioned, so that its parts are offered instead. A rule cannot overrule this.
 	ErrExcluded = errors.New("not for containers")
-	// ErrByName means that this kind of device is not for containers, such as the display of a management controller. A
-	// rule that names exactly this device overrules it.
+	// ErrByName means that containers do not need this kind of device, such as the display of a management controller.
+	// A rule that names exactly this device overrules this.
 	ErrByName = errors.New("offered only if a rule names it")
-	// ErrInUse means that this host uses the device. A pod that holds the device may cause this and the next error, so
-	// the inventory ignores both during that time.
+	// ErrInUse means that this host uses the device. While a pod holds the device, the inventory ignores this error and
+	// [ErrData], because the pod may cause them.
 	ErrInUse = errors.New("in use")
 	// ErrData means that the disk contains data. If the data is from a pod, the disk can be erased.
 	ErrData = errors.New("it holds data")
@@ -28,33 +28,32 @@ var (
 	ErrIncomplete = errors.New("not complete")
 	// ErrForeign means that the content of a disk differs from what its last pod left there.
 	ErrForeign = errors.New("written by others")
-	// ErrUnanswered means that a helper has not answered, which is no statement about the disk.
+	// ErrUnanswered means that a helper has not answered, so the state of the disk is unknown.
 	ErrUnanswered = errors.New("no answer")
 	// ErrUnproven means that there is no evidence that the disk is unused.
 	ErrUnproven = errors.New("unproven")
-	// ErrPart means that the udev device belongs to a device that another udev device represents.
+	// ErrPart means that the udev device is a part of a device, and another udev device represents that device.
 	ErrPart = errors.New("a part")
 )
 
-// OnlyInUse reports whether the only reason against an offer is that the device is in use or contains data.
+// OnlyInUse reports whether the device is not offered only because it is in use or contains data.
 func OnlyInUse(err error) bool {
 	used := errors.Is(err, ErrInUse) || errors.Is(err, ErrData)
 	return used && !unsuited(err) && !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrGone)
 }
 
-// OnlyData reports whether the only reason against an offer is that the disk contains data. The host does not use it in
-// this case.
+// OnlyData reports whether the disk is not offered only because it contains data. The host does not use such a disk.
 func OnlyData(err error) bool {
 	return errors.Is(err, ErrData) && OnlyInUse(err) && !errors.Is(err, ErrInUse)
 }
 
-// OnlyUnanswered reports whether the only reason against an offer is that no helper has answered about the disk.
+// OnlyUnanswered reports whether the disk is not offered only because no helper has answered about it.
 func OnlyUnanswered(err error) bool {
 	known := unsuited(err) || errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrGone)
 	return errors.Is(err, ErrUnanswered) && !known
 }
 
-// unsuited reports whether the reason against an offer is the kind of the device, and not its state.
+// unsuited reports whether the device is not offered because of its kind, and not because of its state.
 func unsuited(err error) bool { return errors.Is(err, ErrExcluded) || errors.Is(err, ErrByName) }
 
 // hostUse is an [ErrInUse] for a disk that this host itself uses. It is certain if no pod can have caused it.

@@ -17,8 +17,8 @@ import (
 // Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
 //
 // The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns
-// of [udev.Glob]. If the device lacks a property, those of its parents that the kernel reports apply, nearest first. So
-// PCI_SLOT_NAME works for an InfiniBand device, and DRIVER for an NVMe namespace. "METALPLUG_ID" is the ID of the
+// of [udev.Glob]. If the device lacks a property, the property of its nearest parent applies, if the kernel reports it.
+// So PCI_SLOT_NAME works for an InfiniBand device, and DRIVER for an NVMe namespace. "METALPLUG_ID" is the ID of the
 // device. "METALPLUG_PART" is the name of a part of a device. A whole device has no such property.
 type Rule struct {
 	Resource   string
@@ -39,9 +39,9 @@ type Rule struct {
 	ErasedAtStart bool
 	// ClearedAtRelease reports whether a device is reset or erased after its last pod, and offered only after that.
 	ClearedAtRelease bool
-	// Serve is "dra" if claims get the devices, and empty if the pods of a device plugin do.
+	// Serve is "dra" if pods get the devices by claims, and empty if they get them through the device plugin.
 	Serve string
-	// Init is the unit that must run once each time the hardware appears before it is offered, or empty.
+	// Init is the unit that must run each time the hardware appears, before it is offered, or empty.
 	Init string
 }
 
@@ -55,14 +55,15 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property with which rules select a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is a udev device in the form that rules match, with the ID and the part of the device that was found in it.
+// matched is a udev device for a comparison with rules. It includes the ID and the part name of the device that was
+// found in it.
 type matched struct {
 	udev.Device
 	id   func() string // nil if there is no ID
 	part string
 }
 
-// matched returns d in the form that rules match.
+// matched returns d for a comparison with rules.
 func (d Device) matched() matched { return matched{*d.Udev, func() string { return d.ID }, d.Part} }
 
 // try is the decision of a rule about a device.
@@ -148,8 +149,8 @@ func fits(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// forgive drops the reasons against an offer if the rule overrules them all. A resource may allow devices in use, and a
-// rule may name a device of an unusual kind.
+// forgive drops the reasons not to offer a device if the rule overrules all of them. A resource may allow devices in
+// use, and a rule may name a device of an unusual kind.
 func (r *Rule) forgive(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
@@ -161,7 +162,7 @@ func (r *Rule) forgive(err error) error {
 	return nil
 }
 
-// byName reports whether the rule selects its devices by slot, hardware ID, driver or node, without a pattern.
+// byName reports whether the rule selects its devices by an exact slot, hardware ID, driver or node, without wildcards.
 func (r *Rule) byName() bool {
 	for _, key := range []string{"PCI_SLOT_NAME", "PCI_ID", "DRIVER", "DEVNAME"} {
 		if value, ok := r.Match[key]; ok && !strings.ContainsAny(value, "*?[") {

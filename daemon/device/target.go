@@ -8,7 +8,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// identity returns the given attributes that exist and are not empty, such as those for the identity of a target.
+// identity returns the given attributes that exist and are not empty, for the identity of a target.
 func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	var all []Attribute
 	for _, name := range names {
@@ -20,9 +20,9 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 }
 
 // nvmeTarget returns the target of a namespace. It includes the serial number of the controller. If a namespace has no
-// identifier, its ID is made from this number. diskseq increases each time a disk appears
-// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment, so it is the
-// automatic method only if the controller has one namespace.
+// identifier, its ID is derived from this serial number. diskseq increases each time a disk appears
+// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment. So this
+// reset is automatic only if the controller has a single namespace.
 func nvmeTarget(h *Host, d Device) *Target {
 	t := &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,

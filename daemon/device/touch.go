@@ -15,12 +15,12 @@ import (
 // functions. They are nil if there is no real hardware, as with a recording. All functions block until they have an answer
 // or ctx ends, and are safe for concurrent use. Their work on a device must end [AnswerTime] before ctx.
 type Touch struct {
-	// Probe returns the content of a disk, and the health that the disk reports. It only reads. It neither reads nor
-	// claims a disk that a pod holds, because the pod may be about to claim it. The error is [ErrInUse] if the host
-	// uses the disk, and [ErrUnanswered] if there is no answer in time.
+	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. It neither reads a
+	// disk that a pod holds nor opens it exclusively, because the pod may be about to open it exclusively. The error is
+	// [ErrInUse] if the host uses the disk, and [ErrUnanswered] if there is no answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Reading, error)
-	// Survey reads a disk from an offset to its end, to the first block with data, or until the deadline of ctx. It
-	// changes nothing. Its errors are those of Probe.
+	// Survey reads a disk from an offset. It stops at the first block with data, at the end of the disk, or at the
+	// deadline of ctx. It changes nothing. Its errors are those of Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Surveyed, error)
 	// Prepare makes a device ready for its next container. It resets the device, then erases a disk or verifies that it
 	// is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains
@@ -30,8 +30,8 @@ type Touch struct {
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 
-// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read, or if the quick
-// check finds no data. The only error is [ErrInUse]. Print blocks for 20 s at most.
+// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read, or if the
+// quick check finds no data. The only error is [ErrInUse]. Print blocks for at most 20 s.
 func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	if t.Probe == nil {
 		return "", nil
@@ -45,12 +45,12 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	return reading.Fingerprint, nil
 }
 
-// AnswerTime is the time reserved for the answer of a helper. A helper notices the end of its time with a delay, and then
+// AnswerTime is the time reserved for the answer of a helper. A helper notices late that its time has passed, and then
 // reports its last step.
 const AnswerTime = 4 * time.Second
 
-// Target describes a device so that a helper can find it and verify that it is the right one. If it is nil, a helper
-// can do nothing with the device.
+// Target describes a device so that a helper can find it and verify that it is the right one. If it is nil, helpers
+// cannot work on the device.
 type Target struct {
 	Class    string
 	SysPath  string
@@ -67,9 +67,9 @@ type Target struct {
 	// Written is the [Sighting].Written of a disk to erase, at the time when its last pod ended or the operator allowed
 	// the erasure. If more was written since then, the disk is not erased. It is nil if unknown.
 	Written  *uint64
-	Offered  bool     // the disk is offered with any content, so the probe only checks who has claimed it
-	Together []string // the Siblings that no pod holds, for a reset
-	Pods     []string // known UIDs of the pods that had it
+	Offered  bool     // the disk is offered whatever its content is, so the probe only checks for exclusive opens
+	Together []string // for a reset: the Siblings that no pod holds
+	Pods     []string // known UIDs of the pods that had the disk
 }
 
 // IsDisk reports whether the target is a disk.
@@ -88,12 +88,12 @@ func (t *Target) identity() []Attribute {
 	return t.Identity
 }
 
-// Appearance returns the number with which the kernel distinguishes the appearances of a disk, including repeated ones
-// of the same disk (diskseq, since Linux 5.15). The kernel counts from 1 after each boot. It is empty if unknown.
+// Appearance returns the number that the kernel gives to a disk each time a disk appears, even if the same disk appears
+// again (diskseq, since Linux 5.15). The kernel counts from 1 after each boot. It is empty if unknown.
 func (t *Target) Appearance() string { return t.Attributes()["diskseq"] }
 
-// Medium returns the identity of the disk itself, which is valid in any slot and machine. It is empty for a disk that
-// has only a name or place.
+// Medium returns the identity of the disk itself, which is the same in any slot and machine. It is empty for a disk
+// that is known only by its name or place.
 func (t *Target) Medium() string {
 	all := t.Attributes()
 	var parts []string
@@ -124,24 +124,24 @@ type Attribute struct {
 	Value string `json:"value"`
 }
 
-// Holder is a process that has a node open. It may also represent all unreadable processes of a pod, which may have a
-// node open that the kubelet has given to the pod.
+// Holder is a process that has a node open. It may also represent all processes of a pod that could not be inspected.
+// They may have a node open that the kubelet has given to the pod.
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
 	Node    string // the requested host path
 	PodUID  string // UID of the pod of the process, or empty for a process of this host
-	Unread  string // why the processes of PodUID could not be read, or empty for a process that has Node open
+	Unread  string // why the processes of PodUID could not be inspected, or empty for a process that has Node open
 }
 
 // Reading is the result of a probe.
 type Reading struct {
 	Content string // description for people, such as "ext4", or empty if blank
-	// Fingerprint identifies the content. A later probe with this one in [Target] returns a comparable fingerprint. It
-	// is empty if nothing was read.
+	// Fingerprint identifies the content. If it is in the [Target] of a later probe, that probe returns a fingerprint
+	// that can be compared with it. It is empty if nothing was read.
 	Fingerprint string
 	Size        int64 // size of the disk in bytes, or 0 if unknown
-	Claimed     bool  // the kernel refuses an exclusive open, and the user is unknown
+	Claimed     bool  // the kernel refuses an exclusive open, and it is unknown who uses the disk
 	Smart       Smart
 }
 
@@ -159,8 +159,8 @@ type Work struct {
 type Prepared struct {
 	Done   string // the work and its verification, for people
 	Erased bool   // the disk was erased, and the erasure was verified
-	// Appearance is the [Target.Appearance] of the disk afterwards, if it is certainly the same medium. It is empty
-	// otherwise, and if the kernel does not count disks.
+	// Appearance is the [Target.Appearance] of the disk after the work. It is empty if the disk may be another medium,
+	// or if the kernel does not number disks.
 	Appearance string
 	Size       int64 // size of the disk in bytes, or 0 if unknown
 }
@@ -177,7 +177,7 @@ type Surveyed struct {
 type Smart struct {
 	Known       bool   `json:"known"`       // whether the controller reported it
 	Warning     uint8  `json:"warning"`     // critical warnings of the drive, as bits
-	Used        uint8  `json:"used"`        // percentage of the drive's life that is used, may exceed 100, at most 255
+	Used        uint8  `json:"used"`        // percentage of the drive's life that is used, from 0 to 255
 	Spare       uint8  `json:"spare"`       // percentage of spare blocks left
 	Temperature int    `json:"temperature"` // degrees Celsius
 	MediaErrors uint64 `json:"mediaErrors"` // number of data blocks that could not be recovered
@@ -212,8 +212,8 @@ func (s Smart) says(sick bool) string {
 	return strings.Join(all, "; ")
 }
 
-// aim records the target, with the identity of exactly the device that was identified. A device that replaces it later
-// must differ from the target.
+// aim records the target, with the identity of the device that was inspected. If another device replaces it later, that
+// device must not match the target.
 func (s *Sighting) aim(h *Host) {
 	d := *s.Device
 	if d.Class.Target == nil {
@@ -230,9 +230,10 @@ func (s *Sighting) aim(h *Host) {
 	s.Target = target
 }
 
-// probe adds the facts that only the helper can find out, by opening the node. A disk that cannot be shown to be blank
-// is not offered, unless it may be in use. It does not read a disk that a pod holds, or that is not offered for another
-// reason. If the data of a disk will be erased, it only checks who has claimed the disk.
+// probe adds the facts that only the helper can find out, because it can open the node. If a disk cannot be proven
+// blank, it is not offered, unless its resource allows disks in use. probe does not read a disk that a pod holds, or
+// that is not offered for another reason. If a disk will be erased before its next use, probe only checks for exclusive
+// opens.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return
@@ -247,9 +248,9 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	defer cancel()
 	reading, err := h.Touch.Probe(ctx, target, n.Held)
 	switch {
-	case err != nil && mayBeUsed: // if the disk may be used, it need not be proven blank
+	case err != nil && mayBeUsed: // if the resource allows disks in use, the disk need not be blank
 	case err != nil && !n.Held && errors.Is(err, ErrInUse):
-		if reading.Claimed { // until the disk is cleared, a pod or a device that the pod built on the disk may have claimed it
+		if reading.Claimed { // until the disk is cleared, a pod, or a device that the pod created on the disk, may have it open exclusively
 			err = hostUse{err, false}
 		}
 		s.Offer = joined(s.Offer, err)

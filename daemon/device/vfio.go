@@ -2,8 +2,8 @@
 
 package device
 
-// This file handles hardware that a kernel driver hands over as a whole to one process. These are VFIO groups and
-// devices, and the work queues of DSA and IAA.
+// This file handles hardware that a kernel driver gives as a whole to one process. These are VFIO groups and devices,
+// and the work queues of DSA and IAA.
 //
 // Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),
 // drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.
@@ -18,8 +18,7 @@ import (
 )
 
 // vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that belong to a VFIO group,
-// whatever their driver is. It omits a bridge that happens to be in the group. It returns nil if u is not a VFIO group
-// or device.
+// whatever their driver is. It omits bridges in the group. It returns nil if u is not a VFIO group or device.
 func vfioFunctions(h *Host, u udev.Device) []string {
 	switch u.Subsystem {
 	case "vfio":
@@ -49,7 +48,7 @@ func vfioMembers(h *Host, u udev.Device) []string {
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
 // vfioViable returns an error if a process could not open a VFIO group. It returns nil if u is not a VFIO group. Each
-// device in the group must be bound to a VFIO driver, to none, or to one that does no DMA (driver_managed_dma).
+// device in the group must have a VFIO driver, a driver that does no DMA (driver_managed_dma), or no driver.
 func vfioViable(h *Host, u udev.Device) error {
 	if u.Subsystem != "vfio" {
 		return nil
@@ -79,8 +78,8 @@ const noIOMMU = "noiommu-"
 // nodes is the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
-// withFunction returns the udev device of a VFIO group, which is virtual, with the properties of the first function in
-// it (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can match the hardware. Other devices are returned unchanged.
+// withFunction returns the virtual udev device of a VFIO group, with the properties of the first function in the group
+// (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can match the hardware. Other devices are returned unchanged.
 func withFunction(h *Host, u *udev.Device) *udev.Device {
 	if u.Subsystem != "vfio" {
 		return u
@@ -98,14 +97,14 @@ func withFunction(h *Host, u *udev.Device) *udev.Device {
 	return u
 }
 
-// nodeAuto returns the automatic reset method of a VFIO group. A process that opens the group controls all its functions. If
-// one of them cannot be reset separately (it then lacks the attribute reset, pci_dev_reset_attr_is_visible), or is not a PCI
-// function, none is reset.
+// nodeAuto returns the automatic reset method of a VFIO group. A process that opens the group controls all its
+// functions. If one of them is not a PCI function or cannot be reset separately, none is reset. A function that cannot
+// be reset separately lacks the attribute reset (pci_dev_reset_attr_is_visible).
 func nodeAuto(h *Host, d Device) string {
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {
 		if !isVFIO(h.Link(function, "driver")) {
-			continue // the kernel uses it, or it is unused
+			continue // the kernel uses the device, or it is unused
 		}
 		if h.Link(function, "subsystem") != "pci" || !h.Present(function+"/reset") {
 			return ""
