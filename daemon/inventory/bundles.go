@@ -17,14 +17,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// membership is the relation of a device to bundles. There is no object for a bundle, only members that name the same
-// bundle. Each member has its own lease. The kubelet knows only the ID of the bundle.
+// membership is the relation of a device to bundles. There is no object for a bundle. It consists of the members that
+// name it. Each member has its own lease. The kubelet knows only the ID of the bundle.
 type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of the bundle
 	aside  string // why it is offered neither on its own nor in a bundle, or empty
-	// vacant is set once the kubelet has confirmed that no pod holds a device that is aside. A disk with a tenant's data
-	// stays in its own list, Unhealthy, because metalplug erases a tenant's data only by the rules of that list.
+	// vacant is set once the kubelet has confirmed that no pod holds a device that is aside. A disk with a tenant's
+	// data stays Unhealthy in its own list, because only the rules of that list apply to its erasure.
 	vacant bool
 }
 
@@ -34,7 +34,8 @@ type bundler struct{ *loop }
 // name returns the ID by which the kubelet knows a device.
 func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 
-// list returns the resource whose device list contains a device, by its own ID or in a bundle.
+// list returns the resource whose device list contains a device, either by the device's own ID or as a part of a
+// bundle.
 func (e *entry) list() string { return cmp.Or(e.of, e.resource) }
 
 // Name returns the ID by which the kubelet knows a device. For a member of a bundle this is the ID of the bundle.
@@ -90,9 +91,9 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble combines devices into bundles. It uses only devices that no pod can get, because they are in no device list or
-// vacant. Existing bundles keep their members. A device that must move from its own list, or from an incomplete bundle, to
-// another bundle is Unhealthy until it is certainly free.
+// assemble combines devices into bundles. It uses only devices that no pod can get, which are vacant or in no device
+// list. Existing bundles keep their members. If a device must move to a bundle from its own list, or from an incomplete
+// bundle, it is Unhealthy until it is certainly free.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {
@@ -158,9 +159,9 @@ func (l bundler) broken(id string, members []*entry) string {
 	return ""
 }
 
-// match assembles the bundles of a rule. It also considers devices that are in their own list and that no pod holds, because
-// they can move to a bundle. While inspections are pending, it assembles no bundle, because a pending inspection may find a
-// nearer device.
+// match assembles the bundles of a rule. It also considers devices that are in their own list and that no pod holds,
+// because they can move to a bundle. While inspections are pending, it assembles no bundle, because one of them may
+// find a nearer device.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	left := make(map[*entry]bool) // the devices in no bundle
 	var items []bundle.Item
@@ -251,8 +252,8 @@ func remove(removed map[string]map[string]bool, s *Status) {
 	removed[s.Resource][s.Device.ID] = true
 }
 
-// joined returns the status of a bundle. The bundle has the health of its least healthy member. It shows the lease of
-// the member that blocks the next pod the most.
+// joined returns the status of a bundle. The health is that of the least healthy member. The lease is that of the
+// member that blocks the next pod the most.
 func joined(id string, members []*entry, now time.Time) *Status {
 	s := &Status{Resource: members[0].of, Taker: members[0].of}
 	s.Device = &device.Device{ID: id, Class: &device.Bundle, NUMANode: -1}
@@ -289,10 +290,10 @@ func joined(id string, members []*entry, now time.Time) *Status {
 	return s
 }
 
-// urgency ranks leases by how much they block the next pod.
+// urgency returns the rank of a lease. The lease with the highest rank blocks the next pod the most.
 func urgency(of lease.Lease) int {
 	switch {
-	case of.Held(): // metalplug asks the kubelet about a bundle as long as a pod holds a member
+	case of.Held(): // metalplug queries the kubelet about a bundle as long as a pod holds a member
 		return 3
 	case of.Failure != "":
 		return 2

@@ -14,9 +14,9 @@ import (
 // ErrHeld is the error if another tenant holds a device.
 var ErrHeld = errors.New("it is held")
 
-// Claim gives devices to a claim, and returns once that is on disk. Devices that the claim has stay as they are. Each of the
-// others must be free, healthy, and of a resource that DRA serves. The error is [ErrUnknownDevice], [ErrHeld], or another
-// reason, and after it the claim has none of them but those of before.
+// Claim assigns devices to a claim, and returns once this is on disk. Devices that the claim already has do not change.
+// The other devices must be free, healthy, and of a resource that DRA serves. The error is [ErrUnknownDevice],
+// [ErrHeld], or another reason. If there is an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	var given []*entry
 	return changeDurably(ctx, i, func(l *loop) error {
@@ -63,12 +63,13 @@ func (l *loop) claimable(id string) error {
 	return nil
 }
 
-// Ready reports whether the device is prepared for containers with a claim.
+// Ready reports whether the device is prepared for containers that use the claim.
 func (s *Status) Ready(claim string) bool {
 	return s.Claim.UID == claim && s.State == lease.InUse && s.Hold == lease.Started
 }
 
-// Unclaim takes the devices of a claim from it, by its UID, and returns once that is on disk. A claim without devices is no error.
+// Unclaim releases the devices of the claim with a UID, and returns once this is on disk. If the claim has no devices,
+// this is not an error.
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 	if err := i.ask(ctx, func(l *loop) {
 		for _, e := range l.entries {

@@ -11,11 +11,11 @@ import (
 // known has the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	left                 // the last tenant left it, if no other process has written since
-	Wrote       wrote    `json:"wrote,omitzero"`        // the count of writes to the disk when all writers were last known, or zero if unknown
-	Initialised string   `json:"initialised,omitempty"` // the value of [device.Rule].Init whose unit ran for this appearance of the hardware
+	left                 // the content is from the last tenant, because no other process has written since
+	Wrote       wrote    `json:"wrote,omitzero"`        // the number of writes to the disk up to which all writers are known, or zero if unknown
+	Initialised string   `json:"initialised,omitempty"` // the [device.Rule].Init of the unit that ran for this appearance of the hardware
 	Given       []string `json:"given,omitempty"`       // paths of the nodes that the device's pods got; the slice is replaced and never modified
-	Numbers     []string `json:"numbers,omitempty"`     // device numbers in this boot with which the device's pods may open its node, see [devices.noteNumber]
+	Numbers     []string `json:"numbers,omitempty"`     // device numbers that the device's pods may open in this boot, see [devices.noteNumber]
 }
 
 // left identifies the data that a tenant left on a disk. The zero value means unknown data.
@@ -24,7 +24,7 @@ type left struct {
 	Blank       bool   `json:"blank,omitempty"` // metalplug found no data
 }
 
-// wrote is the number of sectors that were written to a disk in one presence, see [evidence.Book.Presence].
+// wrote is the number of sectors that were written to a disk since it appeared, see [evidence.Book.Presence].
 type wrote struct {
 	In      string `json:"in,omitempty"`
 	Sectors uint64 `json:"sectors,omitempty"`
@@ -43,9 +43,9 @@ func (l *leases) replaced(e *entry) {
 }
 
 // appears handles a disk that appeared again since its tenant left data on it. It recognises a new appearance by the
-// diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it may
-// be another disk with the same identity. It counts as the same disk only if the helper has proven this, which is known when
-// the work ends.
+// diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it
+// may be another disk with the same identity. It counts as the same disk only if the helper proves this, and the helper
+// reports the proof at the end of the work.
 func (l *leases) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -60,9 +60,9 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin compares the medium of a disk with the media of all others. Otherwise metalplug would use the evidence about one
-// disk for another disk with the same serial number. After a match, each of the two disks is identified by its appearance
-// alone. metalplug does not know which of them a tenant had, or whether both are paths to one disk.
+// noteTwin compares the medium of a disk with the media of all others. Otherwise metalplug would use the evidence about
+// one disk for another disk with the same serial number. If two disks match, only their appearances identify them from
+// then on. metalplug does not know which of them a tenant had, or whether both are paths to one disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -80,8 +80,8 @@ func (l *leases) noteTwin(e *entry) {
 	l.changed(other)
 }
 
-// compare records the content of a disk that a tenant has left and that no worker uses. Each later inspection checks
-// that the content is the same. If it differs, another node or an operator wrote to the disk.
+// compare records the content of a disk after its tenant has ended, while no worker uses the disk. Each later
+// inspection checks that the content is the same. If it differs, another node or an operator has written to the disk.
 func (l *leases) compare(e *entry, s *device.Sighting) {
 	found := left{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.facts(e).Evident()
@@ -101,9 +101,9 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 	e.left, l.unsaved = found, true
 }
 
-// noteWrites compares the number of sectors written to a disk with the number at the last inspection. If it has increased
-// while no container of a tenant has the disk and metalplug does not work on it, another process has written to the disk.
-// Then an order and an adoption end, and the content no longer counts as the tenant's.
+// noteWrites compares the number of sectors written to a disk with the number at the last inspection. If it has
+// increased while no container of a tenant has the disk and metalplug does not work on it, another process has written
+// to the disk. Then an order to erase or an adoption ends, and the content no longer counts as the tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():
@@ -131,7 +131,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	}
 }
 
-// foreign records that a tenant did not write the content of a disk.
+// foreign records that the content of a disk is not from a tenant.
 func (l *leases) foreign(e *entry, reason string) {
 	if e.lease.Residue {
 		l.Log.Warn("disk content changed", "device", e.device.ID,

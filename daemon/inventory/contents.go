@@ -32,9 +32,10 @@ type record struct {
 
 	lease.Lease
 	known
-	// Owed is the kubelet whose Allocate may still be in progress, or nil.
+	// Owed is the kubelet whose call of Allocate may still be in progress, or nil.
 	Owed *string `json:"owed,omitempty"`
-	// Claim holds it until the kubelet says that the claim is not used any more. No record of the kubelet is about it.
+	// Claim is the claim that has the device until the kubelet reports that the claim is no longer used. The records of
+	// the kubelet do not contain it.
 	Claim api.ClaimRef `json:"claim,omitzero"`
 }
 

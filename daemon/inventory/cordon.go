@@ -20,10 +20,10 @@ var errStopped = errors.New("the inventory has stopped")
 // mayHaveBeen is the reason of a cordon that metalplug sets because the last state is lost.
 const mayHaveBeen = "it may have been cordoned before the state was lost: uncordon it if not"
 
-// Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy with the
-// reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. It is on disk when Cordon returns
-// nil. If Cordon returns an error, nothing has changed. A cordon that is [api.Unexplained] does not replace another cordon.
-// The error may also be [ErrUnknownDevice] or the error of ctx.
+// Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy
+// with the reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon returns
+// nil, the cordon is on disk. If Cordon returns an error, nothing has changed. A cordon that is [api.Unexplained] does
+// not replace another cordon. The error may be [ErrUnknownDevice] or the error of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	return i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		if now != nil && c.Reason == api.Unexplained {
@@ -47,13 +47,13 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 // snapshot that shows the change.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	select {
-	case <-i.ready: // otherwise a lost state would cordon the device again
+	case <-i.ready: // otherwise metalplugd would cordon the device again, because the state was lost
 	case <-i.done:
 		return errStopped
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
 	}
-	i.cordoning.Lock() // one change at a time
+	i.cordoning.Lock() // only one change at a time
 	defer i.cordoning.Unlock()
 	var before, after *api.Cordon
 	saveErr := changeDurably(ctx, i, func(l *loop) error {
@@ -82,7 +82,7 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 	}
 }
 
-// cordonKnown cordons each device of every resource, because an operator may have cordoned it before the state was
+// cordonKnown cordons all devices of all resources, because an operator may have cordoned them before the state was
 // lost.
 func (d *devices) cordonKnown() {
 	for id, e := range d.entries {

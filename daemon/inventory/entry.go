@@ -21,8 +21,8 @@ type entry struct {
 	owner    *inspect.Subject // the subject in which it was last found, or nil if not found since the start
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	offered  bool             // the device is in a device list, and stays there until it is certainly free
-	awaited  bool             // the device was present when the last run ended
-	stuck    bool             // the inspection of the device does not return
+	awaited  bool             // the device was present at the end of the last run of metalplugd
+	stuck    bool             // an inspection of the device hangs
 	status   *Status          // published status, or nil
 	settled  *settled         // the last verdict before metalplug's own work, or nil
 	lease    lease.Lease      // changed only by [leases.apply]
@@ -32,7 +32,7 @@ type entry struct {
 	window   *window          // metalplug's own work on it, or nil
 	books
 	known
-	seen left // the data that the last inspection found
+	seen left // data on the disk, according to the last inspection
 	firmware
 	lastProbe
 	membership
@@ -41,10 +41,10 @@ type entry struct {
 // firmware is the state of the vendor's unit that initialises a device.
 type firmware struct {
 	uninit   string    // why the unit failed, or empty
-	settling time.Time // until this time the unit may change the hardware
+	settling time.Time // until then the unit may change the hardware
 }
 
-// settled is the verdict of a device while inspections show the effects of metalplug's own work.
+// settled is the verdict that applies to a device while inspections show the effects of metalplug's own work.
 type settled struct {
 	verdict.Verdict
 	Observation
@@ -53,7 +53,8 @@ type settled struct {
 // leases changes the lease of a device, and derives its status.
 type leases struct{ *disks }
 
-// newLease is the lease of a device without any facts. The first verdict decides whether the device can be offered.
+// newLease is the lease of a device about which nothing is known yet. The first verdict decides whether the device can
+// be offered.
 func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 
 // isDisk reports whether a tenant's data stays on the device.
@@ -70,8 +71,8 @@ func (d *devices) saveSoon(e *entry) {
 	d.changed(e)
 }
 
-// apply posts an event to the lease of a device, and carries out the effects. If the state does not have the event,
-// apply returns an error and changes nothing.
+// apply posts an event to the lease of a device, and carries out the effects. If the lease's state does not allow the
+// event, apply returns an error and changes nothing.
 func (l *leases) apply(e *entry, event lease.Event) error {
 	err := l.change(e, event)
 	l.changed(e)
@@ -110,9 +111,9 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	return nil
 }
 
-// reconcile compares the lease of a device without a tenant with the evidence. If the host uses the disk, or an inspection
-// found it empty, the content no longer counts as a tenant's. Use of a disk that is not cleared may be caused by the
-// tenant's data. For example, udev assembles an array from a disk with the signature of an array.
+// reconcile compares the lease of a device without a tenant with the evidence. If the host uses the disk, or an
+// inspection found it empty, the content no longer counts as a tenant's. But a disk that is not cleared may be in use
+// because of the tenant's data. For example, udev assembles an array from a disk with the signature of an array.
 func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return

@@ -19,7 +19,7 @@ type disks struct {
 	evidence *evidence.Book         // the evidence that disks are unused
 	media    map[string]*entry      // the entry that was last found with a medium
 	notes    map[string]device.Note // notes for inspections, without zero values; keys are device IDs
-	noted    map[string]device.Note // the copy for the last inspection, never modified, or nil after a change
+	noted    map[string]device.Note // the copy of the notes for the last inspection, never modified, or nil after a change
 }
 
 // setEvidence records evidence of a disk.
@@ -30,8 +30,8 @@ func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	}
 }
 
-// endEvidence deletes the evidence of a disk. The log shows the reason. If the reason is that a container is about to write
-// to the disk, it is empty, and nothing is logged.
+// endEvidence deletes the evidence of a disk, and logs the reason. An empty reason means that a container is about to
+// write to the disk, and is not logged.
 func (d *disks) endEvidence(e *entry, reason string) {
 	v := d.evidence.Get(e.Disk)
 	if v == nil {
@@ -63,7 +63,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
 	}
-	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // if it is blank, udev has not inspected the disk since the erasure
+	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // if the disk is blank, udev has not inspected it since the erasure
 		seen.Data = verdict.Content(s.Offer)
 	}
 	switch next, ended := v.Weigh(seen); {
@@ -88,8 +88,8 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 	})
 }
 
-// Surveyed records the progress of the read of a disk. target is the disk that was read. from is the evidence when the
-// read began. Surveyed does not wait.
+// Surveyed records the progress of the read of a disk. target is the disk that was read. from is the evidence at the
+// beginning of the read. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Surveyed) {
 	i.about(id, func(l *loop, e *entry) {
 		if l.facts(e).Readable() && e.sighting.Target.Alike(target) && !e.outdated() {
@@ -107,7 +107,7 @@ func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 	}
 	if l.setEvidence(e, next); next.Kind != "" {
 		e.left, e.seen = left{}, left{}
-		e.ensureWindow().recheck = true // the disk may hold data by now
+		e.ensureWindow().recheck = true // the disk may contain data by now
 		l.invalidate(e)
 	}
 }

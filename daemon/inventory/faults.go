@@ -18,7 +18,7 @@ func (d *devices) notice(e udev.Event) {
 	}
 }
 
-// count applies the counters from an inspection.
+// count applies the error counters from an inspection.
 func (d *devices) count(counters []device.Counter) {
 	for _, c := range counters {
 		if d.unsaved = true; d.faults.Count(c) {
@@ -46,7 +46,7 @@ func (e *entry) functions() []string {
 	return e.sighting.Functions
 }
 
-// recovered clears the faults of a device without waiting for an event.
+// recovered clears the faults of a device immediately, without waiting for an event.
 func (l *loop) recovered(e *entry) {
 	for _, path := range append([]string{e.device.SysPath}, e.functions()...) {
 		if l.faults.Take(device.Mark{SysPath: path}) {

@@ -18,15 +18,15 @@ import (
 type allocations struct {
 	*leases
 	owing map[*entry]bool // the entries whose owed is set
-	began time.Time       // when the daemon started
+	began time.Time       // start of the daemon
 }
 
-// books has what metalplugd knows about the kubelet's records of a device.
+// books has the facts about a device that metalplugd knows from the kubelet.
 type books struct {
 	as        []string     // the IDs by which pods may hold it, sorted and never modified
 	allocated time.Time    // when a container last got it
-	booked    bool         // since the allocation, the kubelet has listed a pod that holds the device, or has finished the call Allocate
-	owed      bool         // the device was allocated, and the kubelet may not have finished the call Allocate yet
+	booked    bool         // since the allocation, the kubelet has listed a pod that holds the device, or has finished its call of Allocate
+	owed      bool         // the device was allocated, and the kubelet may not have finished its call of Allocate yet
 	pods      []string     // UIDs of the pods that the kubelet's checkpoint listed last
 	asker     string       // the kubelet that called Allocate, or empty if unknown
 	claim     api.ClaimRef // claim that holds the device, or zero; the kubelet does not report it
@@ -60,13 +60,13 @@ func (e *entry) moved() bool {
 }
 
 // allocated records that pods are about to hold these devices. The change takes effect immediately. The next snapshot
-// follows a little later, because the kubelet is waiting for an answer. started means that no new pod gets the devices:
-// either a container of their pod is about to start or restart, or the pod is already gone.
+// follows a little later, because the kubelet is waiting for an answer. started means that no new pod gets the devices.
+// In this case a container of their pod is about to start or restart, or the pod is already gone.
 func (a *allocations) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
 		e := a.entries[id]
-		if e == nil || e.claim.UID != "" { // the endpoint has ended, and the kubelet does not get the answer
+		if e == nil || e.claim.UID != "" { // the endpoint has ended, so the kubelet does not get the answer
 			continue
 		}
 		if e.allocated, e.booked = now, e.booked && started; started {
@@ -92,7 +92,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 	}
 }
 
-// closeAllocates records that some kubelets have finished their Allocate, or never will.
+// closeAllocates records that some kubelets have finished their call of Allocate, or will never finish it.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
 		if by(e.asker) {
@@ -102,7 +102,7 @@ func (a *allocations) closeAllocates(by func(asker string) bool) {
 	}
 }
 
-// closeAllocate records that the kubelet has finished the Allocate of a device.
+// closeAllocate records that the kubelet has finished the call of Allocate for a device.
 func (a *allocations) closeAllocate(e *entry) {
 	if e.owed {
 		e.owed, e.line, a.unsaved = false, nil, true
@@ -119,7 +119,7 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// vacate records that no pod holds a device any more. The next inspection finds the state in which the pod left it.
+// vacate records that no pod holds a device any more. The next inspection finds the state that the pod left.
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -128,10 +128,11 @@ func (a *allocations) vacate(e *entry) {
 	a.changed(e)
 }
 
-// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it does
-// not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before it
-// gives the device to the next. So a record that is newer than the Allocate names the pod that metalplugd knows. If an
-// earlier kubelet made the call Allocate, the call has ended with that kubelet, or its result is in the checkpoint.
+// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it
+// does not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod
+// before it gives the device to the next. So if a record is newer than the call of Allocate, it names the pod that
+// metalplugd knows. If an earlier kubelet made the call, either that kubelet ended before it finished, or the result is
+// in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
 	if a.Booked != nil {
@@ -163,7 +164,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 
 func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.Time) {
 	switch {
-	case e.claim.UID != "": // the kubelet's records of device plugins do not have it
+	case e.claim.UID != "": // the kubelet's records of device plugins do not contain claims
 	case holding == kubelet.Held, holding == kubelet.Named:
 		if holding == kubelet.Held && asked.After(e.allocated) {
 			e.booked = true
@@ -182,9 +183,10 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 	}
 }
 
-// listedByKubelet records that the kubelet lists a pod that holds a device. The kubelet may have started a container before
-// metalplugd registered again. If a container got a device and PreStartContainer was not called for it, that call is still
-// to come. If the checkpoint does not name the pod yet, the next list makes the kubelet write the checkpoint.
+// listedByKubelet records that the kubelet lists a pod that holds a device. The kubelet may have started a container
+// before metalplugd registered again. If a container got a device without a call of PreStartContainer, that call is
+// still to come. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write
+// the checkpoint.
 func (a *allocations) listedByKubelet(e *entry) {
 	recent := time.Since(e.allocated) <= a.Grace
 	switch {
@@ -207,8 +209,9 @@ func (l *leases) started(e *entry, event lease.Event) {
 	e.delayed("")
 }
 
-// owns reports whether the content of a device counts as its tenant's after a container was started with it. The device must
-// be a disk without a twin, and its resource must not offer disks with the host's data, or one disk to several tenants.
+// owns reports whether the content of a device counts as its tenant's after a container was started with it. The device
+// must be a disk without a twin. Its resource must neither offer disks with the host's data, nor one disk to several
+// tenants.
 func (l *leases) owns(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.evidence.HasTwins(e.Medium)
@@ -220,8 +223,8 @@ func (e *entry) shared() bool {
 }
 
 // mayBeFree reports whether a device that the kubelet does not list may count as free. The kubelet must have listed the
-// device before, or have finished the call Allocate. A stopped kubelet may take any time for that (R12), so time alone
-// proves nothing. If one share of a device is listed, the state of the other shares is unknown.
+// device before, or have finished the call Allocate. The kubelet may be stopped for any time before it does this (R12),
+// so waiting alone proves nothing. If one share of a device is listed, the state of the other shares is unknown.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.owed:
@@ -232,8 +235,8 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.allocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
-// free records that certainly no pod holds a device. Only such a device may leave the device list. Before that, it is
-// cleared by the rules of the resource that it leaves, and a disk waits for the result of a probe.
+// free records that certainly no pod holds a device. Only such a device may leave the device list. Before it leaves, it
+// is cleared by the rules of its old resource, and a disk waits for the result of a probe.
 func (a *allocations) free(e *entry) {
 	a.vacate(e)
 	// IDs of shares that the resource no longer has leave the list.
@@ -242,8 +245,8 @@ func (a *allocations) free(e *entry) {
 	}
 	e.as = nil
 	f := a.facts(e)
-	// If the device waits only for the check of open files, it would return to the list immediately. In between, the kubelet
-	// might allocate it from the older list.
+	// A device that waits only for the check of open files would return to the list immediately. In between, the
+	// kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {
@@ -296,12 +299,12 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 			resource: r.Resource, offered: true, lease: newLease(),
 		}
 		l.entries[id] = e
-		// A container may have been started with the device. The content of a disk is unknown.
+		// A container may have been started with the device, so the content of a disk is unknown.
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
 	case e.claim.UID != "":
 		return e
 	case !e.lease.Held() || e.lease.First(known.Pods):
-		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it could record the Allocate
+		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it could record the call of Allocate
 	}
 	e.holdAs(known.As)
 	l.changed(e)

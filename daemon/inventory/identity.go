@@ -25,11 +25,11 @@ type identities struct {
 type found struct {
 	entries   []*entry
 	others    []*Status       // hardware without an identity
-	contested map[string]bool // IDs that this subject claims and another subject has
+	contested map[string]bool // IDs that this subject claims, but that another subject has
 }
 
-// claim assigns the devices of an inspection to their subject, and removes the others. It reports whether the subject
-// is incomplete, or claims an ID of another subject.
+// claim assigns the devices that an inspection found to their subject, and removes the other devices of the subject. It
+// reports whether the subject is incomplete, or claims an ID that another subject has.
 func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 	before, now := i.found[s], found{}
 	var unreadable error
@@ -71,7 +71,7 @@ func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	if unreadable == nil {
 		e.departs()
 	}
-	if e.Appearance == "" { // without it, nothing distinguishes the disk from the next one
+	if e.Appearance == "" { // without the target, nothing distinguishes the disk from the next disk
 		i.replaced(e)
 	}
 	if there = unreadable != nil && e.offered; there {
@@ -95,14 +95,14 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	if e == nil {
 		e = &entry{device: sighting.Device, lease: newLease()}
 		i.entries[id] = e
-	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the state file or an inspection has the old path; the kubelet's checkpoint has no path
+	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the path comes from the state file or an inspection; the kubelet's checkpoint has no path
 		i.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
 	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be in removal, and has not moved
 		sighting.Device.NUMANode = e.device.NUMANode
 	}
-	if *sighting.Device == *e.device { // all snapshots then share one value
+	if *sighting.Device == *e.device { // so that all snapshots share one value
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
@@ -125,8 +125,8 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	return e
 }
 
-// idFor returns the ID of a device that was found in a subject. If another device has that ID, the result has the place of
-// the device as a suffix. It is empty while it is undecided which device has the ID.
+// idFor returns the ID of a device that was found in a subject. If another device has that ID, the place of the device
+// is added as a suffix. The result is empty until it is decided which device has the ID.
 func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
@@ -146,8 +146,8 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	return suffixed
 }
 
-// place returns the place of a device in the node, which differs for each device. This is udev's path through the
-// buses, or the address of the PCI function, or the sysfs path.
+// place returns the unique place of a device in the node. This is udev's path through the buses, the address of the PCI
+// function, or the sysfs path.
 func place(d *device.Device) string {
 	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
 		return busPath
@@ -175,7 +175,7 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 	}
 }
 
-// arrives records the appearance of the hardware. It reports whether the hardware is new and so is not initialised.
+// arrives records the appearance of the hardware. It reports whether the hardware is new and therefore not initialised.
 func (e *entry) arrives(s *device.Sighting) (another bool) {
 	if another = s.Instance != e.Instance; another {
 		e.departs()
@@ -184,8 +184,8 @@ func (e *entry) arrives(s *device.Sighting) (another bool) {
 	return another
 }
 
-// departs records that hardware is gone or was replaced. The next hardware is not initialised. If a reset by metalplugd or
-// new firmware drops the device off the bus for a moment, this does not count.
+// departs records that hardware is gone or was replaced. Hardware that appears next is not initialised. It ignores that
+// a device disappears for a moment because metalplugd resets it or its unit loads new firmware.
 func (e *entry) departs() {
 	now := time.Now()
 	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {
@@ -194,7 +194,7 @@ func (e *entry) departs() {
 	e.Initialised, e.uninit = "", ""
 }
 
-// unidentified returns the status of hardware that is present and has no identity.
+// unidentified returns the status of hardware that is present but has no identity.
 func unidentified(s *device.Sighting) *Status {
 	return &Status{Device: s.Device, Verdict: verdict.Verdict{Reason: s.Offer.Error(), Since: time.Now()}, Observation: Observation{Present: true}}
 }

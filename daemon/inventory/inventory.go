@@ -2,8 +2,8 @@
 
 // Package inventory is the only owner of the list of devices and of their state.
 //
-// One goroutine owns everything, and never reads hardware. Inspections run in other goroutines and post their results.
-// An event, a lost event and the periodic audit all request the same inspection of a path. Readers get an immutable
+// One goroutine owns all data, and never reads hardware. Inspections run in other goroutines and post their results. An
+// event, a lost event and the periodic audit all request the same inspection of a path. Readers get an immutable
 // [Snapshot], and a channel that is closed when a newer snapshot exists.
 package inventory
 
@@ -25,14 +25,15 @@ import (
 )
 
 const (
-	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
-	// time starts when metalplugd starts, and again with the first inspection of each device that comes back. Otherwise the
-	// snapshot would be incomplete on a node with many or slow disks.
+	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run.
+	// The time starts when metalplugd starts. It starts again with the first inspection of each device that comes back,
+	// because otherwise the snapshot would be incomplete on a node with many or slow disks.
 	settleTimeout = 10 * time.Second
-	// maxSettleRounds is the maximum of the wait in multiples of settleTimeout. TimeoutStartSec= of the unit is 90 s.
+	// maxSettleRounds is the maximum of the total wait, in multiples of settleTimeout. TimeoutStartSec= of the unit is
+	// 90 s.
 	maxSettleRounds = 6
 	// allocationGrace is how long after Allocate the kubelet may take to record the device. If the kubelet has listed
-	// the pod and no longer lists it, the device is free.
+	// the pod before and no longer lists it, the device is free even earlier.
 	allocationGrace = 30 * time.Second
 	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel uses the time of its last tick
 	// (current_time, fs/inode.c), at 100 Hz or more.
@@ -56,15 +57,15 @@ type Options struct {
 	Rules   []device.Rule
 	Store   *statefile.Store // writes the state file, or nil
 	Machine string           // the ID of the node; if empty, metalplugd accepts the state file of any node
-	// AfterBoot reports that the node was booted since the last run. The first snapshot then waits for devices of that
-	// run that the kernel has not found yet.
+	// AfterBoot reports whether the node was booted since the last run of metalplugd. The first snapshot then waits for
+	// devices of that run that the kernel has not found yet.
 	AfterBoot bool
 	// Remembered has the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
 	// list contains them even if Store is lost.
 	Remembered map[string]map[string]kubelet.Known
-	Audit      time.Duration // how often all devices are enumerated again in case an event was lost, or 0 for never
+	Audit      time.Duration // interval at which all devices are enumerated again in case an event was lost, or 0 for never
 	Settle     time.Duration // how long the first snapshot waits for udev and for more devices, by default 10 s
-	Grace      time.Duration // how long after an Allocate a device cannot be free, by default 30 s
+	Grace      time.Duration // how long a device cannot be free after Allocate, by default 30 s
 	Log        *slog.Logger
 }
 
@@ -75,7 +76,7 @@ type Inventory struct {
 	ready     chan struct{} // closed with the first complete snapshot
 	published atomic.Pointer[publication]
 	inspector *inspect.Inspector
-	cordoning sync.Mutex // held while the cordons change
+	cordoning sync.Mutex // locked while the cordons change
 }
 
 type publication struct {
@@ -106,7 +107,7 @@ func New(o Options) *Inventory {
 // devices of the last run are back. It also counts as complete once [Options].Settle has passed without a new device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
-// Counts returns the numbers of events and enumerations since the inventory was made.
+// Counts returns the numbers of events and enumerations since the inventory was created.
 func (i *Inventory) Counts() api.Counts { return i.inspector.Counts() }
 
 // Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.
@@ -115,10 +116,10 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated records that a container is about to get devices, or that metalplugd refused a kubelet's request for them. as
-// has the IDs by which the kubelet knows each device. asker distinguishes the kubelet from its predecessors and successors,
-// and is empty if unknown. A kubelet allocates for one container at a time. So at the time of this request, it has recorded
-// the devices of its earlier requests, or never will. Allocated does not wait.
+// Allocated records that a container is about to get devices, or that metalplugd refused a kubelet's request for them.
+// as has the IDs by which the kubelet knows each device. asker identifies the running instance of the kubelet, and is
+// empty if unknown. A kubelet allocates for one container at a time. So its earlier requests are finished when this
+// request arrives. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -133,7 +134,7 @@ func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	})
 }
 
-// Starting records that a container is about to start, perhaps again, with devices that its pod got. It does not wait.
+// Starting records that a container is about to start or restart with devices of its pod. It does not wait.
 func (i *Inventory) Starting(as map[string][]string) {
 	now := time.Now()
 	i.post(func(l *loop) { l.allocated(as, now, true) })
@@ -148,16 +149,16 @@ func (i *Inventory) Released(ids []string) {
 }
 
 // Confirm records the kubelet's answer. A free device that must not be offered leaves the device list. For a recorded
-// device, the plugin sends the list again. The kubelet takes a device from a pod before it gives the device to another. So
-// if a checkpoint is newer than the call Allocate, it does not name an earlier pod, and the kubelet has finished that call.
-// Confirm does not wait.
+// device, the plugin sends the list again. The kubelet takes a device from a pod before it gives the device to another
+// pod. So a checkpoint that is newer than the call of Allocate does not name an earlier pod, and shows that the kubelet
+// has finished the call. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
 // Recovered records that a device was reset or repaired. It clears the faults from events and error counters. It does
 // not wait.
 func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
 
-// LookAgain queues an inspection of these devices, which differ from the snapshot. It does not wait.
+// LookAgain queues an inspection of devices that differ from the snapshot. It does not wait.
 func (i *Inventory) LookAgain(ids ...string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.look(e) })
@@ -181,8 +182,8 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx. The goroutine that reads
-// from the source waits for no other goroutine.
+// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx. The goroutine that
+// reads from the source needs no check, because it waits for no other goroutine.
 func (i *Inventory) Alive(ctx context.Context) error { return i.ask(ctx, func(*loop) {}) }
 
 // Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the error of
@@ -207,7 +208,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 		i.Store.Close()
 	}
 	cancel()
-	listener.Wait() // the caller may close the source only after that
+	listener.Wait() // the caller may close the source only after the readers have ended
 	return err
 }
 

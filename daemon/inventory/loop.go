@@ -13,16 +13,16 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// loop is the state that the goroutine of [Inventory.Run] owns. Each part has access only to the parts that it embeds.
-// No method reads hardware or waits.
+// loop is the state that the goroutine of [Inventory.Run] owns. Each part can access only the parts that it embeds. No
+// method reads hardware or waits.
 type loop struct {
 	*leases
 	identities
 	allocations
 	publishing
-	lost         bool // the state of the last run is lost, so each device found at the start may have been cordoned
+	lost         bool // the state of the last run is lost, so any device that is found at the start may have been cordoned
 	isReady      bool
-	deadline     time.Time // deadline for the first snapshot, extended when another device is found
+	deadline     time.Time // deadline for the first snapshot; extended when another device is found
 	lastDeadline time.Time // never extended
 }
 
@@ -36,8 +36,8 @@ type devices struct {
 	granted   map[string][]*entry    // the devices whose pods may open a node, by its device number
 	dirty     map[*entry]bool        // changed since the last publication
 	untold    map[*entry]bool        // changed since the last inspection began
-	claims    []*claim               // claims of workers, the oldest first
-	resend    map[string]bool        // resources whose list is sent again without a change
+	claims    []*claim               // claims of workers, oldest first
+	resend    map[string]bool        // resources whose list must be sent again without a change
 	stale     bool                   // a device that is not offered changed since the last publication
 	unsaved   bool                   // changed since the last save
 	saveTimed bool                   // a timer will save the state
@@ -72,9 +72,9 @@ func (l *loop) event(e udev.Event) {
 	l.inspector.Event(e)
 }
 
-// settle waits until the first snapshot can be published. This is when all devices are enumerated and inspected, and the
-// devices of the last run are back, or when the time limit has passed. udevd has processed the events of the boot before
-// metalplugd starts (metalplug-mounts.service).
+// settle waits until the first snapshot can be published. Before that, all devices must be enumerated and inspected,
+// and the devices of the last run must be back, unless the time limit has passed. udevd has processed the events of the
+// boot before metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {

@@ -14,13 +14,13 @@ import (
 type lastProbe struct {
 	clean bool      // the probe found the disk empty, and no pod has had it since
 	sick  error     // the health error of the probe
-	since time.Time // when a probe first had no result after that, or zero
+	since time.Time // time of the first probe without a result after that, or zero
 }
 
-// applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. It uses the old result
-// for at most inspect.StuckLook, the time in which hardware must answer. This is safe for a pod that gets the disk in the
-// meantime, because the disk must be proven empty again before its container starts. A disk without any result is not
-// offered.
+// applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. It uses the old
+// result for at most inspect.StuckLook, the time in which hardware must answer. This is safe for a pod that gets the
+// disk in this time, because the disk must be proven empty again before its container starts. A disk that never had a
+// result is not offered.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s
@@ -28,7 +28,7 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 	}
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
-		free := !e.lease.Held() && !e.busy() && !e.outdated() // otherwise the disk was not read
+		free := !e.lease.Held() && !e.busy() && !e.outdated() // an empty fingerprint means that the disk was not read
 		e.lastProbe = lastProbe{clean: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
 		return s
 	case !e.clean || s.Health != nil:

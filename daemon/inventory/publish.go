@@ -22,7 +22,7 @@ type publishing struct {
 	*leases
 	unmatched   bool               // devices may form new bundles once no inspection is pending
 	bundles     map[string]*Status // published bundles; keys are IDs
-	cause       time.Time          // when the first event since the last snapshot arrived
+	cause       time.Time          // arrival of the first event since the last snapshot
 	publishedAt time.Time
 	changes     int             // number of devices that changed in the last snapshot
 	waits       bool            // a timer wakes the loop for the next snapshot
@@ -30,7 +30,7 @@ type publishing struct {
 }
 
 // publish creates a snapshot after a change and wakes the readers. It waits for [publishing.gap], so that a burst of
-// events leads to few messages to the kubelet.
+// events causes only a few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
 	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
 		if !l.inspector.Busy() {
@@ -66,7 +66,7 @@ func (p *publishing) gap() time.Duration {
 
 func (p *publishing) publishedOnce() bool { return !p.publishedAt.IsZero() }
 
-// notifyRuled closes the channels of [Inventory.SetRules] once the rules apply everywhere.
+// notifyRuled closes the channels of [Inventory.SetRules] once the rules apply to all devices.
 func (p *publishing) notifyRuled() {
 	if len(p.ruled) == 0 || p.inspector.Enumerating() || p.inspector.Busy() || len(p.dirty)+len(p.resend) > 0 || p.stale || p.unmatched || !p.publishedOnce() {
 		return
@@ -112,7 +112,7 @@ func (l *loop) next(now time.Time) *Snapshot {
 	return next
 }
 
-// affected returns the resources with a new offer.
+// affected returns the resources whose offer has changed.
 func affected(changed map[string][]*Status, removed map[string]map[string]bool, resend map[string]bool) []string {
 	resources := slices.Collect(maps.Keys(changed))
 	resources = slices.AppendSeq(resources, maps.Keys(removed))
@@ -122,10 +122,10 @@ func affected(changed map[string][]*Status, removed map[string]map[string]bool, 
 }
 
 // judgeDirty computes the status of the entries that have changed. It returns the new statuses of each offer, and the
-// IDs that leave it.
+// IDs that leave the offer.
 func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
 	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
-	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // the order in the log is stable
+	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for a stable order in the log
 	for _, e := range slices.SortedFunc(maps.Keys(p.dirty), byID) {
 		old := e.status
 		e.status = p.judge(e, now)
@@ -146,7 +146,7 @@ func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, re
 			delete(p.entries, e.device.ID)
 		}
 	}
-	p.dirty = make(map[*entry]bool) // clear would keep the memory of the largest burst
+	p.dirty = make(map[*entry]bool) // the built-in clear would keep the memory of the largest burst
 	return changed, removed
 }
 

@@ -21,7 +21,7 @@ type requests struct {
 	waiting []request
 }
 
-// take removes and returns the waiting requests, the oldest first.
+// take removes and returns the waiting requests, oldest first.
 func (q *requests) take() []request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -41,12 +41,13 @@ func (q *requests) post(r request) {
 	}
 }
 
-// later posts a request after a pause. The caller may stop the timer until then.
+// later posts a request after a pause. The caller may stop the timer to cancel the request.
 func (q *requests) later(pause time.Duration, r request) *time.Timer {
 	return time.AfterFunc(pause, func() { q.post(r) })
 }
 
-// about posts a request about a device. The request does not run if the device is unknown by then. about does not wait.
+// about posts a request about a device. The request does not run if the device is unknown when its turn comes. about
+// does not wait.
 func (q *requests) about(id string, r func(*loop, *entry)) {
 	q.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
@@ -55,9 +56,9 @@ func (q *requests) about(id string, r func(*loop, *entry)) {
 	})
 }
 
-// ask posts a request, and returns when the loop has run it. On an error the loop never runs it.
+// ask posts a request, and returns when the loop has run it. If ask returns an error, the loop never runs the request.
 func (q *requests) ask(ctx context.Context, r request) (ended error) {
-	var once sync.Once // decides whether the request runs or the wait ends
+	var once sync.Once // settles whether the request runs or the wait has ended
 	answered := make(chan struct{})
 	q.post(func(l *loop) {
 		once.Do(func() {

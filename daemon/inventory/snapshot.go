@@ -23,16 +23,16 @@ type Status struct {
 	verdict.Verdict
 	Observation
 	lease.Lease
-	Resource string       // resource whose list contains the device, or empty; the members of a bundle are in no list
+	Resource string       // resource whose list contains the device, or empty; a member of a bundle is in no list
 	Bundle   string       // the ID of its bundle, or empty
-	Members  []*Status    // members of a bundle; the first one gives the bundle its ID
+	Members  []*Status    // members of a bundle; the ID of the bundle is derived from the first one
 	Taker    string       // the resource that matches the device, even if it is not offered, or empty
 	As       []string     // the IDs by which pods may hold it, sorted
 	Claim    api.ClaimRef // claim that holds the device, or zero
 	Cordon   *api.Cordon  // the operator's cordon, or nil
-	// Evidence is the evidence that a disk is unused, or the amount of the disk that was read so far.
+	// Evidence is the evidence that a disk is unused, or shows how much of the disk was read so far.
 	Evidence  evidence.Evidence
-	Moved     bool    // whether its pod got node paths that no longer belong to the device
+	Moved     bool    // whether the device's pod got node paths that no longer belong to the device
 	LeftBlank bool    // whether the disk was empty when its tenant had ended
 	Written   *uint64 // see [device.Target.Written]
 	// Fingerprint identifies the content that the tenant left, see [device.Reading]. It is empty if unknown.
@@ -47,7 +47,7 @@ type Observation struct {
 	Present    bool
 	Allocation device.Allocation
 	Nodes      []device.Node  // existing nodes of the device, also if it is not offered
-	Target     *device.Target // the device that was found, for work on it
+	Target     *device.Target // the device that was found, which work on it needs
 }
 
 // Same reports whether the tenants' containers were started with the same disk. If so, the tenants may continue to use its
@@ -56,7 +56,7 @@ func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
 
-// Gist returns the reason of a status without the progress of reading.
+// Gist returns the reason of a status, without the percentage of a read.
 func (s *Status) Gist() string {
 	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
@@ -66,8 +66,8 @@ type Offer struct {
 	Version uint64    // increases with each change of this offer
 	Listed  uint64    // increases with each change of IDs, health and NUMA nodes, which the kubelet sees
 	Devices []*Status // sorted by ID
-	Members []*Status // devices of the resource that are in bundles and not in the list, sorted by ID
-	Cause   time.Time // when the first event that led to this version arrived, or zero
+	Members []*Status // devices of the resource that are in bundles instead of in the list, sorted by ID
+	Cause   time.Time // arrival of the first event that led to this version, or zero
 }
 
 // Find returns the device with this ID in the list, or nil. It uses a binary search.
@@ -158,8 +158,8 @@ func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
 	return next
 }
 
-// patched returns a copy of the sorted devices with the changed ones and without the removed ones. relisted reports
-// whether the kubelet sees a difference.
+// patched returns a sorted copy of devices with the changed ones and without the removed ones. relisted reports whether
+// the kubelet sees a difference.
 func patched(before, changed []*Status, removed map[string]bool) (next []*Status, relisted bool) {
 	next = slices.Clone(before)
 	var added []*Status

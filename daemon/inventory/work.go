@@ -23,22 +23,22 @@ type phase uint8
 
 const (
 	noWork    phase = iota
-	working         // work is in progress on this device, or on another device that affects this one
-	afterWork       // the work has ended, and may still cause changes of the hardware
+	working         // work is in progress on this device, or on another device and affects this one
+	afterWork       // the work has ended, but may still cause changes of the hardware
 )
 
-// window is the period of metalplug's own work on a device. During this period the work is the cause of hardware
-// changes.
+// window is the period of metalplug's own work on a device. Changes of the hardware during this period are caused by
+// the work.
 type window struct {
 	phase   phase
 	why     string           // the reason why the device is Unhealthy in this period
-	until   time.Time        // until this time, the device may be absent because metalplug reset it
+	until   time.Time        // until then, the device may be absent because metalplug has reset it
 	relook  *inspect.Subject // the subject that needs a new inspection
-	after   int              // number of inspections of the subject that must return before that
+	after   int              // number of inspections of the subject that must return before the window ends
 	delay   string           // why pending work is delayed, for example because a process has the device open
-	from    evidence.Disk    // the disk when the work began
+	from    evidence.Disk    // the disk at the beginning of the work
 	vouched string           // diskseq of the disk that the helper has proven to be the same medium after the work
-	given   bool             // the kubelet gave the device to a pod since the work began
+	given   bool             // the kubelet has given the device to a pod since the work began
 	recheck bool             // the disk was just read in full, and must be probed once more before it is offered
 }
 
@@ -70,15 +70,14 @@ func (e *entry) work() window {
 // busy reports whether metalplug works on the device, or on another device that affects it.
 func (e *entry) busy() bool { return e.window != nil && e.window.phase == working }
 
-// delayed records why pending work is not done. An empty text means that there is no delay.
+// delayed records why pending work is delayed, or, with an empty text, that it is not delayed.
 func (e *entry) delayed(why string) {
 	if e.work().delay != why {
 		e.ensureWindow().delay = why
 	}
 }
 
-// invalidate queues an inspection. The result of the last one counts as out of date until the queued one has
-// returned.
+// invalidate queues an inspection. Until it has returned, the result of the last inspection counts as out of date.
 func (d *devices) invalidate(e *entry) {
 	if e.owner == nil || e.owner.Removed() {
 		return
@@ -94,7 +93,8 @@ func (e *entry) outdated() bool {
 	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
 }
 
-// frozen reports whether hardware changes are hidden, because metalplug's own work causes them. A failure is not hidden.
+// frozen reports whether changes of the hardware are hidden because metalplug's own work causes them. A failure is not
+// hidden.
 func (e *entry) frozen(now time.Time) bool {
 	w := e.window
 	switch {
@@ -106,7 +106,7 @@ func (e *entry) frozen(now time.Time) bool {
 	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.until))
 }
 
-// closeWindow ends the window when an inspection has returned that began after the work.
+// closeWindow ends the window once an inspection that began after the work has returned.
 func (e *entry) closeWindow() {
 	if w := e.window; w != nil && w.phase == afterWork && !e.outdated() {
 		w.phase = noWork
@@ -116,7 +116,7 @@ func (e *entry) closeWindow() {
 // Failure is the reason why work on a device failed.
 type Failure struct {
 	Err   error
-	Order lease.Order // order of an operator, or empty
+	Order lease.Order // the operator's order, or empty
 	// Touched reports that the content of the disk may have changed because an erasure failed.
 	Touched bool
 	// Fingerprint is the fingerprint of the disk after the failure, as in [Evidence], or empty if unknown.
@@ -129,20 +129,20 @@ type Outcome struct {
 	// another device, or if the lease does not change.
 	Event lease.Name
 	Failure
-	Foreign bool     // the content of the disk is not a tenant's, and the work did not change it
+	Foreign bool     // the content of the disk is not from a tenant, and the work did not change it
 	Tenants []string // for a container start, the UIDs of the pods
 }
 
 // claim is a worker's request for exclusive use of devices.
 type claim struct {
 	ids   []string
-	has   bool          // the worker has all of them
-	given chan struct{} // closed when the worker gets them
+	has   bool          // the worker has all devices of the claim
+	given chan struct{} // closed when the worker gets the devices
 }
 
-// Take waits until no other worker has any of these devices. The caller then has all of them until [Inventory.End]. If two
-// workers wait for a device, the first one gets it first. Take returns the newest state of the first device. The error is
-// [ErrUnknownDevice], the error of ctx, or the error of a stopped inventory.
+// Take waits until no other worker has any of these devices. The caller then has all of them until [Inventory.End]. If
+// several workers wait for a device, they get it in the order of their calls. Take returns the newest state of the
+// first device. The error is [ErrUnknownDevice], the error of ctx, or the error of a stopped inventory.
 func (i *Inventory) Take(ctx context.Context, ids []string) (s *Status, err error) {
 	c := &claim{ids: ids, given: make(chan struct{})}
 	if err := i.ask(ctx, func(l *loop) {
@@ -190,11 +190,12 @@ func (d *devices) drop(which func(*claim) bool) {
 	d.give()
 }
 
-// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear], or empty for work on another device
-// that affects this one. The kubelet sees no change of the hardware until [Inventory.End] and an inspection after it. If
-// reason is not empty, the device is Unhealthy with this reason during that time. Inspections do not open the device in the
-// meantime. Begin returns the newest state of the device. It waits for the goroutine that owns the inventory. The error is
-// [ErrUnknownDevice], the error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
+// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear]. It is empty for work on
+// another device that affects this one. The kubelet sees no change of the hardware until [Inventory.End] and an
+// inspection after it. During that time inspections do not open the device. If reason is not empty, the device is
+// Unhealthy with this reason. Begin returns the newest state of the device. It waits for the goroutine that owns the
+// inventory. The error is [ErrUnknownDevice], the error of ctx, or a [*lease.ErrEvent] if the state does not allow the
+// work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	if askErr := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]
@@ -218,15 +219,15 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 func (l *loop) beginWork(e *entry, reason string) {
 	w := e.ensureWindow()
 	w.phase, w.why, w.from, w.vouched, w.given = working, reason, e.Disk, "", false
-	// If metalplugd ends before it records the outcome, these facts must not be in the state file.
+	// The state file must not contain these facts, because metalplugd may end before it records the outcome.
 	if v := l.evidence.Get(e.Disk); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.saveSoon(e)
 	}
 	l.changed(e)
 }
 
-// Prepared records a partial result while the work continues. [Inventory.Kept] waits until it is saved. Prepared does
-// not wait.
+// Prepared records a partial result while the work continues. [Inventory.Kept] waits until the result is saved.
+// Prepared does not wait.
 func (i *Inventory) Prepared(id string, p device.Prepared) {
 	i.about(id, func(l *loop, e *entry) {
 		e.ensureWindow().vouched = p.Appearance
@@ -236,8 +237,8 @@ func (i *Inventory) Prepared(id string, p device.Prepared) {
 	})
 }
 
-// End releases devices that [Inventory.Take] returned. It records the outcome of the work that [Inventory.Begin]
-// announced for the first device. End does not wait.
+// End releases the devices of an [Inventory.Take]. It records the outcome of the work for which [Inventory.Begin] was
+// called with the first device. End does not wait.
 func (i *Inventory) End(ids []string, o Outcome) {
 	i.post(func(l *loop) {
 		for n, id := range ids {
@@ -254,7 +255,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := e.ensureWindow()
-	other := w.other(e.Disk) // whether the work was on another disk
+	other := w.other(e.Disk) // whether the disk is no longer the disk of the work
 	w.phase, w.why = afterWork, ""
 	v := l.evidence.Get(e.Disk)
 	did := o.Event != "" && o.Event != lease.Refused
@@ -284,13 +285,13 @@ func (l *loop) worked(e *entry, o Outcome) {
 	l.changed(e)
 }
 
-// outcome changes the lease according to the outcome of work. other reports that another disk has replaced the disk of
+// outcome changes the lease according to the outcome of work. other means that another disk has replaced the disk of
 // the work.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.Medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
-		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing was erased, and the content is still its tenant's
+		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing was erased, and the content still belongs to its tenant
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		l.started(e, event)
 		l.closeAllocate(e)
@@ -307,7 +308,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	}
 }
 
-// Delayed records why pending work is not done. An empty text means that there is no delay. Delayed does not wait.
+// Delayed records why pending work is delayed, or, with an empty text, that it is not delayed. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.work().delay != why {
@@ -317,8 +318,8 @@ func (i *Inventory) Delayed(id, why string) {
 	})
 }
 
-// Initialised records that the vendor's unit has initialised a device before its offer, or why the unit failed. The
-// record is valid during this boot while the hardware is present. Initialised does not wait.
+// Initialised records that the vendor's unit has initialised a device, or why the unit failed. The record is valid
+// during this boot while the hardware is present. Initialised does not wait.
 func (i *Inventory) Initialised(id, init string, err error) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.Initialised, e.uninit = init, ""; err != nil {
