@@ -53,7 +53,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 		return nil, time.Time{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // use the open file, because the kubelet may have replaced it
+	info, err := f.Stat() // the open file, because the kubelet may have replaced the path
 	if err != nil {
 		return nil, time.Time{}, err
 	}

@@ -10,8 +10,8 @@ import (
 // ShareMark separates the ID of a device from the number of the share.
 const ShareMark = "::"
 
-// Parent returns the device to which the share id would belong, in any resource. An ID may also contain the mark
-// itself.
+// Parent returns the device to which the share id would belong, in any resource. The ID of a device may also contain
+// the mark.
 func Parent(id string) string {
 	device, number, _ := CutShare(id)
 	if _, err := strconv.ParseUint(number, 10, 0); err != nil {

@@ -14,7 +14,7 @@ import (
 // Values of rest, which decides what happens to devices that are in no bundle.
 const (
 	RestHold  = "hold"  // these devices are not offered
-	RestOffer = "offer" // their own resource offers them
+	RestOffer = "offer" // their own resources offer them
 )
 
 // defaultNear is the default of near.

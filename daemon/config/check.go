@@ -22,14 +22,14 @@ const (
 
 const (
 	// domainSize and wordSize are the maximum lengths, in bytes, of the two parts of a resource name. A subdomain may
-	// have 253 bytes, but the kubelet checks the name with the prefix "requests.".
+	// have 253 bytes, but the kubelet adds the prefix "requests." before it checks the name.
 	domainSize = 253 - len("requests.")
 	wordSize   = 63
 	// unitSize is the maximum length of a systemd unit name (UNIT_NAME_MAX without the final zero).
 	unitSize = 255
 	// socketSize is the maximum length of a unix socket's path (sun_path of unix(7) without the final zero).
 	socketSize = 107
-	// endpoint has the length of the names of our sockets in the directory of the device plugins.
+	// endpoint is as long as the names of our sockets in the directory of the device plugins.
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
@@ -76,7 +76,7 @@ func isTemplate(name string) bool {
 	return found && only(prefix, letters+digits+`:_.\-`)
 }
 
-// checkName checks a resource name by the rule with which the kubelet accepts registrations (IsExtendedResourceName in
+// checkName checks a resource name by the rule of the kubelet for registrations (IsExtendedResourceName in
 // k8s.io/kubernetes/pkg/apis/core/v1/helper).
 func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")

@@ -2,7 +2,7 @@
 
 // Package config reads the configuration file and its drop-ins, and returns checked values.
 //
-// It follows three rules. Files are read strictly. Unknown, contradictory or impossible settings are errors, and all
+// It follows three rules. Files are read strictly, so unknown, contradictory or impossible settings are errors. All
 // errors are reported together, each with file, line and key. The result of [Load] needs no further check. A daemon can
 // run with every [Config] that was loaded without an error. Load reads only the files themselves, so a configuration
 // can be checked on any machine. [Config.Check] checks the other files that must exist. The file metalplug.toml in this
@@ -22,10 +22,10 @@ const DefaultFile = "/etc/metalplug/metalplug.toml"
 
 // Values that several keys share.
 const (
-	// Direct as the socket of a helper means that the helper runs as a child process.
+	// Direct is the value for the socket of a helper that runs as a child process.
 	Direct = "direct"
-	// Auto as a reset method selects the method of the class that the bound driver survives, or none if there is no
-	// such method.
+	// Auto is the reset method that selects a method of the class which the bound driver survives, or none if there is
+	// no such method.
 	Auto = "auto"
 	// None is the reset method and scrub that do nothing.
 	None = "none"
@@ -67,8 +67,8 @@ type Config struct {
 	Resources []Resource // ordered by precedence; a device belongs to the first resource that matches
 	Files     []string   // files from which the configuration was read, in the order of reading
 
-	source Problem           // the place where hardware.source names a recording; its field What is empty
-	places map[string]*table // position of each resource in the files, by name; moving a resource does not change the resource
+	source Problem           // the position of a recording in hardware.source; its field What is empty
+	places map[string]*table // position of each resource in the files, by name; separate, so that a moved resource counts as unchanged
 }
 
 // Paths is the table [paths], the locations of files on the node. All are absolute. The comments give the key and its
@@ -132,9 +132,9 @@ type Resource struct {
 	Reset ResourceReset
 	Units Units
 
-	// Optional reports whether the resource is registered only after it has a device. It is true for built-in resources that
-	// no file names. A resource in a file is always registered. A pod that requests such a resource without devices then
-	// does not start.
+	// Optional reports whether the resource is registered only after it has a device. It is true for built-in resources
+	// that no file names. A resource in a file is always registered. If it has no devices, a pod that requests it does
+	// not start.
 	Optional bool
 }
 
@@ -145,8 +145,8 @@ func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Take
 
 // ResourceReset is the table [resource.reset], which configures the work on a device between two containers.
 type ResourceReset struct {
-	// Method is a reset method of the class, [Auto] or [None]. The default is auto. If auto has no effect, Method is [None].
-	// This is so with shares or allow_in_use, and for a class whose drivers survive no reset.
+	// Method is a reset method of the class, [Auto] or [None]. The default is auto. With shares or allow_in_use, and
+	// for a class whose drivers do not survive a reset, auto has no effect, and Method is [None].
 	Method string
 	// Scrub is the erase method. It is none, discard, zero, format, crypto-erase or sanitize. The default is none. A
 	// resource of disks must set it.
@@ -157,8 +157,8 @@ type ResourceReset struct {
 	// For [WhenStart] it is at most 25 s, unless the resource is served by DRA. With [WhenBoth] it applies to the release only, and the work before a start
 	// must end within 25 s.
 	Timeout time.Duration
-	// ScrubUnset reports whether no file configures how devices of class node are erased. Disks among them are not
-	// offered.
+	// ScrubUnset reports whether the resource has class node and no file configures a scrub for it. Such a resource
+	// offers no disks.
 	ScrubUnset bool
 }
 

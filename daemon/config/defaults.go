@@ -42,8 +42,8 @@ func (c *Config) complete() {
 	}
 }
 
-// builtin has the built-in resources in the form of a file. They have the names that vendors' plugins use, so that pods
-// that request them keep working.
+// builtin has the built-in resources in the form of a file. They have the names of vendors' plugins, so that existing
+// pods need not change.
 var builtin = []map[string]any{
 	{"name": "nvidia.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "10DE:*"}},
 	{"name": "amd.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "1002:*"}},
@@ -68,7 +68,7 @@ func builtinValues(name string) map[string]any {
 	return nil
 }
 
-// builtinResource returns the resource that built-in values describe.
+// builtinResource returns the resource with the given built-in values.
 func builtinResource(values ...map[string]any) Resource {
 	t := &table{}
 	for _, v := range values {

@@ -20,10 +20,10 @@ type file struct {
 	problems Problems
 }
 
-// spelt returns a path in the spelling of the file.
+// spelt returns the path of a key in the spelling of the file.
 func spelt(path toml.Key) string { return unnumbered(path).String() }
 
-// unnumbered returns a path without the number of its resource.
+// unnumbered returns the path of a key without the number of its resource.
 func unnumbered(path toml.Key) toml.Key {
 	if len(path) > 1 && path[0] == resourceKey {
 		return append(toml.Key{resourceKey}, path[2:]...)
@@ -38,7 +38,7 @@ func (f *file) reportUnknown() {
 		switch meant := f.meant(unnumbered(p.path)); {
 		case meant == "":
 			p.reportf("unknown key; man metalplug.toml lists the keys")
-		case meant == p.path[len(p.path)-1]: // this key belongs to no table
+		case meant == p.path[len(p.path)-1]: // this key does not belong to a table
 			p.reportf("unknown key; write %s above the first table", meant)
 		default:
 			p.reportf("unknown key; did you mean %s?", meant)
@@ -46,7 +46,7 @@ func (f *file) reportUnknown() {
 	}
 }
 
-// foreign has keys that users of other programs may try, with their replacements.
+// foreign has keys of other programs that users may try here, with their replacements.
 var foreign = map[string]string{"log_level": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket", "replicas": "shares"}
 
 // meant returns the known key that is most similar to an unknown one, or "". It tries a key of the same table with a

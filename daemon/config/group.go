@@ -47,9 +47,9 @@ func checkGroup(t *table, r Resource) {
 	checkHardwareOnly(t, "exclude", r.Exclude, r.Group.By)
 }
 
-// checkHardwareOnly reports conditions that a group cannot meet. Conditions on the nodes belong in the group itself.
-// Conditions on the hardware are compared only with the kernel's properties, because a process with a restricted view may
-// not see all of udev's database.
+// checkHardwareOnly reports conditions in match and exclude that a group cannot meet. Conditions for the nodes belong
+// in the key group. Conditions for the hardware are compared only with the kernel's properties, because a process in a
+// sandbox may not see all of udev's database.
 func checkHardwareOnly(t *table, key string, patterns map[string]string, by string) {
 	for _, property := range slices.Sorted(maps.Keys(patterns)) {
 		switch {

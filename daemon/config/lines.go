@@ -28,7 +28,8 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 			}
 			path = append(toml.Key{resourceKey, strconv.Itoa(element)}, path[1:]...)
 		}
-		// A table can occur again, as [resource.reset] after reset.method. The first occurrence counts, also as a part of a key.
+		// A table can occur again, as [resource.reset] after reset.method. The first occurrence counts, even if it is
+		// only a part of a key.
 		for ; len(path) > 0; path = path[:len(path)-1] {
 			if _, ok := index[path.String()]; !ok {
 				index[path.String()] = lines[i]

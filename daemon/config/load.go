@@ -52,7 +52,7 @@ func load(main string, optional bool) (Config, error) {
 	return c, nil
 }
 
-// EnvValues returns the values of each env in the text of a file, which may be an invalid configuration. It returns an
+// EnvValues returns the values of each env in the text of a file, even if the configuration is invalid. It returns an
 // error if the text is not TOML.
 func EnvValues(text string) (values []string, err error) {
 	var tree map[string]any
@@ -82,7 +82,7 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
-// Check checks the files that the configuration names and that a daemon needs to start. The only such file is a
+// Check checks the files that the configuration names and that a daemon needs to start. At present this is only a
 // recording, which Check reads. The error is a [Problems] with the line that names the file.
 func (c Config) Check() error {
 	if c.Hardware.Recording == "" {
@@ -176,8 +176,8 @@ func (c *Config) take(root *table, dir string, files []*file) {
 	root.end()
 }
 
-// syntax returns the problem of a file that is not TOML. There is only one, because the text after it cannot be parsed
-// reliably.
+// syntax returns the problem of a file that is not TOML. It returns only one problem, because the text after it cannot
+// be parsed reliably.
 func syntax(name string, err error) Problem {
 	var parseError toml.ParseError
 	if !errors.As(err, &parseError) {
@@ -206,7 +206,7 @@ func syntax(name string, err error) Problem {
 	}
 	return Problem{
 		File: name,
-		Line: max(1, parseError.Position.Line), // Line is 0 if a file with one line ends too early
+		Line: max(1, parseError.Position.Line), // the parser returns line 0 if a file with one line ends too early
 		Key:  plain(parseError.LastKey),
 		What: strings.TrimSuffix(plain(parseError.Message), ".") + remedy,
 	}

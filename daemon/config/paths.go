@@ -50,7 +50,7 @@ func (c Config) Pending(next Config) (all []string) {
 	return all
 }
 
-// fixed returns the keys that only a start applies, each with its value.
+// fixed returns the keys that take effect only at a start, each with its value.
 func (c Config) fixed() (all [][2]string) {
 	for _, path := range c.Paths.keys() {
 		all = append(all, [2]string{"paths." + path.key, *path.to})

@@ -19,14 +19,14 @@ const (
 	// startMost is the maximum timeout before a start. It is shorter than the 30 seconds that the kubelet allows for
 	// PreStartContainer.
 	startMost = 25 * time.Second
-	// eraseTimeout is the default for an erasure for which no container waits.
+	// eraseTimeout is the default for an erasure that no container waits for.
 	eraseTimeout = time.Hour
 )
 
-// abilities are the reset and erase methods for the devices of a class, in addition to none.
+// abilities are the reset and erase methods for the devices of a class, except none.
 type abilities struct {
 	methods []string // valid reset methods
-	auto    bool     // whether "auto" may select one of them, because the driver stays bound and survives
+	auto    bool     // whether "auto" may select one of them, because the driver stays bound and survives it
 	scrubs  []string
 }
 
@@ -106,7 +106,7 @@ func takeAPI(t *table, r *Resource) {
 	}
 }
 
-// checkNarrow reports a resource of class node that does not restrict its nodes. It ignores a resource whose
+// checkNarrow reports a resource of class node without a restriction to certain nodes. It ignores a resource whose
 // restrictions are invalid.
 func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
@@ -173,7 +173,7 @@ func takePairs(t *table, checkKey, checkValue func(string) error) map[string]str
 	return pairs
 }
 
-// takeOffer reads the keys that concern the user of a device.
+// takeOffer reads the keys for what a container gets.
 func takeOffer(t *table, r *Resource) {
 	t.number("shares", 1, sharesMost, &r.Shares)
 	t.choice("prefer", "preference", &r.Prefer, Packed, Spread)
@@ -246,9 +246,9 @@ func takeReset(t *table, r *Resource) {
 	t.end()
 }
 
-// requireScrub reports a resource of disks that does not configure how the data of a pod is erased. There is no default,
-// because only the operator can decide. A resource of class node may match disks without naming their subsystem, which only
-// the hardware shows. Such disks are not offered either.
+// requireScrub reports a resource of disks that does not configure how the data of a pod is erased. There is no
+// default, because only the operator can decide. Whether a resource of class node matches disks may depend on the
+// hardware. Without a scrub, such disks are not offered either.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != &device.NVMe && r.Class != &device.Generic {
 		return

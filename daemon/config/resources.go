@@ -72,7 +72,7 @@ func resourceTables(files []*file, builtin bool) []*table {
 // resources returns the [[resource]] tables of the file.
 func (f *file) resources() []map[string]any {
 	array, ok := f.tree[resourceKey].([]map[string]any)
-	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) { // resource = [] has none
+	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) { // no tables, as in resource = []
 		at := place{f, toml.Key{resourceKey}}
 		at.reportf("is %s, not an array of tables: write [[%s]]", typeName(f.tree[resourceKey]), resourceKey)
 	}
@@ -94,7 +94,7 @@ func (c *Config) clash(t *table, r, other Resource) {
 	}
 }
 
-// namedIDs returns the device IDs that a resource names without a pattern and does not exclude.
+// namedIDs returns the device IDs that a resource names exactly, without wildcards, and does not exclude.
 func namedIDs(r Resource) []string {
 	var ids []string
 	for _, id := range strings.Split(r.Match[device.IDProperty], "|") {

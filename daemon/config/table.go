@@ -40,7 +40,7 @@ type value struct {
 }
 
 // table is a table merged from all files. A value in a later file replaces an earlier one. Its methods read the values
-// of keys. A key that no method has read in the end is unknown.
+// of keys. Keys that no method has read are unknown keys.
 type table struct {
 	last   place // position of the table in the last file that has it
 	values map[string]value
@@ -84,7 +84,7 @@ func (t *table) place(key string) place {
 	return t.last.at(key)
 }
 
-// elsewhere returns where another file has a key, for a problem at p, or empty.
+// elsewhere returns the position of a key in another file, for a problem at p, or empty.
 func (t *table) elsewhere(key string, p place) string {
 	at := t.place(key)
 	if at.file == nil || at.file == p.file {

@@ -124,7 +124,7 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 func (s *Server) Status() api.Status {
 	snapshot, _ := s.Inventory.Snapshot()
 	dropped, c := udev.Dropped{}, s.Config.Load()
-	if source, ok := s.Source.(*udev.System); ok { // a recording loses no events
+	if source, ok := s.Source.(*udev.System); ok { // a recording cannot lose events
 		dropped = source.Dropped()
 	}
 	all := api.Status{

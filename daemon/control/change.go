@@ -44,8 +44,8 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 	}
 }
 
-// changing returns a handler for the users of [permitted]. It changes a device, and then sends the new state of the device.
-// failed is the status code for an error that the client did not cause.
+// changing returns a handler for the users of [permitted], which changes a device and then sends its new state. failed
+// is the status code for an error that the client did not cause.
 func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		c, err := readChange(r.Body)

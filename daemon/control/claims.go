@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// ErrWorking is the error while the devices of a claim are being reset or erased. The client repeats its request.
+// ErrWorking is the error while the devices of a claim are being reset or erased. The client must repeat its request.
 var ErrWorking = errors.New("the claim is not prepared yet")
 
 // Claims prepares the devices of claims. Both methods may be repeated.
@@ -25,9 +25,9 @@ type Claims interface {
 	Unprepare(ctx context.Context, uid string) error
 }
 
-// ServeClaims answers as [Server.Serve] does until ctx ends, with the difference that each client may prepare claims and
-// no client may change a device. The permissions of the socket decide who its clients are. The kernel shows all users but
-// root as one user to a daemon with PrivateUsers=yes, so that the daemon cannot tell them apart. It closes l.
+// ServeClaims serves clients like [Server.Serve] until ctx ends. But each client may prepare claims, and no client may
+// change a device. Only the permissions of the socket restrict its clients, because with PrivateUsers=yes the kernel
+// shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
@@ -37,13 +37,13 @@ func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, &clients{Listener: l}, mux)
 }
 
-// Words of a claim. A UID is part of the name of a file.
+// Patterns for the values in a claim. A UID is part of the name of a file.
 var (
 	claimUID     = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z]{0,62}$`)
 	claimRequest = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`)
 )
 
-// devicesMost is the largest number of devices in a claim (AllocationResultsMaxSize in k8s.io/api/resource/v1).
+// devicesMost is the maximum number of devices in a claim (AllocationResultsMaxSize in k8s.io/api/resource/v1).
 const devicesMost = 32
 
 // checkClaim returns why a request about a claim is invalid, or nil.
@@ -113,7 +113,8 @@ func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	send(w, struct{}{})
 }
 
-// untilAnswer removes the time limits of a request during the work. The returned function sets the limit of the answer.
+// untilAnswer removes the time limits of a request during the work on a claim. The returned function sets the limit for
+// the answer.
 func untilAnswer(w http.ResponseWriter) func() {
 	limits := http.NewResponseController(w)
 	_ = limits.SetReadDeadline(time.Time{})

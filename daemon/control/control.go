@@ -5,9 +5,9 @@
 //
 // Any client that can open the socket may read. Only uid 0 may change devices, and the kernel reports the uid. No
 // client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same time. It
-// takes each answer from an immutable snapshot. It disconnects a client that does not send or does not read. It queues no
-// events. A client that follows the events gets the changes since its last snapshot. A slow client gets fewer and later
-// events, and an event that reports this.
+// takes each answer from an immutable snapshot. It disconnects a client that neither sends nor reads in time. It queues
+// no events. A client that follows the events gets the changes since its last snapshot. A client that reads slowly gets
+// fewer and later events, and an additional event that reports this.
 //
 // The requests are fixed, because other programs send them. The three with an asterisk may change:
 //
@@ -56,8 +56,9 @@ import (
 )
 
 const (
-	// headerTimeout is how long a client may take for the header of a request, and idleTimeout for the next request. Both
-	// are much longer than a program needs, and short enough to close a connection that an operator forgot.
+	// headerTimeout is how long a client may take for the header of a request, and idleTimeout how long it may wait
+	// before the next request. Both are much longer than a program needs, but short enough to close a connection that
+	// an operator forgot.
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 30 * time.Second
 	// answerTimeout limits reading a request, writing its answer, and writing each line of the events.
@@ -85,9 +86,9 @@ type Options struct {
 	Log       *slog.Logger
 
 	Standing  func() map[string]api.Standing                      // registration state of each resource
-	Foreign   func(counted map[string][]string) map[string]string // returns for each resource an ID that the kubelet counts and metalplugd does not offer
+	Foreign   func(counted map[string][]string) map[string]string // returns for each resource an ID that the kubelet counts but metalplugd does not offer
 	Unwritten func() []string                                     // the files that cannot be written, with the reasons
-	// Adopt allows metalplug to erase a disk and to offer it. The note is for the operator.
+	// Adopt allows metalplug to erase a disk and to offer it. It returns a note for the operator.
 	Adopt  func(ctx context.Context, id string, o api.Change) (note string, err error)
 	Reset  func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o has a scrub
 	Claims Claims
@@ -102,10 +103,10 @@ type Server struct {
 	asking chan struct{} // contains a value while an explanation is in progress; each explanation enumerates all devices
 
 	mu       sync.Mutex
-	changed  chan struct{}     // closed and replaced after a change that is in no snapshot
+	changed  chan struct{}     // closed and replaced after a change that no snapshot shows
 	reload   api.Configuration // the result of the last reload
 	holders  map[string][]api.Pod
-	refusals []api.Refusal // the last refusals, the oldest first
+	refusals []api.Refusal // the last refusals, oldest first
 
 	counted recent // the kubelet's count
 }
@@ -117,7 +118,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Changed reports a change that is in no snapshot, such as the registration state of a resource. It does not wait.
+// Changed announces a change that no snapshot shows, such as the registration state of a resource. It does not wait.
 func (s *Server) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +164,7 @@ func (s *Server) heldBy() map[string][]api.Pod {
 // maxRefusals is the maximum number of recorded refusals.
 const maxRefusals = 16
 
-// refused records that a container did not get its devices. A repeated refusal is recorded once.
+// refused records that a container did not get its devices. It records a repeated refusal once.
 func (s *Server) refused(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()

@@ -17,10 +17,11 @@ import (
 // errNoDryRun refuses a dry run of a cordon. A cordon is easy to undo, so it needs no dry run.
 var errNoDryRun = errors.New("only a reset and an adoption have dry_run")
 
-// errNoReason refuses a cordon without a reason, because another operator may find the cordoned device.
+// errNoReason refuses a cordon without a reason, because other operators must be able to see why the device is
+// cordoned.
 var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
-// by returns the cordon for a change. metalplugd may not read the file with the users, so only uid 0 has a name here.
+// by returns the cordon for a change. metalplugd cannot read the names of users, so only uid 0 has a name here.
 func (c request) by() api.Cordon {
 	made := api.Cordon{Reason: c.Reason, UID: c.uid, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second)}
 	if c.uid == 0 {
@@ -54,7 +55,7 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 		}
 	}
 	if len(ids) == 0 {
-		answer, _ := s.explain(ctx, name) // if there is no answer, no device has the name
+		answer, _ := s.explain(ctx, name) // if the search fails, no device has the name
 		for _, x := range answer.Found {
 			if x.Device != nil {
 				ids = append(ids, x.Device.ID)

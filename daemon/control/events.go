@@ -20,7 +20,7 @@ import (
 func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	limits := http.NewResponseController(w)
-	_ = limits.SetReadDeadline(time.Time{}) // the client sends nothing more
+	_ = limits.SetReadDeadline(time.Time{}) // the client sends no further request
 	f := follower{Server: s}
 	write := func(events []api.Event) error {
 		_ = limits.SetWriteDeadline(time.Now().Add(answerTimeout))
@@ -40,7 +40,7 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
-	var missed []api.Event // sent after the client took too long for the last events
+	var missed []api.Event // sent after a client was too slow to read the last events
 	for f.wait(r.Context()) {
 		events := append(missed, f.look()...)
 		if missed = nil; len(events) == 0 {
@@ -73,7 +73,7 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 }
 
 // follower is one client that follows the events. It keeps one old snapshot, which shares most of its data with the
-// newest one. So a slow client needs little memory.
+// newest one, so a slow client needs little memory.
 type follower struct {
 	*Server
 	snapshot  *inventory.Snapshot // the snapshot whose events were sent last
@@ -126,9 +126,9 @@ func (f *follower) look() (events []api.Event) {
 	return events
 }
 
-// difference returns the events between two snapshots, for each device. It only compares pointers for a device that has not
-// changed, because a snapshot shares unchanged devices with its predecessor. If only the first snapshot has a device, the
-// device was removed, and nothing more is known about it.
+// difference returns the events between two snapshots, for each device. It only compares pointers for a device that has
+// not changed, because a snapshot shares unchanged devices with its predecessor. If a device is only in the first
+// snapshot, it was removed, and nothing more is known about it.
 func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod) []api.Event {
 	was := make(map[string]*inventory.Status)
 	for d := range before.All() {
@@ -162,9 +162,9 @@ func key(d *inventory.Status) string {
 	return d.Device.SysPath
 }
 
-// changes returns the names of the events of a device. old is nil for a new device. Several events may have happened at the
-// same time. An event that another event implies is omitted. For example, a device that is gone or cordoned is also
-// unhealthy.
+// changes returns the names of the events of a device. old is nil for a new device. Several events may have happened at
+// the same time. An event that follows from another event is omitted. For example, a device that is gone or cordoned is
+// always unhealthy.
 func changes(old, d *inventory.Status) []string {
 	if old == nil {
 		if d.Resource == "" {

@@ -13,12 +13,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// minBeginning is the minimum length of the start of an ID. A shorter text is probably a typing error.
+// minBeginning is the minimum length of the beginning of an ID. A shorter text is probably a typing error.
 const minBeginning = 4
 
 // known returns the devices of the inventory with the name. The name may be an ID or the ID of a share, a serial
 // number, a PCI address, a node or a kernel name. If a node is absent, known returns all devices that need it. Any
-// other name is the start of IDs.
+// other name is the beginning of IDs.
 func (q *question) known() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
@@ -101,8 +101,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices for which is returns true. If no class has a device for them, it returns nothing, or
-// with near the explanation of the nearest devices.
+// explain explains the udev devices for which is returns true. If no class has a device for them, it returns nothing,
+// or, if near is set, the explanation of the nearest devices.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {

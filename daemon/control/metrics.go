@@ -22,7 +22,7 @@ import (
 
 // metrics are the metrics of metalplugd. They have their own registry, so metrics of other packages are not included.
 //
-// The configuration and the hardware limit the number of series. Each scrape creates them, so no series remains for a
+// The configuration and the hardware limit the number of series. Each scrape creates the series, so none remains for a
 // device that was removed or a pod that has ended. For 10,000 devices there are about 10,000 series each of
 // metalplug_device_health, _state, _info and _cordoned. metalplug_device_allocated has one series for each container
 // that holds a device now. The kubelet admits at most a few hundred for each node.
@@ -67,7 +67,7 @@ func newMetrics(s *Server) *metrics {
 		sendTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
 			Help: "Time from an event of udevd to the list that was sent to the kubelet because of it.",
-			Buckets: []float64{ // finest around the limits in docs/performance.md: p50 1 ms, p99 5 ms
+			Buckets: []float64{ // finest near the limits in docs/performance.md, which are p50 1 ms and p99 5 ms
 				0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5,
 			},
 		}),
@@ -75,7 +75,7 @@ func newMetrics(s *Server) *metrics {
 }
 
 // Endpoints returns the counters for endpoints, and records their refusals. Each function runs before an answer to the
-// kubelet. It takes about a microsecond, and all locks that it needs are held for a short time only.
+// kubelet. It takes about a microsecond, because other goroutines hold its locks for a short time only.
 func (s *Server) Endpoints() plugin.Metrics {
 	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {
@@ -108,12 +108,12 @@ func result(err error) string {
 }
 
 // sendMetrics sends all metrics in the format that the client prefers. It collects them before it sends the first byte,
-// so that a scrape is complete or an error.
+// so that a client gets either all metrics or an error.
 func (s *Server) sendMetrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
-// scrape creates the metrics of the present state for each scrape. Counters that are updated with each change would remain
+// scrape creates the metrics of the present state for each scrape. Values that are updated with each change would stay
 // wrong after a missed change.
 type scrape struct{ *Server }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// TimeReleases measures the time from the release of a device to its next offer, until ctx ends. It calls ready once.
-// The error is always nil.
+// TimeReleases measures, until ctx ends, the time from the release of each device until it is offered again. It calls
+// ready once. The error is always nil.
 func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	ready()
 	released := make(releases)

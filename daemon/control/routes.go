@@ -126,7 +126,8 @@ type recent struct {
 	err error
 }
 
-// get returns the last answer if it is still valid, otherwise it calls ask. Only one call of ask is in progress at a time.
+// get returns the last answer if it is still valid. Otherwise it calls ask. Only one call of ask is in progress at a
+// time.
 func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +138,7 @@ func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]stri
 	return r.ids, r.err
 }
 
-// sendKubelet sends the kubelet's count of devices. It asks the kubelet.
+// sendKubelet queries the kubelet for its count of devices, and sends it.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
 	ids, err := s.counted.get(func() (map[string][]string, error) { // other clients may wait for the same answer after this one disconnects
 		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)

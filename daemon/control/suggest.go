@@ -14,9 +14,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// suggestResource returns a [[resource]] that would match a device for which the configuration has no rule. This is a
-// built-in resource, or a resource of class node. The text is empty if the configuration has a rule that was tried. err is
-// the reason if no resource would match.
+// suggestResource returns a [[resource]] for a device if the configuration has no rule that was tried. This is a
+// built-in resource, or a resource of class node. Otherwise the text is empty. If no resource would match, err is the
+// reason.
 func (q *question) suggestResource(e device.Explained) (text string, err error) {
 	u := e.Device.Udev
 	rules := config.BuiltinRules()
@@ -38,8 +38,8 @@ func (q *question) suggestResource(e device.Explained) (text string, err error) 
 // isExclude reports whether a rule excludes the device in this step.
 func isExclude(step device.Step) bool { return strings.HasPrefix(step.Key, "exclude.") }
 
-// nodeRules returns rules of class node that match a device with a node. The first rule uses an identity that stays the
-// same after a reboot. The last one uses the node.
+// nodeRules returns rules of class node that match a device with a node. The first rule matches by an identity that
+// stays the same after a reboot. The last one matches by the name of the node.
 func nodeRules(u udev.Device) []device.Rule {
 	if u.DevNode == "" {
 		return nil

@@ -32,8 +32,8 @@ type Links struct {
 // linkTimeout is the maximum time for the reads of one answer.
 const linkTimeout = time.Second
 
-// speeds returns the link speed of each function, by its path. It does not read the link of a function while an earlier read
-// of it has not returned.
+// speeds returns the link speed of each function, by its path. It does not read a link while an earlier read of the
+// same link is still in progress.
 func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

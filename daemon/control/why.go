@@ -21,9 +21,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// explainTimeout is how long a client waits for the end of another client's explanation. An explanation takes a second on a
-// large node, and longer only if hardware does not answer. The rest of [answerTimeout] is for the waiting client's own
-// explanation.
+// explainTimeout is how long a client waits for the end of another client's explanation. An explanation takes a second
+// on a large node, and longer only if hardware does not answer. The rest of [answerTimeout] remains for the explanation
+// of the waiting client.
 const explainTimeout = 10 * time.Second
 
 // errBusy is the error while another explanation is in progress.
@@ -33,7 +33,7 @@ var errBusy = errors.New("an earlier request is still in progress, because some 
 var errNothing = errors.New("udev knows no such device")
 
 // sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a path in sysfs.
-// It answers one client at a time, because it enumerates all devices.
+// It serves one client at a time, because it enumerates all devices.
 func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	what := r.URL.Query().Get("what")
 	if what == "" || len(what) > 1024 {
@@ -102,7 +102,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 		return answer, err
 	}
 	explained := q.candidates(known)
-	for i, e := range explained { // an ID ends with the place of the device if another device has the same identity
+	for i, e := range explained { // if two devices have the same identity, the place of the device is the end of its ID
 		same := func(other device.Explained) bool {
 			return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID
 		}
@@ -128,8 +128,8 @@ func (q *question) answer() (answer api.Answer, err error) {
 	return answer, err
 }
 
-// addState adds the state in the inventory and in the kubelet to the result of an inspection. The two may differ for a
-// moment after a change. Then the explanation shows both.
+// addState adds the states of the inventory and of the kubelet to the result of an inspection. They may differ for a
+// moment after a change. In this case the explanation shows both.
 func (q *question) addState(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
@@ -160,7 +160,7 @@ func (q *question) addState(e device.Explained) api.Explanation {
 func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown
-	if d.Healthy { // the verdict of an unhealthy device has the reason
+	if d.Healthy { // the verdict of an unhealthy device contains the reason
 		add(x, "state", "", true, "Healthy since "+shown.Since.Format(api.TimeFormat))
 	}
 	addEvidence(x, d)

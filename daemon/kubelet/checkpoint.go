@@ -11,12 +11,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
-// Known holds the kubelet's facts about a device that its pods hold.
+// Known has the facts that the kubelet records about a device of its pods.
 type Known struct {
 	NUMANode int      // -1 if unknown
 	As       []string // the IDs by which pods hold the device: its own ID, IDs of shares, or the ID of its bundle
 	Pods     []string // UIDs of the pods
-	Members  []Member // members of a bundle, as far as the kubelet knows them
+	Members  []Member // members of a bundle, if the kubelet knows them
 }
 
 // Member is a device in a bundle, or a bundle itself, as recorded in the checkpoint.

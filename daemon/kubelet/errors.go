@@ -17,8 +17,8 @@ import (
 // large.
 const hungUp = "disconnected, or uses another protocol: check that the kubelet listens there: ss -xlp"
 
-// Readable removes the text that gRPC adds around the cause of a failed call, such as the name of the code. limit is
-// the timeout of the call, for the message if there was no answer.
+// Readable removes the text that gRPC adds to the cause of a failed call, such as the name of the code. limit is the
+// timeout of the call, which the message contains if there was no answer.
 func Readable(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -27,7 +27,7 @@ func Readable(err error, limit time.Duration) error {
 	if s.Code() == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer after %v: check that the kubelet listens there and works", limit)
 	}
-	if s.Code() != codes.Unavailable { // a kubelet never returns the code Unavailable, so this error is about the connection
+	if s.Code() != codes.Unavailable { // the kubelet itself never returns the code Unavailable, so the connection failed
 		return errors.New(s.Message())
 	}
 	// The message is connection error: desc = "transport: …: dial unix /x: connect: …"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet queries the kubelet for the devices that its pods hold and that it counts. It uses the PodResources
-// service and the checkpoint of the device manager.
+// Package kubelet queries the kubelet for the devices that its pods hold and for the devices that it counts. It uses
+// the PodResources service and the checkpoint of the device manager.
 package kubelet
 
 import (
@@ -21,10 +21,10 @@ const (
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the maximum size of an answer in bytes. The kubelet has no limit.
 	podResourcesSize = 64 << 20
-	// rememberedFirst is the initial time for which an entry that only the checkpoint has is accepted. Each repetition
-	// doubles the time, up to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the
-	// checkpoint. So the checkpoint may name a pod that has ended since then. It may also name a pod whose init container
-	// has the device for hours.
+	// If only the checkpoint names a device, this is accepted for rememberedFirst. Each repetition doubles the time, up
+	// to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the checkpoint, so the
+	// checkpoint may name a pod that has already ended. But it may also name a pod whose init container has the device
+	// for hours.
 	rememberedFirst = 20 * time.Second
 	rememberedLast  = 10 * time.Minute
 )
@@ -61,8 +61,8 @@ type Holders struct {
 	Socket string // path of the socket of the kubelet's PodResources service
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon reports whether the next query should follow soon. A part of the last answer was new, and is accepted only when
-	// the next answer repeats it.
+	// Soon reports whether the next query should follow soon, because a part of the last answer was new and is accepted
+	// only if the next answer repeats it.
 	Soon bool
 
 	missed     map[string]bool       // devices that the last answer did not name
@@ -73,21 +73,22 @@ type Holders struct {
 // remembered records that Ask has returned a device that only the checkpoint names.
 type remembered struct {
 	at      time.Time
-	stands  time.Duration // how long this answer is valid
+	stands  time.Duration // how long this answer stays valid
 	written time.Time     // when the checkpoint was written
 }
 
-// Ask returns for each device whether the kubelet's pods hold it. A device is free if it is missing in both the pods and the
-// checkpoint twice in a row. One answer is not enough, because after our answer to Allocate a device is in neither until the
-// kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from time to time. If the
-// kubelet's next checkpoint still names the device, a pod holds it. The kubelet does not list a pod in which only an init
-// container has a device. Ask blocks until the kubelet has answered, for at most five seconds. Calls must not overlap.
+// Ask returns for each device whether the kubelet's pods hold it. A device is free if two answers in a row contain it
+// neither in the pods nor in the checkpoint. One answer is not enough, because after our answer to Allocate the device
+// is in neither until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted]
+// from time to time. Our next list makes the kubelet write the checkpoint. If it still names the device, a pod holds
+// the device. The kubelet does not list a pod in which only an init container has a device. Ask blocks until the
+// kubelet has answered, for at most five seconds. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
 	h.missed, h.Soon = nil, false
-	// The checkpoint is read before the query. Otherwise a device that is allocated between the two would appear only in the
-	// checkpoint.
+	// The checkpoint is read before the query. Otherwise a device that the kubelet allocates between the two reads
+	// would appear only in the checkpoint.
 	saved, written, err := booked(h.Dir)
 	if err != nil {
 		return a, err

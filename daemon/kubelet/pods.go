@@ -24,8 +24,8 @@ import (
 // holders. The caller must not modify the result. Like Ask, it must not be called concurrently.
 func (h *Holders) Pods() map[string][]api.Pod { return h.pods }
 
-// podsOf sorts the list of PodResources by device and share. The list has restartable init containers and app containers
-// of active pods, of all plugins. An ID of another plugin does no harm.
+// podsOf sorts the list of PodResources by device and share. The list has restartable init containers and app
+// containers of active pods, of all plugins. IDs of other plugins cause no error.
 func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod {
 	by := make(map[string][]api.Pod)
 	for _, pod := range answer.GetPodResources() {
@@ -48,8 +48,8 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted is the error if the kubelet does not report which devices it counts. This is so before 1.21, and before 1.28
-// if the feature gate KubeletPodResourcesGetAllocatable is off.
+// ErrNotCounted is the error if the kubelet does not report which devices it counts. Before 1.21 it never does, and
+// before 1.28 only with the feature gate KubeletPodResourcesGetAllocatable.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so that another plugin with one of our " +
 
 	"resources is not noticed")

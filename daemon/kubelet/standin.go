@@ -19,8 +19,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// Standin simulates the kubelet if there is no cluster. Plugins register with it. It gives their devices to simulated pods,
-// and lists these pods. A pod has one container, which never starts. Its methods are safe for concurrent use.
+// Standin simulates the kubelet if there is no cluster. Plugins register with it. It gives their devices to simulated
+// pods, and reports these pods. A pod has one container, which never starts. Its methods are safe for concurrent use.
 type Standin struct {
 	pluginapi.UnimplementedRegistrationServer
 	podresources.UnimplementedPodResourcesListerServer
@@ -52,7 +52,7 @@ func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
 		}
 		server := grpc.NewServer()
 		register(server)
-		go server.Serve(l) // returns when the server is stopped
+		go server.Serve(l) // returns only when the server is stopped
 		context.AfterFunc(ctx, server.Stop)
 	}
 	return s, nil
@@ -96,7 +96,7 @@ func (s *Standin) Knows(resource string) bool {
 	return s.plugins[resource] != nil && s.plugins[resource].devices != nil
 }
 
-// healthy returns the IDs of the healthy devices that are not taken.
+// healthy returns the IDs of the healthy devices that no pod has.
 func (p *registered) healthy(taken []string) (ids []string) {
 	for _, d := range p.devices {
 		if d.GetHealth() == pluginapi.Healthy && !slices.Contains(taken, d.GetID()) {
@@ -109,8 +109,8 @@ func (p *registered) healthy(taken []string) (ids []string) {
 // errTooFew is the error if a pod cannot be admitted.
 var errTooFew = errors.New("too few healthy devices are free")
 
-// Give gives n devices of a resource to the container of a new pod. Like the kubelet at an admission, it asks the plugin
-// which devices it prefers, and then calls Allocate.
+// Give gives n devices of a resource to the container of a new pod. Like the kubelet when it admits a pod, it asks the
+// plugin which devices it prefers, and then calls Allocate.
 func (s *Standin) Give(ctx context.Context, resource string, n int) (api.Granted, error) {
 	s.mu.Lock()
 	p := s.plugins[resource]

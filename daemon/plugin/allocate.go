@@ -15,12 +15,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// errUnknown is the error for an unknown ID, which the kubelet took from another plugin's list.
+// errUnknown is the error for an unknown ID, which the kubelet must have got from another plugin's list.
 var errUnknown = errors.New("not a device of this resource")
 
-// pick returns the devices of the given shares, sorted by ID and without duplicates. For each device it also returns the IDs
-// that the kubelet used. All devices must be healthy. If the reset of a device failed, the device is accepted again for the
-// container that failed to start because of this.
+// pick returns the devices of the given shares, sorted by ID and without duplicates. For each device it also returns
+// the IDs that the kubelet used. All devices must be healthy. If a container did not start because the reset of its
+// device failed, pick accepts the device again for this container.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -45,8 +45,9 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayGoOn reports whether a container may start with an unhealthy device. The pod of the container must already hold the
-// device. Also, either the device is cordoned and has no fault, or its reset failed and is now tried again.
+// mayGoOn reports whether a container may start with an unhealthy device. The pod of the container must already hold
+// the device. In addition, the device must be cordoned and have no fault, or its reset must have failed and is now
+// repeated.
 func mayGoOn(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
@@ -69,8 +70,9 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// unused returns an error if only the pod that holds a device may use it. The kubelet gives such a device to a new pod only
-// after it has taken the device from the old pod. So the old pod is gone, and the new pod must not see its data.
+// unused returns an error if a device may be used only by the pod that holds it. The kubelet gives such a device to a
+// new pod only after it has taken the device from the old pod. So the old pod is gone, and the new pod must not see its
+// data.
 func (s service) unused(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {

@@ -83,7 +83,7 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 			switch before := whole.Envs[key]; {
 			case before == "":
 				whole.Envs[key] = value
-			case !slices.Contains(strings.Split(before, ","), value): // resources that set the same value set it once
+			case !slices.Contains(strings.Split(before, ","), value): // two resources may set the same value
 				whole.Envs[key] = before + "," + value
 			}
 		}

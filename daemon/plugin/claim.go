@@ -14,8 +14,8 @@ type Given struct {
 	CDI   []string // names of devices in CDI specs
 }
 
-// Give returns what Allocate would answer for a container with these devices of a resource. The error says why the container
-// cannot have them.
+// Give returns the answer that Allocate would give for a container with these devices of a resource. The error contains
+// the reason why the container cannot have them.
 func Give(r Resource, host *device.Host, devices []*inventory.Status) (g Given, err error) {
 	answer, err := service{Endpoint: &Endpoint{Resource: r, Host: host}}.answer(devices)
 	if err != nil {

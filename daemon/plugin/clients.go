@@ -21,8 +21,9 @@ import (
 // handler.go).
 const maxClients = 8
 
-// clients is a listener that limits the number of connections, and so of our descriptors. It always accepts a new
-// client, because that may be the kubelet. If there are too many, it closes the oldest client other than the kubelet.
+// clients is a listener that limits the number of connections, because each needs a descriptor. It always accepts a new
+// client, which may be the kubelet. If there are too many clients, it disconnects the oldest one that is not the
+// kubelet.
 type clients struct {
 	*net.UnixListener
 	isKubelet func(*client) bool
@@ -30,7 +31,7 @@ type clients struct {
 
 	mu   sync.Mutex
 	open []*client // sorted by age, oldest first
-	full bool      // there are too many clients, and this was logged
+	full bool      // it was logged that there are too many clients
 }
 
 // client is a connection to our socket.
@@ -40,7 +41,7 @@ type client struct {
 	clients *clients
 }
 
-// Accept waits for the next client of uid 0 or of our own uid. It closes the connections of others.
+// Accept waits for the next client with uid 0 or our own uid. It disconnects other clients.
 func (l *clients) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.AcceptUnix()
@@ -60,7 +61,7 @@ func (l *clients) Accept() (net.Conn, error) {
 	}
 }
 
-// add adds a client. It returns the client to close in exchange, or nil.
+// add adds a client. It returns the client to disconnect instead, or nil.
 func (l *clients) add(c *client) (oldest *client) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +95,8 @@ func clientOf(ctx context.Context) *client {
 	return nil
 }
 
-// peerOf returns the process at the other end, as the kernel recorded it. It is the process that connected, or the one
-// that listens if c is a client.
+// peerOf returns the process at the other end, as the kernel recorded it. For an accepted connection this is the
+// process that connected. For our own connection to a socket it is the process that listens there.
 func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 	raw, err := c.SyscallConn()
 	if err == nil {

@@ -27,8 +27,8 @@ import (
 //
 // So an endpoint queries the kubelet's device list before it registers a resource that yields, and after each event of
 // another plugin. If another plugin serves the name, the endpoint holds the resource back, which means that it does not
-// register the resource. If the other plugin came later, our stream stays open, but sends nothing. The endpoint registers
-// the resource after the other plugin has ended.
+// register the resource. If the other plugin registered after us, our stream stays open, but we send nothing on it. The
+// endpoint registers the resource after the other plugin has ended.
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
@@ -38,31 +38,31 @@ const (
 	// askLate is the delay of a query after a second registration. The kubelet may process the end of the first stream
 	// after that registration.
 	askLate = time.Second
-	// unanswered is the delay of the next query after the kubelet has not answered.
+	// unanswered is the delay of the next query if the kubelet has not answered.
 	unanswered = 10 * time.Second
 	// returnPause is the time in which another plugin that has ended may restart before we register.
 	returnPause = time.Second
 	// kubeletGrace is the time in which the other plugin may register with a restarted kubelet. A common plugin that
 	// polls took 5.9 s.
 	kubeletGrace = 10 * time.Second
-	// heldInterval is the interval of queries without an event while the resource is held back.
+	// heldInterval is the interval of queries that no event triggers while the resource is held back.
 	heldInterval = time.Minute
 	// registerAgainAfter is the minimum time between two registrations caused by an answer, unless a plugin has ended.
 	registerAgainAfter = time.Minute
 )
 
-// conflict is the knowledge of an endpoint about another plugin with its resource name. Only Run uses it, except for
-// asked.
+// conflict has the facts that an endpoint knows about another plugin with its resource name. Only Run uses them, except
+// for asked.
 type conflict struct {
 	e       *Endpoint
 	asked   atomic.Bool       // the kubelet has requested devices from us while the resource was held back; Run resets it
 	last    time.Time         // time of the last answer
 	next    time.Time         // time of the next query, or zero if only an event triggers one
 	events  int               // number of events of other plugins before the last query
-	suspect string            // evidence in the last answer, which the next one must confirm
+	suspect string            // evidence in the last answer, which the next answer must confirm
 	given   map[string]string // containers that had devices of another plugin when this endpoint registered
 	taken   time.Time         // time of the last registration that an answer caused
-	ended   int               // number of plugins that had ended at that time
+	ended   int               // number of plugins that had ended when that registration was made
 	hold    *hold             // nil if the resource is not held back
 }
 
@@ -75,8 +75,8 @@ type hold struct {
 	until     time.Time // deadline for the return of the other plugin, or zero if no plugin has ended
 }
 
-// begin clears the facts of an earlier registration. known means that the kubelet knew an earlier endpoint. It may then
-// process the end of that endpoint later, in spite of all pauses.
+// begin clears the facts of an earlier registration. known means that the kubelet knew an earlier endpoint. In this
+// case the kubelet may process the end of that endpoint only after our pauses.
 func (c *conflict) begin(known bool) {
 	c.forget()
 	if known {
@@ -84,15 +84,15 @@ func (c *conflict) begin(known bool) {
 	}
 }
 
-// forget makes Run ignore the devices that the kubelet has counted so far, and the devices that another plugin has given to
-// containers so far.
+// forget makes Run ignore the devices that the kubelet has counted and that another plugin has given to containers
+// until now.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
-// precheck queries the kubelet whether another plugin serves the resource. It returns the delay until the next check,
-// or 0 to register now.
+// precheck asks the kubelet whether another plugin serves the resource. It returns the delay until the next check, or 0
+// to register now.
 func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Duration) {
 	e := c.e
 	if !e.Resource.Yields || e.Counted == nil {
@@ -173,7 +173,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	return settlePause
 }
 
-// askIn sets the time of the next query, and returns wait.
+// askIn schedules the next query after wait, and returns wait.
 func (c *conflict) askIn(wait time.Duration) time.Duration {
 	c.next = time.Now().Add(wait)
 	return wait
@@ -212,7 +212,7 @@ func (e *Endpoint) Foreign(counted []string) string {
 	return ""
 }
 
-// holdBack starts to hold back the resource.
+// holdBack starts a period in which the resource is held back.
 func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	e := c.e
 	live, ended, _ := e.Watch.others()
@@ -235,9 +235,9 @@ func (c *conflict) setHeld(shows string) {
 	})
 }
 
-// reconsider ends the hold if the kubelet has requested devices from us. It also ends the hold if the other plugin has
-// ended, or has not registered with a new kubelet, and has had enough time to return. It returns the delay until the next
-// check, or 0 if the resource is no longer held back.
+// reconsider checks whether the resource must still be held back. It ends the hold if the kubelet has requested devices
+// from us. It also ends the hold if the other plugin did not come back in time, after it ended or after the kubelet
+// restarted. It returns the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
 	if c.asked.Swap(false) && e.streams.open() {
@@ -287,8 +287,8 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	return heldInterval
 }
 
-// leftover reports whether the kubelet counts the last list of the other plugin, which has ended. Since 1.37, the
-// kubelet counts that list as long as our stream is open.
+// leftover reports whether the kubelet still counts the last list of the other plugin, although that plugin has ended.
+// Since 1.37, the kubelet counts that list as long as our stream is open.
 func (c *conflict) leftover(live []int) bool {
 	open := c.e.streams.open() || c.e.Parked.has(c.e.Resource.Name)
 	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
@@ -310,8 +310,8 @@ func (c *conflict) notHeld() {
 	c.e.Log.Info("resource no longer held back")
 }
 
-// unpark closes our stream, and the connection of an earlier endpoint that was kept open because of the other plugin. It
-// returns the time that the kubelet needs to process these ends, or 0 if neither was open.
+// unpark closes our stream, and the connection of an earlier endpoint that was kept open because of the other plugin.
+// It returns the time that the kubelet needs to process this, or 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.open()
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

@@ -4,8 +4,8 @@
 // plugin directory, is registered with the device manager, and serves the DevicePlugin API v1beta1.
 //
 // An endpoint never relies on the content of an event. After each event it checks four things (our socket,
-// kubelet.sock, the open stream, the last registration) and takes the missing steps. So a lost, repeated or late event
-// does no harm, and a periodic check without an event leads to the same state.
+// kubelet.sock, the open stream, the last registration) and performs the missing steps. So a lost, repeated or late
+// event does no harm, and a periodic check without an event leads to the same state.
 package plugin
 
 import (
@@ -31,11 +31,11 @@ import (
 )
 
 const (
-	// eager is the time after a new kubelet.sock in which connections are tried every eagerPause. The kubelet binds its
+	// eager is how long after a new kubelet.sock appears a connection is tried every eagerPause. The kubelet binds its
 	// socket before it listens, so the first attempt may be refused.
 	eager      = time.Second
 	eagerPause = time.Millisecond
-	// backstop is the interval of checks without an event while there is no stream.
+	// backstop is the interval of checks that no event triggers while there is no stream.
 	backstop = time.Second
 	// registerLimit is the maximum duration of a Register call, during which the kubelet connects to us.
 	registerLimit = 3 * time.Second
@@ -44,7 +44,7 @@ const (
 	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet.
 	// Before 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause is the same pause after an earlier endpoint, if only the time of its end is known.
+	// restartPause is the same pause after an earlier endpoint of which only the time of its end is known.
 	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
@@ -90,7 +90,7 @@ type Endpoint struct {
 	// block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If it is
 	// nil, no resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	Parked  *Parked // connections that outlive the endpoint while the resource is held back, or nil
+	Parked  *Parked // connections that stay open after the end of the endpoint while the resource is held back, or nil
 	// Before is the time when the last endpoint of the resource, possibly of another process, was registered or ended, or
 	// zero. If the kubelet already existed at that time, it must first process the end of that endpoint.
 	Before time.Time
@@ -108,12 +108,12 @@ type Endpoint struct {
 func (e *Endpoint) Status() api.Standing {
 	s := e.last()
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
-		s.Complaint = "" // the next kubelet has its own complaint
+		s.Complaint = "" // a complaint about one kubelet does not apply to the next
 	}
 	return s
 }
 
-// last returns the status as Run has set it.
+// last returns the status that Run set last.
 func (e *Endpoint) last() api.Standing {
 	s, _ := e.status.Load().(api.Standing)
 	return s
@@ -139,7 +139,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var devices <-chan struct{} // closed when the devices change, while the resource is not to be registered
+	var devices <-chan struct{} // closed when the devices change; nil if the resource is to be registered
 	for {
 		select {
 		case <-ctx.Done():
@@ -170,8 +170,8 @@ func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// unwanted returns nil, except for an optional resource that has had no device yet. Then it returns a channel that is closed
-// when the devices change.
+// unwanted returns a channel that is closed when the devices change, if the resource is optional and has had no device
+// yet. Otherwise it returns nil.
 func (e *Endpoint) unwanted() <-chan struct{} {
 	snapshot, changed := e.Inventory.Snapshot()
 	if !e.Resource.Optional || len(snapshot.Offer(e.Resource.Name).Devices) > 0 {
@@ -181,7 +181,7 @@ func (e *Endpoint) unwanted() <-chan struct{} {
 	return changed
 }
 
-// converge takes the missing steps until the kubelet knows our devices. It returns the delay until the next check
+// converge performs the missing steps until the kubelet knows our devices. It returns the delay until the next check
 // without an event, or 0 for none.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
@@ -238,8 +238,8 @@ func absent(path string) error {
 	return fmt.Errorf("look for %s: it is not a socket", path)
 }
 
-// complain logs an error once instead of at every attempt, and shows it until the kubelet knows the resource. A missing
-// directory is normal before the first start of the kubelet.
+// complain logs an error once instead of at every attempt, and keeps it in the status until the kubelet knows the
+// resource. A missing directory is normal before the first start of the kubelet.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()
 	if complaint == e.last().Complaint {

@@ -18,8 +18,8 @@ import (
 // kubelet does not change.
 const listSize = 4 << 20
 
-// response returns the whole list. If the list were too large, the kubelet would drop all devices. So response omits some of
-// them, and returns the number of omitted devices.
+// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. So response omits
+// some devices from such a list, and returns their number.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	// Computing the exact size takes as long as sending the list.
@@ -30,8 +30,8 @@ func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatc
 	return list, left
 }
 
-// roughSize returns an upper bound for the size of a list in bytes. In addition to its ID, a device takes at most 32
-// bytes.
+// roughSize returns an upper bound for the size of a list in bytes. A device needs at most 32 bytes in addition to its
+// ID.
 func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
 	for _, d := range list.Devices {
 		bytes += len(d.ID) + 32
@@ -81,8 +81,8 @@ func wireSize(d *pluginapi.Device) int {
 	return protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d))
 }
 
-// list returns the devices for the kubelet, one for each share. Either all devices of a resource have NUMA nodes or
-// none has, because a strict topology policy would never allocate a device without one.
+// list returns the devices for the kubelet, one for each share. If a device of the resource has no NUMA node, the list
+// contains no NUMA nodes. Otherwise a strict topology policy would never allocate that device.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
 	for _, s := range offer.Devices {
@@ -113,9 +113,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs under which pods hold a device since a time when the resource had another number of shares. Until
-// the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise the device would have more
-// users than the pods expect.
+// outdated returns the IDs by which pods still hold a device, although the resource has another number of shares now.
+// Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise the device would
+// have more users than its pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.As {

@@ -29,7 +29,7 @@ func (m Metrics) registered(resource string, err error) {
 	}
 }
 
-// sent reports that a list was sent. The first list of a stream, and some later ones, are not caused by an event.
+// sent records that a list was sent. The first list of a stream and some later lists are not caused by an event.
 func (m Metrics) sent(resource string, offer *inventory.Offer, first bool) {
 	if m.Sent != nil && !first && !offer.Cause.IsZero() {
 		m.Sent(resource, time.Since(offer.Cause))

@@ -32,7 +32,7 @@ type peers struct {
 	known  map[socketFile]*neighbor
 	newest int // number of the newest plugin so far
 	ended  int // number of plugins that have ended
-	events int // number of times that a plugin has come, has ended or may have sent a list
+	events int // number of events: a plugin has come, has ended or may have sent a list
 }
 
 // socketFile identifies a socket. Another file at the same path is a different socket.
@@ -48,9 +48,9 @@ type neighbor struct {
 	stop   context.CancelFunc
 }
 
-// others returns the numbers of the running other plugins, newest last, the number of ended ones, and the number of
-// events so far. An event is that a plugin has come, has ended or may have sent a list. It reads the directory and
-// otherwise does not block.
+// others returns the numbers of the other plugins that are running, newest last. It also returns how many plugins have
+// ended, and the number of events so far. At an event a plugin has come, has ended or may have sent a list. It reads
+// the directory and does not block otherwise.
 func (w *Watch) others() (live []int, ended, events int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,8 +64,8 @@ func (w *Watch) others() (live []int, ended, events int) {
 	return live, w.peers.ended, w.peers.events
 }
 
-// stir records that another plugin's socket may have appeared or disappeared, or that the kubelet may have processed a list,
-// which can be the list of another plugin. The kubelet writes its checkpoint after each list (kubernetes v1.36
+// stir records that another plugin's socket may have appeared or disappeared, or that the kubelet may have processed a
+// list, possibly that of another plugin. The kubelet writes its checkpoint after each list (kubernetes v1.36
 // pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
 func (w *Watch) stir() {
 	if live, _, _ := w.others(); len(live) > 0 {
@@ -138,7 +138,7 @@ func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 	switch {
 	case err == nil:
 		conn.Close()
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // the daemon may not connect, so only the file shows whether the plugin exists
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // the daemon has no permission to connect, so only the file shows whether the plugin exists
 		return
 	}
 	client, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0))

@@ -39,8 +39,8 @@ type tree struct {
 	root   *bundle.Node
 }
 
-// of returns the tree of an offer. After a change of the list, it takes some milliseconds for 10,000 devices. Otherwise it
-// returns the cached tree. In a flat tree all distances are equal.
+// of returns the tree of an offer. It returns the cached tree if the list has not changed, and otherwise needs some
+// milliseconds for 10,000 devices. In a flat tree all distances are equal.
 func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,12 +63,12 @@ func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 type request struct {
 	n      int
 	must   map[string]int // -1 for a share that must be included
-	shares [][]string     // available shares by device index, beginning with those that must be included
+	shares [][]string     // available shares by device index; the shares that must be included come first
 	taken  []int          // number of unavailable shares by device, or nil for a packed choice
 }
 
-// choice is the cheapest choice of a certain number of shares. It consists of a share and a choice with one share less,
-// or of two choices.
+// choice is the cheapest choice of a certain number of shares. It consists of two choices, or of one share and a choice
+// with one share less.
 type choice struct {
 	cost  int64 // noChoice if there is none
 	share string
@@ -130,8 +130,8 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse, if enough others are left. The pods of these devices have only just
-// ended. The kubelet considers such a device free before metalplugd knows it.
+// unbar removes the shares that Allocate would refuse, if enough others are left. The pods of these devices have just
+// ended. The kubelet knows earlier than metalplugd that such a device is free.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {
@@ -167,7 +167,7 @@ func (q *request) cheapest(node *bundle.Node, above int) []choice {
 	return best
 }
 
-// way returns the way down from one depth of the tree to another, in steps.
+// way returns the number of steps from one depth of the tree down to another.
 func way(from, to int) int64 {
 	switch {
 	case to < 2: // a NUMA node
@@ -207,7 +207,7 @@ func (q *request) singles(node *bundle.Node) []choice {
 }
 
 // join combines choices from two places into the cheapest choices, indexed by number of shares. If costs are equal, it
-// takes most shares from the first place.
+// takes as many shares as possible from the first place.
 func (q *request) join(first, second []choice) []choice {
 	best := make([]choice, min(q.n, len(first)+len(second)-2)+1)
 	for k := range best {

@@ -21,7 +21,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// registration is the knowledge of an endpoint about the kubelet. Only Run uses it.
+// registration has the facts that an endpoint knows about the kubelet. Only Run uses them.
 type registration struct {
 	begun      time.Time     // when Run began, after the end of any earlier endpoint
 	seen       identity      // the current kubelet.sock
@@ -29,11 +29,11 @@ type registration struct {
 	known      bool          // whether this kubelet has known an endpoint of the resource
 	registered identity      // kubelet.sock at the last registration, or zero if there was none or its stream has ended
 	at         time.Time     // time of that registration
-	pause      time.Duration // delay of the next attempt, or 0 if none has failed
+	pause      time.Duration // delay of the next attempt, or 0 if no attempt has failed
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// look records the current kubelet.sock. If the socket is older than the given time, its kubelet has known an earlier
+// look records the current kubelet.sock. If the socket is older than the given time, its kubelet knew an earlier
 // endpoint, and may still be processing the end of that endpoint.
 func (r *registration) look(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
@@ -53,8 +53,8 @@ func (r *registration) backOff() time.Duration {
 }
 
 // replaced handles a new kubelet.sock while the stream is open. If the same process listens there, the socket was only
-// created again or relabelled. If another process listens, the old kubelet is still running. replaced then ends its
-// stream, which leads to a registration.
+// created again or relabelled. If another process listens there, the old kubelet is still running. In this case
+// replaced ends the stream of the old kubelet, and Run registers with the new one.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -75,8 +75,8 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream sets the pause that the kubelet needs after its stream has ended, or after a registration without a
-// stream. The pauses grow only while no stream is open.
+// afterStream sets the pause that the kubelet needs after its stream has ended, or after a registration for which it
+// opened no stream. The pauses grow only while no stream is open.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {

@@ -27,8 +27,8 @@ type service struct {
 	places *places
 }
 
-// handshake is the time limit for a client's HTTP/2 handshake. When the server stops, it waits for pending handshakes, and
-// systemd would kill the daemon before gRPC's default of 120 seconds.
+// handshake is the time limit for a client's HTTP/2 handshake. A server that stops waits for pending handshakes. With
+// gRPC's default of 120 seconds, systemd would kill the daemon during this wait.
 const handshake = 5 * time.Second
 
 // newServer returns the endpoint's gRPC server. A panic in a call becomes an error of that call and does not end the
@@ -62,8 +62,8 @@ func (e *Endpoint) recovered(method string, err *error) {
 	}
 }
 
-// options returns our options for the kubelet. PreStartContainer is always requested, because it is the last chance to
-// stop a container that would start with a missing device.
+// options returns our options for the kubelet. They always request PreStartContainer, because this call is the last
+// chance to stop a container that would start with a missing device.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }
@@ -192,7 +192,7 @@ func (s service) refuse(call string, err error) error {
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// noteAsked records that the kubelet requests devices from us, and so from no other plugin.
+// noteAsked records that the kubelet requests devices from us, which means that it uses no other plugin.
 func (s service) noteAsked() {
 	if s.Status().Held != "" {
 		s.conflict.asked.Store(true)

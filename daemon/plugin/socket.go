@@ -29,7 +29,8 @@ const (
 	socketPrefix = "mp-"
 )
 
-// socketName returns the name of a resource's socket. It is short and plain, and differs after each start.
+// socketName returns the name of a resource's socket. The name is short, has only simple characters, and differs after
+// each start.
 func socketName(resource string, start time.Time) string {
 	return socketPrefix + resourceHash(resource) + "-" + strconv.FormatInt(start.UnixMicro(), 36) + ".sock"
 }
@@ -75,9 +76,9 @@ type socket struct {
 	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure creates the socket if it does not exist. The path is always the same, because the kubelet expects the socket there.
-// ensure returns the listener once, when a connection has succeeded. If no connection succeeds, the socket stays, because a
-// new socket would trigger another check.
+// ensure creates the socket if it does not exist. The path is always the same, because the kubelet expects the socket
+// there. ensure returns the listener once, after a connection to the socket has succeeded. If no connection succeeds,
+// the socket stays, because a new socket would trigger another check.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
 		s.drop()
@@ -95,8 +96,8 @@ func (s *socket) ensure() (made *net.UnixListener, err error) {
 	return s.listener, nil
 }
 
-// listen creates the socket with access for its owner only. The file stays when the listener is closed, because it may
-// belong to another process by then.
+// listen creates the socket with access for its owner only. Closing the listener does not remove the file, because the
+// file may belong to another process by then.
 func (s *socket) listen() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err != nil {
@@ -111,8 +112,8 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach connects to the socket as the kubelet would. If the kubelet could not reach us during a registration, its state
-// would become inconsistent.
+// reach connects to the socket as the kubelet would, because the kubelet's state becomes inconsistent if it cannot
+// reach us during a registration.
 func (s *socket) reach() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err == nil {

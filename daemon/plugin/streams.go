@@ -10,16 +10,16 @@ import (
 )
 
 // streams are the open ListAndWatch streams. Other processes with uid 0 may also have streams, but only the kubelet's
-// streams count. The kubelet is the first client that calls us after we begin to register. It requests our options, and
+// streams count. The first client that calls us after we begin to register is the kubelet. It requests our options, and
 // opens its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
 type streams struct {
 	changed chan struct{} // buffer of one, filled when a stream was opened or has ended
 
 	mu      sync.Mutex
-	kubelet *client // nil in tests that call without a connection
+	kubelet *client // nil in tests that make calls without a connection
 	waiting bool    // the kubelet's first call is expected
 	live    map[*stream]bool
-	opened  time.Time     // when the kubelet opened its last stream since we began to register
+	opened  time.Time     // when the kubelet opened its last stream after we began to register
 	ended   time.Time     // when the kubelet's last stream ended
 	lived   time.Duration // how long that stream was open
 	silent  bool          // nothing is sent
@@ -42,7 +42,7 @@ type stream struct {
 	wake   chan struct{} // buffer of one, filled when round has changed
 }
 
-// expect makes the next client that calls count as the kubelet.
+// expect makes the next client that calls us count as the kubelet.
 func (s *streams) expect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (s *streams) open() bool {
 }
 
 // last returns whether the kubelet has opened a stream since we began to register, when its last stream ended, and how
-// long that was open.
+// long that stream was open.
 func (s *streams) last() (any bool, ended time.Time, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -45,7 +45,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches until ctx ends. It calls started when it will miss no more events.
+// Run watches until ctx ends. It calls started as soon as it can miss no event.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
