@@ -202,7 +202,7 @@ vm: build
 
 # Runs the units under the systemd of Debian 12 and 13, in containers, and checks what a program in their sandbox can reach.
 # Needs root. The first run makes two small Debian trees.
-sandbox: build
+sandbox: build dra-program
 	$(GO) test -count=1 -v -timeout 15m -tags integration ./integration/sandbox
 
 bench: build

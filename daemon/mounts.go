@@ -163,10 +163,10 @@ func (d *daemon) unbound(next config.Config) error {
 	return CheckCDI(next)
 }
 
-// CheckCDI returns an error if a resource has inject = "cdi" and the sandbox hides the directory for its spec. The unit
+// CheckCDI returns an error if a resource needs CDI specs and the sandbox hides the directory for them. The unit
 // binds the directory only if a resource needed it at the start. CheckCDI writes nothing.
 func CheckCDI(c config.Config) error {
-	if !slices.ContainsFunc(c.Resources, config.Resource.NeedsSpec) {
+	if !slices.ContainsFunc(c.Resources, config.Resource.WritesSpecs) {
 		return nil
 	}
 	dir := c.Paths.CDI
@@ -176,7 +176,7 @@ func CheckCDI(c config.Config) error {
 		}
 	}
 	if errors.Is(unix.Access(dir, unix.W_OK), unix.EROFS) {
-		return fmt.Errorf("inject = \"cdi\": the sandbox has no %s, which is mounted when metalplugd starts: %s", c.Paths.CDI, remount)
+		return fmt.Errorf("inject = \"cdi\" or serve = \"dra\": the sandbox has no %s, which is mounted when metalplugd starts: %s", c.Paths.CDI, remount)
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ for program in "$programs"/*; do
 done
 
 for unit in systemd/*.service systemd/*.socket systemd/*.target; do
+	case $unit in */metalplug-dra.*) continue ;; esac
 	put 0644 "$unit" "/usr/lib/systemd/system/$(basename "$unit")"
 done
 put 0644 systemd/metalplug.tmpfiles.conf /usr/lib/tmpfiles.d/metalplug.conf

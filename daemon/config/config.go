@@ -215,6 +215,9 @@ func (r Resource) Rule() device.Rule {
 // NeedsSpec reports whether the container runtime needs a CDI spec of metalplug for the devices.
 func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
 
+// WritesSpecs reports whether the daemon writes CDI specs for the resource: one for its devices, or one for each claim.
+func (r Resource) WritesSpecs() bool { return r.NeedsSpec() || r.Serve == ServeDRA }
+
 // Variable returns the name of the environment variable that contains the IDs of a container's devices. For
 // nvidia.com/gpu it is METALPLUG_NVIDIA_COM_GPU.
 func (r Resource) Variable() string {

@@ -14,7 +14,7 @@ import (
 )
 
 // Mounts creates dir with the link "cdi" to specs, the directory of CDI specs, if a resource has inject = "cdi" and no
-// cdi_kind. Otherwise it removes the link, and the files of an earlier start in specs. metalplugd.service binds the target
+// cdi_kind, or serve = "dra". Otherwise it removes the link, and the files of an earlier start in specs. metalplugd.service binds the target
 // of the link. Old specs must be removed, because the daemon cannot see or update them without the link.
 func Mounts(file, dir, specs string) error {
 	link := filepath.Join(dir, "cdi")
@@ -28,7 +28,7 @@ func Mounts(file, dir, specs string) error {
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
-	if c.Paths.CDI == specs && slices.ContainsFunc(c.Resources, config.Resource.NeedsSpec) {
+	if c.Paths.CDI == specs && slices.ContainsFunc(c.Resources, config.Resource.WritesSpecs) {
 		if err := os.MkdirAll(specs, 0o755); err != nil {
 			return err
 		}

@@ -193,6 +193,7 @@ func TestMounts(t *testing.T) {
 	}{
 		{"no resource uses CDI", configuration, false, false},
 		{"one does", cdi, false, true},
+		{"one is for claims", strings.Replace(cdi, `inject = "cdi"`, `serve = "dra"`, 1), false, true},
 		{"one names devices of another's spec", cdi + "cdi_kind = \"vendor.org/x\"\n", false, false},
 		{"a spec is left", configuration, true, false},
 		{"a spec is there", cdi, true, true},

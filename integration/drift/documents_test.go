@@ -66,7 +66,7 @@ func TestManPagesAreComplete(t *testing.T) {
 	for _, name := range commands(t) {
 		want("metalplugctl.1", ".Ss "+name)
 	}
-	for _, pattern := range []string{"systemd/metalplugd*.*", "systemd/*.socket", "systemd/*.target"} {
+	for _, pattern := range []string{"systemd/metalplugd*.*", "systemd/*[rst].socket", "systemd/*.target"} {
 		want("metalplugd.8", names(t, pattern)...)
 	}
 	want("metalplug-reset.8", wordsIn(t, "daemon/reset/method.go", `[ \t]"([a-z-]+)"[,:]`)...)

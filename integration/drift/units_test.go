@@ -67,7 +67,7 @@ func names(t *testing.T, pattern string) []string {
 var exposures = []struct {
 	unit string
 	most int
-}{{"metalplugd.service", 10}, {"metalplug-reset@.service", 15}, {"metalplug-holders@.service", 15}, {"metalplug-unit@.service", 15}}
+}{{"metalplugd.service", 10}, {"metalplug-reset@.service", 15}, {"metalplug-holders@.service", 15}, {"metalplug-unit@.service", 15}, {"metalplug-dra.service", 15}}
 
 // TestExposure checks that systemd-analyze's results for the units are within these limits, and agree with the
 // documents.
@@ -88,7 +88,8 @@ func TestExposure(t *testing.T) {
 		_, level, _ := strings.Cut(string(out), "Overall exposure level for ")
 		found = append(found, strings.Fields(level)[1])
 	}
-	line := strings.Join(found[:3], ", ") + " and " + found[3]
+	last := len(found) - 1
+	line := strings.Join(found[:last], ", ") + " and " + found[last]
 	for _, document := range []string{"docs/threat-model.md"} {
 		if words := strings.Join(strings.Fields(text(t, document)), " "); !strings.Contains(words, line) {
 			t.Errorf("%s: systemd-analyze finds %s, which it does not say", document, line)
@@ -125,6 +126,8 @@ func TestServicesSeeNoOtherService(t *testing.T) {
 		"metalplug-reset@.service":   "/etc/ld.so.cache /etc/metalplug /run/metalplug-locks /run/metalplug/holders.sock /run/udev/data",
 		"metalplug-holders@.service": "/etc/ld.so.cache",
 		"metalplug-unit@.service":    "/etc/ld.so.cache /etc/metalplug /run/systemd/private",
+		"metalplug-dra.service": "/etc/hosts /etc/ld.so.cache /etc/localtime /etc/nsswitch.conf /etc/pki/tls/certs /etc/resolv.conf " +
+			"/etc/ssl/certs /run/metalplug /run/systemd/journal/socket /run/systemd/notify",
 	} {
 		u := readUnit(t, name)
 		var seen []string
@@ -152,6 +155,7 @@ func TestCapabilitiesOfHelpers(t *testing.T) {
 		"metalplug-reset@.service":   "CAP_SYS_ADMIN",
 		"metalplug-holders@.service": "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_CHECKPOINT_RESTORE",
 		"metalplug-unit@.service":    "",
+		"metalplug-dra.service":      "",
 	} {
 		if got := readUnit(t, name)["CapabilityBoundingSet"]; !slices.Equal(got, []string{want}) {
 			t.Errorf("%s has %q, want %q", name, got, want)
@@ -190,6 +194,28 @@ func TestDescriptorsHaveTheNamesThatTheDaemonKnows(t *testing.T) {
 	}
 	if known == 0 {
 		t.Error("the daemon takes no descriptor: this test looks at the wrong place")
+	}
+}
+
+// TestDriverIsUnprivileged checks that the user of metalplug-dra.service and root are the only ones that can send claims.
+func TestDriverIsUnprivileged(t *testing.T) {
+	u, claims, kubelet := readUnit(t, "metalplug-dra.service"), readUnit(t, "metalplugd-claims.socket"), readUnit(t, "metalplug-dra.socket")
+	for name, want := range map[string][2]string{
+		"User": {u["User"][0], "metalplug-dra"}, "SocketGroup": {claims["SocketGroup"][0], "metalplug-dra"}, "claims": {claims["SocketMode"][0], "0660"},
+		"kubelet": {kubelet["SocketMode"][0], "0600"},
+		"sockets": {strings.Join(kubelet["ListenStream"], " "), "/var/lib/kubelet/plugins/metalplug.io/dra.sock /var/lib/kubelet/plugins_registry/metalplug.io-reg.sock"},
+	} {
+		if want[0] != want[1] {
+			t.Errorf("%s is %q, want %q", name, want[0], want[1])
+		}
+	}
+	if !strings.Contains(u["ExecStart"][0], " --control="+claims["ListenStream"][0]+" ") {
+		t.Errorf("metalplug-dra does not use %q", claims["ListenStream"])
+	}
+	for file, line := range map[string]string{"metalplug.sysusers.conf": "\ng metalplug-dra ", "metalplug-dra.sysusers.conf": "\nu metalplug-dra "} {
+		if !strings.Contains(text(t, "systemd/"+file), line) {
+			t.Errorf("%s has no line %q", file, line)
+		}
 	}
 }
 

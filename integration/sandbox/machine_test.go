@@ -93,13 +93,14 @@ func boot(t *testing.T, suite string) *machine {
 
 // install installs the files of a package in the container.
 const install = `
-install -D -m755 -t /usr/sbin /src/bin/metalplugd
+install -D -m755 -t /usr/sbin /src/bin/metalplugd /src/bin/metalplug-dra
 install -D -m755 -t /usr/bin /src/bin/metalplugctl
 install -D -m755 -t /usr/libexec/metalplug /src/bin/metalplug-* /out/probe
 cp /src/systemd/*.service /src/systemd/*.socket /src/systemd/*.target /usr/lib/systemd/system/
 cp /src/systemd/metalplug.tmpfiles.conf /usr/lib/tmpfiles.d/metalplug.conf
 cp /src/systemd/metalplug.sysusers.conf /usr/lib/sysusers.d/metalplug.conf
-systemd-sysusers metalplug.conf
+cp /src/systemd/metalplug-dra.sysusers.conf /usr/lib/sysusers.d/metalplug-dra.conf
+systemd-sysusers
 mkdir -p /etc/metalplug/conf.d
 [ -e /dev/kmsg ] || mknod -m 644 /dev/kmsg c 1 11
 udevadm trigger /sys/class/mem/zero

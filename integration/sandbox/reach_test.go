@@ -23,6 +23,7 @@ var sandboxes = []struct{ list, unit, config string }{
 	{"metalplug-reset@.service", "metalplug-reset@probe.service", ""},
 	{"metalplug-holders@.service", "metalplug-holders@probe.service", ""},
 	{"metalplug-unit@.service", "metalplug-unit@probe.service", ""},
+	{"metalplug-dra.service", "metalplug-dra.service", ""},
 }
 
 const metricsSocket = "metalplugd-metrics.socket"
@@ -37,7 +38,7 @@ inject = "cdi"
 
 // instead is a drop-in with which a unit starts the probe instead of its program, in the same sandbox.
 const instead = `[Unit]
-Wants=metalplug-reset.socket metalplug-holders.socket metalplug-unit.socket
+Wants=metalplug-reset.socket metalplug-holders.socket metalplug-unit.socket metalplugd-claims.socket
 After=metalplug-reset.socket metalplug-holders.socket metalplug-unit.socket
 [Service]
 Type=oneshot
@@ -83,7 +84,7 @@ func TestReach(t *testing.T) {
 	for _, suite := range suites {
 		t.Run(suite, func(t *testing.T) {
 			m := boot(t, suite)
-			m.sh(victims)
+			m.sh(victims + driverFiles)
 			m.await("the victims", func() bool {
 				out, _ := m.try("ls /dev/pts/0 /run/victim-dgram /run/victim-seqpacket /var/lib/kubelet/pod-resources/kubelet.sock")
 				return !strings.Contains(out, "cannot access")

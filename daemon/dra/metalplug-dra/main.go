@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
 
 	"github.com/metalplug/metalplug/daemon/dra"
@@ -103,7 +104,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // identity reads a kubeconfig. With a token, that is the identity, and acts as the node. A pool of 10,000 devices has 157
 // ResourceSlices, which the default rate would delay by half a minute.
 func identity(file, token, node string) (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", file)
+	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
@@ -111,9 +112,13 @@ func identity(file, token, node string) (*rest.Config, error) {
 		if _, err := os.ReadFile(token); err != nil {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
-		config = rest.AnonymousClientConfig(config)
-		config.BearerTokenFile = token // client-go reads it again each minute
-		config.Impersonate.UserName = "system:node:" + node
+		for name := range kubeconfig.AuthInfos { // may name files that only the kubelet can read
+			kubeconfig.AuthInfos[name] = &api.AuthInfo{TokenFile: token, Impersonate: "system:node:" + node} // client-go reads it again each minute
+		}
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
 	config.QPS, config.Burst = 100, 200
 	config.UserAgent = "metalplug-dra/" + version
