@@ -124,7 +124,7 @@ func (d *doctor) checkHelpers() (fine string) {
 			return r.Shares <= 1 && !r.AllowInUse
 		}},
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
-			byItself := r.Class.Name == "nvme" || r.Class.Name == "fpga" // these classes reset their devices without any configuration
+			byItself := r.Class == "nvme" || r.Class == "fpga" // these classes reset their devices without any configuration
 			return byItself || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
 		}},
 		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {

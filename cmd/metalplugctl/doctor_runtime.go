@@ -57,7 +57,7 @@ func (d *doctor) checkCDI() (fine string) {
 // limit of its runtime. It reads the limit of the running process, because the unit file may have changed since the start.
 func (d *doctor) checkMemlock() (fine string) {
 	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })
-	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class.Name == infiniband })
+	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class == infiniband })
 	if !offered && (d.status != nil || !configured) {
 		return "no offered device needs it"
 	}

@@ -72,5 +72,5 @@ func isWithheld(v api.Device) bool {
 	if strings.HasPrefix(v.Reason, unproven) { // with another reason, the disk is being read
 		return strings.Contains(v.Reason, "erases and offers it")
 	}
-	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMe.Name || v.Reason != noResource+" of class nvme is configured")
+	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMeName || v.Reason != noResource+" of class nvme is configured")
 }

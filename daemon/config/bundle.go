@@ -32,10 +32,10 @@ func takeBundle(t *table, r *Resource) {
 	t.members(m)
 	t.choice("near", "distance", &near, device.Nears...)
 	t.choice("rest", "use of devices that are left over", &rest, RestHold, RestOffer)
-	if r.Class != &device.Bundle {
+	if r.Class != device.BundleName {
 		for key, set := range map[string]bool{"members": len(m.Resources) > 0, "near": near != defaultNear, "rest": rest != RestHold} {
 			if set {
-				t.onlyFor(key, r.Class, &device.Bundle)
+				t.onlyFor(key, r.Class, device.BundleName)
 			}
 		}
 		return
@@ -48,7 +48,7 @@ func takeBundle(t *table, r *Resource) {
 		t.known = append(t.known, key) // keys of other classes are known too
 		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
 			t.reportf(key, "is not for the class %s, which has %s: the devices of a bundle follow the keys of their own resources",
-				device.Bundle.Name, alternatives(bundleKeys))
+				device.BundleName, alternatives(bundleKeys))
 		}
 	}
 	m.Near, m.Hold = near, rest == RestHold
@@ -109,7 +109,7 @@ func (c *Config) checkMembers(t *table, r Resource) {
 			continue
 		}
 		switch member := c.Resources[at]; {
-		case member.Class == &device.Bundle:
+		case member.Class == device.BundleName:
 			t.reportf("members", "%s is a bundle too: name its members", quoted(name))
 		case member.Serve == ServeDRA:
 			t.reportf("members", `%s has serve = "dra": a bundle is for device plugins`, quoted(name))

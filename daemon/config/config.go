@@ -104,7 +104,7 @@ type Reset struct {
 // comments give the key, the meaning, the classes that support it, and the default.
 type Resource struct {
 	Name    string            // name, an extended resource of Kubernetes, required
-	Class   *device.Class     // class, of its devices, required
+	Class   string            // class, name of the class of its devices, required
 	Match   map[string]string // match, patterns by property, which must all match (see [device.Rule]), default none
 	Exclude map[string]string // exclude, as match, excludes a device if any pattern matches, default none
 
@@ -204,8 +204,12 @@ func (r Resource) Rule() device.Rule {
 	case scrub == None:
 		scrub = ""
 	}
+	class := device.ClassNamed(r.Class)
+	if r.Class == device.BundleName {
+		class = &device.Bundle
+	}
 	return device.Rule{
-		Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
+		Resource: r.Name, Class: class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
 		Group: r.Group, Bundle: r.Members, Nodes: r.Nodes, Extras: r.Extras, Scrub: scrub,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
 		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init, Serve: r.Serve,

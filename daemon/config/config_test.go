@@ -74,7 +74,7 @@ func TestDefault(t *testing.T) {
 	for i, w := range want {
 		got := c.Resources[i]
 		expected := config.Resource{
-			Name: w.name, Class: device.ClassNamed(w.class), Match: w.match,
+			Name: w.name, Class: w.class, Match: w.match,
 			Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
 			Reset:    config.ResourceReset{Method: w.method, Scrub: "none", When: "start", Timeout: 20 * time.Second},
 			Optional: true,
@@ -209,7 +209,7 @@ issm = true
 		Reset:    config.Reset{Socket: "/j.sock", Holders: "direct", Units: "/u.sock"},
 		Resources: []config.Resource{
 			{
-				Name: "example.com/x", Class: &device.Generic,
+				Name: "example.com/x", Class: device.NodeName,
 				Match:   map[string]string{"ATTR{ready}": "1", "DEVNAME": "/dev/x*"},
 				Exclude: map[string]string{"DEVNAME": "/dev/x9"},
 				Shares:  2, Prefer: "spread", Inject: "cdi", CDIKind: "example.com/y", Permissions: "wmr", AllowInUse: true, Takeover: true,
@@ -217,12 +217,12 @@ issm = true
 				Units: config.Units{Init: "i@.service", Start: "s@.service", Release: "r@.service"},
 			},
 			{
-				Name: "example.com/z", Class: &device.NVMe,
+				Name: "example.com/z", Class: device.NVMeName,
 				Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
 				Reset: config.ResourceReset{Method: "pci", Scrub: "sanitize", When: "both", Timeout: 90 * time.Minute},
 			},
 			{
-				Name: "example.com/i", Class: &device.InfiniBand, Extras: []string{"umad", "issm"},
+				Name: "example.com/i", Class: device.InfiniBandName, Extras: []string{"umad", "issm"},
 				Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
 				Reset: config.ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second},
 			},

@@ -59,7 +59,7 @@ func checkUsable(t *testing.T, c config.Config) {
 	}
 	seen := make(map[string]bool)
 	for _, r := range c.Resources {
-		if r.Class == nil || !strings.Contains(r.Name, "/") || seen[r.Name] || r.Shares < 1 || strings.Trim(r.Permissions, "rwm") != "" {
+		if r.Class == "" || !strings.Contains(r.Name, "/") || seen[r.Name] || r.Shares < 1 || strings.Trim(r.Permissions, "rwm") != "" {
 			t.Errorf("unusable: %+v", r)
 		}
 		seen[r.Name] = true

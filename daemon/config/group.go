@@ -37,7 +37,7 @@ func takeGroup(t *table, r *Resource) {
 
 // checkGroup reports invalid settings of a group.
 func checkGroup(t *table, r Resource) {
-	t.onlyFor("group", r.Class, &device.Generic)
+	t.onlyFor("group", r.Class, device.NodeName)
 	for _, node := range r.Group.Optional {
 		if slices.Contains(r.Group.Nodes, node) {
 			t.reportf("optional", "%s is in the group already", quoted(node))

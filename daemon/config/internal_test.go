@@ -77,6 +77,11 @@ func TestReferenceShowsEveryKey(t *testing.T) {
 			t.Errorf("metalplug.toml does not show %s", spelling)
 		}
 	}
+	for i, class := range append(slices.Clone(device.Classes), &device.Bundle) {
+		if classNames[i] != class.Name {
+			t.Errorf("the configuration knows no class %s", class.Name)
+		}
+	}
 	for _, class := range device.Classes {
 		if _, ok := classAbilities[class.Name]; !ok {
 			t.Errorf("nothing is known of the resets of class %s", class.Name)

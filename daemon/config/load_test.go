@@ -87,7 +87,7 @@ class = "fpga"
 	if a := c.Resources[0]; a.Shares != 2 || a.Permissions != "r" {
 		t.Errorf("overridden %+v", a)
 	}
-	if b, d := c.Resources[1].Class.Name, c.Resources[3].Class.Name; b != "fpga" || d != "gpu" {
+	if b, d := c.Resources[1].Class, c.Resources[3].Class; b != "fpga" || d != "gpu" {
 		t.Errorf("classes %s and %s", b, d)
 	}
 }

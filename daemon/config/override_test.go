@@ -90,7 +90,7 @@ func TestDisksAreOffUntilNamed(t *testing.T) {
 		"in two files":    {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\n", "conf.d/a.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset = { scrub = \"zero\" }"},
 		"overridden none": {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"none\"", "conf.d/a.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset = { scrub = \"zero\" }"},
 	} {
-		if r := find(t, loaded(t, files), "metalplug.io/nvme"); r.Class.Name != "nvme" || r.Reset.Scrub != "zero" || r.Optional {
+		if r := find(t, loaded(t, files), "metalplug.io/nvme"); r.Class != "nvme" || r.Reset.Scrub != "zero" || r.Optional {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}

@@ -108,7 +108,7 @@ func meantWord(key, word string, words []string) string {
 	switch {
 	case !slices.Contains(words, meant):
 		return ""
-	case key == "class" && meant == device.NVMe.Name && lower != meant:
+	case key == "class" && meant == device.NVMeName && lower != meant:
 		return `; did you mean "nvme", or for other disks "node" with match = { DEVTYPE = "disk" }?`
 	}
 	return "; did you mean " + quoted(meant) + "?"

@@ -33,19 +33,24 @@ type abilities struct {
 // classAbilities has the abilities of each class by name. They are the methods of metalplug-reset for its devices. The
 // helper refuses a method if the device's driver does not survive it.
 var classAbilities = map[string]abilities{
-	"gpu":        {methods: []string{"pci", "vfio"}, auto: true},
-	"fpga":       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
-	"infiniband": {methods: []string{"pci"}},
-	"nvme": {
+	device.GPUName:        {methods: []string{"pci", "vfio"}, auto: true},
+	device.FPGAName:       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
+	device.InfiniBandName: {methods: []string{"pci"}},
+	device.NVMeName: {
 		methods: []string{"nvme-controller", "pci", "vfio"},
 		auto:    true,
 		scrubs:  []string{"discard", "zero", "format", "crypto-erase", "sanitize"},
 	},
-	"node": {methods: []string{"pci", "vfio"}, auto: true, scrubs: []string{"discard", "zero"}},
+	device.NodeName: {methods: []string{"pci", "vfio"}, auto: true, scrubs: []string{"discard", "zero"}},
+}
+
+// classNames has the names of all classes, in the order of [device.Classes].
+var classNames = []string{
+	device.GPUName, device.FPGAName, device.InfiniBandName, device.NVMeName, device.NodeName, device.BundleName,
 }
 
 // Scrubs returns the methods by which a resource can erase disks.
-func Scrubs() []string { return slices.Clone(classAbilities[device.NVMe.Name].scrubs) }
+func Scrubs() []string { return slices.Clone(classAbilities[device.NVMeName].scrubs) }
 
 // resource takes one [[resource]].
 func resource(t *table) Resource {
@@ -56,7 +61,7 @@ func resource(t *table) Resource {
 	t.checked("name", &r.Name, checkName)
 	t.require("name", "the name by which pods ask for the devices")
 	takeClass(t, &r)
-	if takeBundle(t, &r); r.Class == &device.Bundle {
+	if takeBundle(t, &r); r.Class == device.BundleName {
 		r.Reset.Method = None
 		takeAPI(t, &r)
 		t.end()
@@ -65,11 +70,11 @@ func resource(t *table) Resource {
 	r.Match = takePairs(t.table("match"), checkProperty, checkPattern)
 	r.Exclude = takePairs(t.table("exclude"), checkProperty, checkPattern)
 	r.Env = takePairs(t.table("env"), checkVariable, checkTemplate)
-	if r.Class == &device.GPU && r.Env[visibleGPUs] != "" {
+	if r.Class == device.GPUName && r.Env[visibleGPUs] != "" {
 		t.reportBelowf("env", visibleGPUs, "is set by metalplug: another value would show a container the GPUs of others")
 	}
 	takeGroup(t, &r)
-	if r.Class == &device.Generic && r.Group == nil {
+	if r.Class == device.NodeName && r.Group == nil {
 		checkNarrow(t, r)
 	}
 	takeOffer(t, &r)
@@ -77,7 +82,7 @@ func resource(t *table) Resource {
 	reset := t.table("reset")
 	takeReset(reset, &r)
 	checkExclusive(t, reset, r)
-	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != nil && !classAbilities[r.Class.Name].auto) {
+	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != "" && !classAbilities[r.Class].auto) {
 		r.Reset.Method = None // auto has no effect
 	}
 	if reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
@@ -97,7 +102,7 @@ func takeAPI(t *table, r *Resource) {
 	}
 	r.Serve = api
 	switch {
-	case r.Class == &device.Bundle:
+	case r.Class == device.BundleName:
 		t.reportf("serve", `"dra" has no bundles: serve the members by "dra", and let a claim ask for devices that are near each other`)
 	case r.Shares > 1:
 		t.reportf("shares", `a claim does not share a device, shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
@@ -112,21 +117,13 @@ func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
 	if len(r.Match) == 0 && (isTable || !t.has("match")) && (isList && len(nodes) == 0 || !t.has("group")) {
-		t.reportf("match", "is empty: class %s would take every device node of this machine", r.Class.Name)
+		t.reportf("match", "is empty: class %s would take every device node of this machine", r.Class)
 	}
 }
 
 func takeClass(t *table, r *Resource) {
-	var names []string
-	classes := append(slices.Clone(device.Classes), &device.Bundle)
-	for _, class := range classes {
-		names = append(names, class.Name)
-	}
-	var name string
-	if t.choice("class", "class", &name, names...) {
-		r.Class = classes[slices.Index(names, name)]
-	}
-	wanted := alternatives(names)
+	t.choice("class", "class", &r.Class, classNames...)
+	wanted := alternatives(classNames)
 	for _, values := range builtin {
 		switch name := values["name"].(string); {
 		case r.Name == name:
@@ -142,15 +139,11 @@ func takeClass(t *table, r *Resource) {
 }
 
 // onlyFor reports a key that the class of a resource does not support.
-func (t *table) onlyFor(key string, class *device.Class, classes ...*device.Class) {
-	if class == nil || slices.Contains(classes, class) {
+func (t *table) onlyFor(key string, class string, classes ...string) {
+	if class == "" || slices.Contains(classes, class) {
 		return
 	}
-	var names []string
-	for _, c := range classes {
-		names = append(names, c.Name)
-	}
-	t.reportf(key, "is only for class %s, not for %s", alternatives(names), class.Name)
+	t.reportf(key, "is only for class %s, not for %s", alternatives(classes), class)
 }
 
 // takePairs reads a table of strings. It returns nil if the table is empty.
@@ -185,7 +178,7 @@ func takeOffer(t *table, r *Resource) {
 	t.checked("permissions", &r.Permissions, checkPermissions)
 	takeNodes(t, r)
 	if t.boolean("allow_in_use", &r.AllowInUse); r.AllowInUse {
-		t.onlyFor("allow_in_use", r.Class, &device.NVMe, &device.Generic)
+		t.onlyFor("allow_in_use", r.Class, device.NVMeName, device.NodeName)
 	}
 	takeManagement(t, r)
 }
@@ -198,7 +191,7 @@ func takeManagement(t *table, r *Resource) {
 			continue
 		}
 		r.Extras = append(r.Extras, key)
-		t.onlyFor(key, r.Class, &device.InfiniBand)
+		t.onlyFor(key, r.Class, device.InfiniBandName)
 	}
 	switch {
 	case !slices.Contains(r.Extras, "issm"):
@@ -217,16 +210,16 @@ func takeNodes(t *table, r *Resource) {
 		return
 	}
 	r.Nodes = nodes
-	t.onlyFor("nodes", r.Class, &device.NVMe)
+	t.onlyFor("nodes", r.Class, device.NVMeName)
 }
 
 // takeReset reads [resource.reset].
 func takeReset(t *table, r *Resource) {
-	if r.Class == nil { // the invalid class was already reported
+	if r.Class == "" { // the invalid class was already reported
 		t.text("method", &r.Reset.Method)
 		t.text("scrub", &r.Reset.Scrub)
 	} else {
-		able, of := classAbilities[r.Class.Name], " of class "+r.Class.Name
+		able, of := classAbilities[r.Class], " of class "+r.Class
 		methods := append([]string{Auto, None}, able.methods...)
 		if chosen, ok := t.value("method").(string); ok && isPCIReset(chosen) && slices.Contains(methods, "pci") {
 			methods = append(methods, chosen)
@@ -250,12 +243,12 @@ func takeReset(t *table, r *Resource) {
 // default, because only the operator can decide. Whether a resource of class node matches disks may depend on the
 // hardware. Without a scrub, such disks are not offered either.
 func (r *Resource) requireScrub(t *table) {
-	if t.has("scrub") || r.Class != &device.NVMe && r.Class != &device.Generic {
+	if t.has("scrub") || r.Class != device.NVMeName && r.Class != device.NodeName {
 		return
 	}
-	if r.Class == &device.NVMe || r.Match["SUBSYSTEM"] == "block" {
+	if r.Class == device.NVMeName || r.Match["SUBSYSTEM"] == "block" {
 		t.require("scrub", "choose what happens to a pod's data before the next pod gets the disk: add [resource.reset] with scrub = \""+
-			strings.Join(classAbilities[r.Class.Name].scrubs, `", "`)+"\" or \"none\"; with \"none\" the disk is offered again only if the pod left it blank")
+			strings.Join(classAbilities[r.Class].scrubs, `", "`)+"\" or \"none\"; with \"none\" the disk is offered again only if the pod left it blank")
 		return
 	}
 	r.Reset.ScrubUnset = true

@@ -105,7 +105,7 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 	standing, all := s.Standing(), []api.Resource{}
 	for _, r := range s.Config.Load().Resources {
 		shown := api.Resource{
-			Name: r.Name, Class: r.Class.Name, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional, Serve: cmp.Or(r.Serve, config.ServePlugin),
+			Name: r.Name, Class: r.Class, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional, Serve: cmp.Or(r.Serve, config.ServePlugin),
 			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When, Standing: standing[r.Name],
 		}
 		count(&shown.Totals, snapshot.Offer(r.Name))

@@ -61,7 +61,7 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	}
 	b := &bench{t: t, machine: udevtest.New(t, recording), dir: dir, Client: api.Client{Socket: filepath.Join(dir, "c.sock")}}
 	c := &config.Config{Hardware: config.Hardware{}, Resources: []config.Resource{{
-		Name: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}, Exclude: map[string]string{"ID_SERIAL": "out"},
+		Name: resource, Class: device.NodeName, Match: map[string]string{"SUBSYSTEM": "widget"}, Exclude: map[string]string{"ID_SERIAL": "out"},
 		Shares: 2, Reset: config.ResourceReset{Scrub: "zero"},
 	}}}
 	root, log := b.machine.Root(), slog.New(slog.NewTextHandler(testWriter{t}, nil))

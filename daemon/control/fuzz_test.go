@@ -99,7 +99,7 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 	host := &device.Host{Tree: sysfs.At(machine.Root())}
 	var applied atomic.Pointer[config.Config]
 	applied.Store(&config.Config{Resources: []config.Resource{{
-		Name: "example.org/widget", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"},
+		Name: "example.org/widget", Class: device.NodeName, Match: map[string]string{"SUBSYSTEM": "widget"},
 	}}})
 	inv := inventory.New(inventory.Options{Source: machine, Host: host, Rules: applied.Load().Rules()})
 	ctx, cancel := context.WithCancel(context.Background())

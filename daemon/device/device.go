@@ -72,6 +72,17 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
+// Names of the classes. The configuration refers to a class by its name, so that a program that only reads the
+// configuration does not link the functions of the classes.
+const (
+	GPUName        = "gpu"
+	FPGAName       = "fpga"
+	InfiniBandName = "infiniband"
+	NVMeName       = "nvme"
+	NodeName       = "node"
+	BundleName     = "bundle"
+)
+
 // Class is a kind of hardware. A nil function means that the class lacks this ability. Identify, Health and Allocate
 // are never nil. The functions must not use [Classes].
 type Class struct {

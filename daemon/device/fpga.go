@@ -38,7 +38,7 @@ import (
 
 // FPGA is the class of accelerators in FPGAs. Each DFL port and each card of Xilinx is a device.
 var FPGA = Class{
-	Name: "fpga",
+	Name: FPGAName,
 	Doc:  "FPGA accelerators: ports of DFL cards, cards of Xilinx with XRT or xdma",
 	Match: []udev.Match{
 		// Its subsystem is the bus, and its driver may be missing at first.

@@ -41,7 +41,7 @@ import (
 
 // GPU is the class of graphics processors and accelerators. Each PCI function is a device.
 var GPU = Class{
-	Name: "gpu",
+	Name: GPUName,
 	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and the subsystem accel)",
 	Match: []udev.Match{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "3????"}},

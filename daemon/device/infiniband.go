@@ -42,7 +42,7 @@ import (
 
 // InfiniBand is the class of RDMA devices. The kernel shows each adapter, port or virtual function as an RDMA device.
 var InfiniBand = Class{
-	Name:  "infiniband",
+	Name:  InfiniBandName,
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
 	Match: []udev.Match{{Subsystem: "infiniband"}},
 	// The device with the node is a sibling of the subject, and appears before it.

@@ -34,7 +34,7 @@ import (
 
 // Generic is the class of all devices with a node. It has no match of its own. Its rules select its subjects.
 var Generic = Class{
-	Name: "node",
+	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
 	// A VFIO group can be opened only with suitable drivers of its functions, which are not above it in sysfs.
 	Wakes:    []udev.Match{onTop, {Subsystem: "pci"}},

@@ -44,7 +44,7 @@ import (
 
 // NVMe is the class of blank and unused NVMe namespaces. Each namespace is a device.
 var NVMe = Class{
-	Name:  "nvme",
+	Name:  NVMeName,
 	Doc:   "NVMe namespaces",
 	Match: []udev.Match{{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/nvme*n*"}}},
 	Wakes: []udev.Match{

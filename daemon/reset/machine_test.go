@@ -423,7 +423,7 @@ func anything() config.Config {
 	c := config.Default()
 	c.Resources = nil
 	for _, class := range device.Classes {
-		c.Resources = append(c.Resources, config.Resource{Name: "test/" + class.Name, Class: class, Reset: config.ResourceReset{Scrub: config.None}})
+		c.Resources = append(c.Resources, config.Resource{Name: "test/" + class.Name, Class: class.Name, Reset: config.ResourceReset{Scrub: config.None}})
 	}
 	return c
 }
