@@ -31,7 +31,6 @@ type Device struct {
 	Cordon   *Cordon   `json:"cordon,omitempty"`   // the cordon of a cordoned device
 	Held     bool      `json:"held"`               // the kubelet reports that a pod holds the device
 	Holders  []Pod     `json:"holders,omitempty"`  // all holders, if there are several
-	Lost     bool      `json:"lost,omitempty"`     // the hardware is gone or has a fault until it is reset, so its pod cannot use it
 	Warning  string    `json:"warning,omitempty"`  // a problem that leaves the device usable
 	Hardware           // in JSON, these fields are fields of the device
 	Membership
@@ -52,6 +51,7 @@ type Hardware struct {
 	Size    int64  `json:"size,omitempty"` // size of a disk in bytes, if known
 	PCI     string `json:"pci,omitempty"`  // address of the device's PCI function, or of the first PCI function through which it is reached
 	Present bool   `json:"present"`        // the hardware is present
+	Lost    bool   `json:"lost,omitempty"` // its pod cannot use it: it was unplugged, or has a fault until it is reset
 }
 
 // Evidence is the reason why a disk counts as unused.

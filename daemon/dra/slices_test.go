@@ -121,7 +121,7 @@ func TestTaints(t *testing.T) {
 		{present: true, cordoned: true, want: []resourceapi.DeviceTaint{{Key: taintCordoned, Effect: stays}}},
 		{cordoned: true, lost: true, want: []resourceapi.DeviceTaint{{Key: taintCordoned, Effect: stays}, {Key: taintGone, Effect: evicted}}},
 	} {
-		d := api.Device{Health: "Unhealthy", Lost: test.lost, Cordoned: test.cordoned, Hardware: api.Hardware{Present: test.present}}
+		d := api.Device{Health: "Unhealthy", Cordoned: test.cordoned, Hardware: api.Hardware{Present: test.present, Lost: test.lost}}
 		if got := taints(d); !slices.Equal(got, test.want) {
 			t.Errorf("%+v: the taints are %v", test, got)
 		}

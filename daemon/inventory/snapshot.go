@@ -45,6 +45,7 @@ type Status struct {
 // Observation has the facts of the last inspection of a device.
 type Observation struct {
 	Present    bool
+	Lost       bool // see [verdict.Facts.Lost]
 	Allocation device.Allocation
 	Nodes      []device.Node  // existing nodes of the device, also if it is not offered
 	Target     *device.Target // the device that was found, which work on it needs

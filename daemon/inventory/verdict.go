@@ -57,6 +57,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	} else {
 		e.settled = &settled{s.Verdict, s.Observation}
 	}
+	s.Lost = f.Lost()
 	s.Verdict, s.Cordon = f.Restrained(s.Verdict), l.cordons[e.device.ID]
 	s.Stale = s.Stale && !(e.vacant && f.Parting())
 	if e.offered {

@@ -49,9 +49,6 @@ type Verdict struct {
 	Healthy bool
 	Parked  bool // whether it is Unhealthy only because of a cordon or a change of resource; the pod that holds it may start more containers
 	Stale   bool // whether it is in the list only because a pod may still hold it
-	// Lost reports whether the pod that holds the device has lost it. The hardware has gone since it was found, or has
-	// reported a fault that lasts until the device is reset.
-	Lost    bool
 	Reason  string
 	Warning string // a fault that does not prevent its use
 	// Reserved is the reason why only the current tenant may have the device, such as data on it or use by the host.
@@ -152,6 +149,12 @@ func (f *Facts) Sick() string {
 	return strings.Join(reasons, "; ")
 }
 
+// Lost reports whether the pod that holds the device has lost it. The hardware has gone since it was found, or has reported a
+// fault that lasts until the device is reset. It is false while metalplug's own work changes the hardware.
+func (f *Facts) Lost() bool {
+	return f.Frozen == nil && (f.Known && f.Seen == nil || len(f.Faults.Marks) > 0)
+}
+
 func (f *Facts) warning() string {
 	if f.Seen.Warning == "" {
 		return strings.Join(f.Faults.Warnings, "; ")
@@ -191,7 +194,6 @@ func (f *Facts) Verdict() Verdict {
 	var v Verdict
 	unfit := f.Unfit()
 	v.Stale = f.Offered && unfit != nil
-	v.Lost = f.Known && f.Seen == nil || len(f.Faults.Marks) > 0
 	if unfit == nil && f.Seen.Offer != nil { // the rule overrules the reason
 		v.Reserved = f.Seen.Offer.Error()
 	}
@@ -212,7 +214,7 @@ func (f *Facts) Verdict() Verdict {
 		v.Healthy = v.Reason == ""
 	}
 	if f.Frozen != nil {
-		v.Healthy, v.Lost, v.Reason = f.Frozen.Healthy, f.Frozen.Lost, f.Frozen.Reason
+		v.Healthy, v.Reason = f.Frozen.Healthy, f.Frozen.Reason
 	}
 	return v
 }

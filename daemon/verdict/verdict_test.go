@@ -112,7 +112,7 @@ func TestLost(t *testing.T) {
 		{"a fault that may pass", verdict.Facts{Known: true, Seen: here}, false},
 		{"gone while metalplug resets it", verdict.Facts{Known: true, Frozen: &verdict.Verdict{}}, false},
 	} {
-		if got := test.Facts.Verdict().Lost; got != test.want {
+		if got := test.Lost(); got != test.want {
 			t.Errorf("%s: lost is %v", test.name, got)
 		}
 	}

@@ -50,7 +50,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("metalplug-dra", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	kubeconfig := flags.String("kubeconfig", "/etc/metalplug/dra.kubeconfig", "`FILE` with the API server and the identity")
-	token := flags.String("token", "", "`FILE` with a token that may act as the node; the kubeconfig then gives only the API server")
+	token := flags.String("token", "", "`FILE` with a token; the kubeconfig then gives only the API server")
+	impersonate := flags.Bool("impersonate", true, "let the token act as the node, which needs Kubernetes 1.36")
 	node := flags.String("node", hostName(), "`NAME` of the Node")
 	control := flags.String("control", "/run/metalplug/control.sock", "`SOCKET` of metalplugd")
 	kubelet := flags.String("kubelet", "/var/lib/kubelet", "root `DIRECTORY` of the kubelet")
@@ -75,7 +76,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "metalplug-dra "+version)
 		return exitOK
 	}
-	config, err := identity(*kubeconfig, *token, *node)
+	user := "" // that of the token
+	if *impersonate {
+		user = "system:node:" + *node
+	}
+	config, err := identity(*kubeconfig, *token, user)
 	if err != nil {
 		fmt.Fprintln(stderr, "metalplug-dra:", err)
 		return exitConfig
@@ -101,9 +106,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// identity reads a kubeconfig. With a token, that is the identity, and acts as the node. A pool of 10,000 devices has 157
-// ResourceSlices, which the default rate would delay by half a minute.
-func identity(file, token, node string) (*rest.Config, error) {
+// identity reads a kubeconfig. With a token, that is the identity, and acts as the user unless that is empty. A pool of 10,000
+// devices has 157 ResourceSlices, which the default rate would delay by half a minute.
+func identity(file, token, user string) (*rest.Config, error) {
 	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
@@ -113,7 +118,7 @@ func identity(file, token, node string) (*rest.Config, error) {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
 		for name := range kubeconfig.AuthInfos { // may name files that only the kubelet can read
-			kubeconfig.AuthInfos[name] = &api.AuthInfo{TokenFile: token, Impersonate: "system:node:" + node} // client-go reads it again each minute
+			kubeconfig.AuthInfos[name] = &api.AuthInfo{TokenFile: token, Impersonate: user} // client-go reads it again each minute
 		}
 	}
 	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
