@@ -386,29 +386,85 @@ func (s *story) reconfigure(node *Node, resources string) {
 	s.must(node.daemon.cmd.Process.Signal(syscall.SIGHUP))
 }
 
-// The token is that of the shipped manifest. It may act as its node, and not as another.
+// Each identity is made as docs/dra.md says. It may publish the devices of its node, and not those of another one.
 func TestClaimIdentity(t *testing.T) {
-	s := tell(t, "metalplug-dra acts as its node with a token that is bound to the node, and not as another node")
-	node := s.start(NodeOptions{Name: s.label(""), Recording: widgets(1), Resources: byClaim})
-	s.kubectl("apply", "-f", "../../packaging/kubernetes/identity.yaml", "-f", "../../packaging/kubernetes/classes.yaml")
-	s.Cleanup(func() {
-		s.kubectl("delete", "-f", "../../packaging/kubernetes/classes.yaml", "-f", "../../packaging/kubernetes/identity.yaml")
+	t.Run("token", func(t *testing.T) {
+		s := tell(t, "metalplug-dra acts as its node with a token that is bound to the node, and not as another node")
+		s.identity(func(node *Node) []string { return s.token(node, "identity.yaml") })
 	})
-	s.createClass(node.Name, "")
+	t.Run("policy", func(t *testing.T) {
+		s := tell(t, "metalplug-dra has a token with a policy for its node, and publishes nothing for another node")
+		s.identity(func(node *Node) []string { return append(s.token(node, "policy.yaml"), "--impersonate=false") })
+	})
+	t.Run("certificate", func(t *testing.T) {
+		s := tell(t, "metalplug-dra has a certificate of its node, and publishes nothing for another node")
+		s.identity(s.certificate)
+	})
+	t.Run("kubelet", func(t *testing.T) {
+		s := tell(t, "metalplug-dra has the kubeconfig of the kubelet, and publishes nothing for another node")
+		s.identity(func(*Node) []string { return nil })
+	})
+}
+
+// token applies a shipped manifest and returns the flags of metalplug-dra for a token of the node.
+func (s *story) token(node *Node, manifest string) []string {
+	s.Helper()
+	manifest = "../../packaging/kubernetes/" + manifest
+	s.kubectl("apply", "-f", manifest, "-f", "../../packaging/kubernetes/classes.yaml")
+	s.Cleanup(func() { s.kubectl("delete", "-f", "../../packaging/kubernetes/classes.yaml", "-f", manifest) })
 	token := s.kubectl("-n", "metalplug", "create", "token", "metalplug-dra",
 		"--bound-object-kind", "Node", "--bound-object-name", node.Name, "--duration", "8760h")
 	s.must(os.WriteFile(node.path("var/token"), []byte(token), 0o600))
-	s.startDriver(node, "--token=/var/token")
+	return []string{"--token=/var/token"}
+}
+
+// certificate requests a certificate of the node, which the controllers approve as in a cluster of kubeadm, and returns the flags
+// of metalplug-dra for it.
+func (s *story) certificate(node *Node) []string {
+	s.Helper()
+	s.kubectl("create", "clusterrolebinding", node.Name, "--group=system:nodes",
+		"--clusterrole=system:certificates.k8s.io:certificatesigningrequests:selfnodeclient")
+	s.Cleanup(func() { s.kubectl("delete", "clusterrolebinding", node.Name) })
+	s.must(os.Mkdir(node.path("path"), 0o755))
+	s.must(os.Symlink(s.cluster.program("cluster/kubectl-"+release()), node.path("path/kubectl")))
+	c := exec.Command("../../packaging/kubernetes/certificate.sh", node.Name, s.cluster.File("node-"+node.Name+".kubeconfig"), node.path("var/dra/kubeconfig"))
+	c.Env = append(os.Environ(), "PATH="+node.path("path")+":"+os.Getenv("PATH"))
+	if out, err := c.CombinedOutput(); err != nil {
+		s.Fatalf("certificate.sh: %v: %s", err, out)
+	}
+	return []string{"--kubeconfig=/var/dra/kubeconfig"}
+}
+
+// identity runs a pod with a claim while metalplug-dra has an identity of its node, and checks that a driver with this identity
+// cannot publish devices of another node.
+func (s *story) identity(flags func(*Node) []string) {
+	s.Helper()
+	node := s.start(NodeOptions{Name: s.label(""), Recording: widgets(1), Resources: byClaim})
+	s.createClass(node.Name, "")
+	identity := flags(node)
+	s.startDriver(node, identity...)
 	s.published(node, 1)
 	p := claiming(node, s.label("-0"))
 	s.create(p)
 	s.phase(p.Name, corev1.PodRunning)
 	s.step("a pod runs with its claim")
-	other := s.start(NodeOptions{Name: s.label("-other"), Recording: widgets(1), Resources: byClaim})
-	s.must(os.WriteFile(other.path("var/token"), []byte(token), 0o600))
-	s.startDriver(other, "--token=/var/token")
-	s.await("the API server has not refused the token", func(context.Context) error {
-		if log := other.tails("metalplug-dra"); !strings.Contains(log, "forbidden") {
+	s.must(os.MkdirAll(node.path("var/other/plugins_registry"), 0o755)) // of another kubelet
+	other := &Node{Name: node.Name + "-other"}
+	nodes := s.cluster.Client.CoreV1().Nodes()
+	_, err := nodes.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: other.Name}}, metav1.CreateOptions{})
+	s.must(err)
+	s.Cleanup(func() {
+		if err := nodes.Delete(context.WithoutCancel(s.Context()), other.Name, metav1.DeleteOptions{}); err != nil {
+			s.Error(err)
+		}
+	})
+	driver, err := node.enter("other", append([]string{
+		"/run/bin/metalplug-dra", "--kubeconfig=" + s.cluster.File("node-"+node.Name+".kubeconfig"), "--node=" + other.Name, "--kubelet=/var/other",
+	}, identity...)...)
+	s.must(err)
+	defer driver.kill()
+	s.await("the API server has not refused the identity", func(context.Context) error {
+		if log := node.tails("other"); !strings.Contains(log, "forbidden") {
 			return fmt.Errorf("the log is %q", log)
 		}
 		return nil
@@ -416,7 +472,7 @@ func TestClaimIdentity(t *testing.T) {
 	if all := s.identities(other); len(all) > 0 {
 		s.Errorf("the other node has the slices %v", all)
 	}
-	s.step("with the same token, another node can publish nothing")
+	s.step("with the same identity, a driver of another node can publish nothing")
 }
 
 // kubectl runs kubectl as an administrator and returns its output.
