@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
 // checkCommand reads the configuration like metalplugd and reports all errors. An operator may check a file on another
@@ -45,7 +45,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 			return err
 		}
 		checked.Files = append([]string{}, c.Files...)
-		checked.Warnings = systemd.Complaints(c.Templates()...)
+		checked.Warnings = unitfile.Complaints(c.Templates()...)
 		checked.Warnings = append(checked.Warnings, ignored(checked.File)...)
 		if *recorded != "" {
 			remove, err := simulate(&c, checked.File, *recorded)

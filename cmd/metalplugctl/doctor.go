@@ -13,7 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
 // The levels of findings.
@@ -41,7 +41,7 @@ type doctor struct {
 	file   string        // the configuration file
 	config config.Config // the parsed file, or the defaults if the file has errors
 
-	units func(templates ...string) []systemd.Unusable // nil if systemd is not running
+	units func(templates ...string) []unitfile.Unusable // nil if systemd is not running
 
 	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device
@@ -114,8 +114,8 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 // newDoctor returns a doctor for this node, with the configuration in a file.
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	d := &doctor{ctx: ctx, file: file, machine: thisMachine()}
-	if systemd.Booted() {
-		d.units = systemd.UnusableUnits
+	if unitfile.Booted() {
+		d.units = unitfile.FindUnusable
 	}
 	d.config, d.client = o.configured(file)
 	return d

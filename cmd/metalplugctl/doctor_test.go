@@ -21,7 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/integration/need"
-	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
 // fixture is a node for the doctor, with its files and the answers of metalplugd.
@@ -35,7 +35,7 @@ type fixture struct {
 	toml    string            // the configuration in addition to the defaults
 	label   string            // SELinux label of the kubelet's directory
 	numbers map[string]string
-	missing []systemd.Unusable // unusable units of the configuration
+	missing []unitfile.Unusable // unusable units of the configuration
 }
 
 const (
@@ -111,7 +111,7 @@ func TestDoctor(t *testing.T) {
 		},
 		"units": func(f *fixture) {
 			f.toml = nvmeOffered + "units = { init = \"b@.service\", release = \"a@.service\" }\n"
-			f.missing = []systemd.Unusable{{Template: "a@.service"}, {Template: "b@.service", Masked: true}}
+			f.missing = []unitfile.Unusable{{Template: "a@.service"}, {Template: "b@.service", Masked: true}}
 			f.files["/run/metalplug/unit.sock"] = "socket"
 		},
 		"no-helpers":      func(f *fixture) { delete(f.files, resetSocket); delete(f.files, holdersSocket) },
@@ -429,7 +429,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	if d.config, err = config.Load(file); err != nil {
 		d.config = config.Default()
 	}
-	d.units = func(...string) []systemd.Unusable { return f.missing }
+	d.units = func(...string) []unitfile.Unusable { return f.missing }
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"maps"
 	"regexp"
 	"slices"
@@ -37,7 +36,7 @@ type matchedDevice struct {
 // matchResources assigns all devices of the node, or of the configured recording, to the resources. The order is that of the
 // configuration. It reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
-	source, host, done, err := hardware(c, slog.New(slog.DiscardHandler))
+	source, host, done, err := hardware(c)
 	if err != nil {
 		return nil, nil, err
 	}

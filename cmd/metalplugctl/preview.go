@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -138,13 +137,12 @@ func (p *preview) machine(recorded string) error {
 }
 
 // hardware opens the devices of a configuration. done removes its temporary files.
-func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.Host, done func(), err error) {
+func hardware(c config.Config) (source udev.Source, h *device.Host, done func(), err error) {
 	if file := c.Hardware.Recording; file != "" {
 		s, err := recording.Open(file)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		s.Warn = func(err error) { log.Warn("recording not reloaded", "err", err) }
 		return s, &device.Host{Tree: sysfs.At(s.Root())}, func() { s.Close() }, nil
 	}
 	s, err := udev.Open(udev.Options{Proc: c.Paths.Proc, Cgroup: c.Paths.Cgroup})

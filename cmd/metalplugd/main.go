@@ -20,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/systemd/sockets"
+	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
 // Exit codes.
@@ -121,7 +122,7 @@ func checked(c config.Config, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitConfig
 	}
-	for _, text := range systemd.Complaints(c.Templates()...) {
+	for _, text := range unitfile.Complaints(c.Templates()...) {
 		fmt.Fprintf(stderr, "warning: %s\n", text)
 	}
 	return exitOK

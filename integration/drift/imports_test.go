@@ -55,7 +55,7 @@ var only = []struct {
 	{"github.com/jochenvg/go-udev", []string{"udev"}, "libudev and cgo stay in one package; all others build without"},
 	{
 		"github.com/coreos/go-systemd",
-		[]string{"systemd", "systemd/sockets", "systemd/units", "systemd/units"},
+		[]string{"systemd", "systemd/sockets", "systemd/units"},
 		"nothing below the daemon knows the service manager",
 	},
 	{"github.com/godbus", []string{"systemd/units"}, "it comes with go-systemd, and D-Bus is how systemd is asked"},
@@ -107,7 +107,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 // layers are the packages in import order. A package may import only those before it in the list.
 var layers = []string{
 	"directory", "internal/fsutil", "daemon/api", "internal/liveness", "udev", "udev/recording", "daemon/exchange",
-	"cgroup", "daemon/sysfs", "systemd", "systemd/sockets", "systemd/units", "daemon/audit", "daemon/device", "daemon/fault", "daemon/inspect", "daemon/bundle", "daemon/config", "daemon/checkpoint",
+	"cgroup", "daemon/sysfs", "systemd", "systemd/sockets", "systemd/unitfile", "systemd/units", "daemon/audit", "daemon/device", "daemon/fault", "daemon/inspect", "daemon/bundle", "daemon/config", "daemon/checkpoint",
 	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/evidence", "daemon/verdict", "daemon/statefile", "daemon/kubelet", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/plugin",
 	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"cmd/metalplug-unit",

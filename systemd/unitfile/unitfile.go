@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package systemd
+// Package unitfile finds the unit files of systemd. It needs neither D-Bus nor a running systemd.
+package unitfile
 
 import (
 	"fmt"
@@ -39,15 +40,15 @@ func Complaints(templates ...string) (texts []string) {
 	if !Booted() {
 		return nil
 	}
-	for _, u := range UnusableUnits(templates...) {
+	for _, u := range FindUnusable(templates...) {
 		texts = append(texts, u.String())
 	}
 	return texts
 }
 
-// UnusableUnits returns the templates whose unit file is missing or masked. It reads the directories of systemd, as
+// FindUnusable returns the templates whose unit file is missing or masked. It reads the directories of systemd, as
 // systemd does for "systemctl list-unit-files".
-func UnusableUnits(templates ...string) []Unusable { return unusable(unitPath, templates) }
+func FindUnusable(templates ...string) []Unusable { return unusable(unitPath, templates) }
 
 func unusable(dirs, templates []string) (all []Unusable) {
 	for _, template := range templates {
