@@ -58,6 +58,9 @@ export GOTOOLCHAIN ?= auto
 
 PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-unit
 
+# The programs of the packages. The source packages do not have the modules of metalplug-dra.
+PACKAGED = $(PROGRAMS) metalplug-dra
+
 # The programs with privileges are built without libudev.
 HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 
@@ -231,18 +234,18 @@ install: build
 packages:
 	@packaging/build-deps.sh packages
 	rm -rf dist
-	VERSION='$(VERSION)' packaging/packages.sh dist $(PROGRAMS)
+	VERSION='$(VERSION)' packaging/packages.sh dist $(PACKAGED)
 
 # CI sets ARCHES to its own architecture. The nightly run builds the other architecture and the source packages. lint has
 # compiled the same sources for both architectures.
 packages-check: packages
-	VERSION='$(VERSION)' packaging/check.sh dist --again $(PROGRAMS)
+	VERSION='$(VERSION)' packaging/check.sh dist --again $(PACKAGED)
 
 # The deb of this architecture in containers of each release, from an older version to this one and away again. Needs root.
 SUITES ?= bookworm trixie jammy noble
 distributions-check: packages
 	older=$$(mktemp -d) && trap 'rm -rf "$$older"' EXIT && \
-		VERSION=0.0.0~0 ARCHES=$$($(GO) env GOARCH) FORMATS=deb packaging/packages.sh "$$older" $(PROGRAMS) && \
+		VERSION=0.0.0~0 ARCHES=$$($(GO) env GOARCH) FORMATS=deb packaging/packages.sh "$$older" $(PACKAGED) && \
 		packaging/distributions.sh "$$older" dist $(SUITES)
 
 # The packages on other releases than this one, from a tarball and without a network. Needs root.

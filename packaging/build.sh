@@ -31,23 +31,27 @@ export CGO_LDFLAGS="-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs"
 strip='-s -w'
 [ "${SYMBOLS:-}" != yes ] || strip=
 mkdir -p "$out"
+out=$(realpath "$out")
 
-# compile TAGS PROGRAM... builds programs with the Makefile's tags and these.
+# compile DIRECTORY TAGS PROGRAM... builds programs of the module in a directory with the Makefile's tags and these.
 compile() {
-	tags=netgo,osusergo,grpcnotrace,nethttpomithttp2$1
-	shift
-	[ $# -eq 0 ] || go build -buildvcs=false -buildmode=pie -tags "$tags" \
+	module=$1 tags=netgo,osusergo,grpcnotrace,nethttpomithttp2$2
+	shift 2
+	[ $# -eq 0 ] || go build -C "$module" -buildvcs=false -buildmode=pie -tags "$tags" \
 		-ldflags "-linkmode=external $strip -buildid= -X main.version=${VERSION:-unreleased}" -o "$out/" "$@"
 }
 
-helpers='' others=''
+helpers='' others='' driver=''
 for program; do
 	case $program in
 	metalplug-reset | metalplug-holders | metalplug-unit) helpers="$helpers ./cmd/$program" ;;
+	metalplug-dra) driver=./metalplug-dra ;;
 	*) others="$others ./cmd/$program" ;;
 	esac
 done
 # shellcheck disable=SC2086 # several words each
-compile ,nolibudev $helpers # no libudev in a process with privileges
+compile . ,nolibudev $helpers # no libudev in a process with privileges
 # shellcheck disable=SC2086
-compile '' $others
+compile . '' $others
+# shellcheck disable=SC2086
+compile daemon/dra '' $driver

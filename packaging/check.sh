@@ -12,7 +12,8 @@ cd "$(dirname "$0")/.."
 
 dist=$(realpath "$1")
 shift
-installed=36000 # KiB of the package; make it smaller, never larger
+# KiB of the packages; make them smaller, never larger
+declare -A installed=([metalplug]=36000 [metalplug-dra]=33000)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
@@ -51,35 +52,43 @@ list() {
 
 # families compares the deb with the rpm of each architecture.
 families() {
-	local deb arch machine rpm
-	for deb in "$dist"/metalplug_*.deb; do
+	local deb arch machine rpm name
+	for deb in "$dist"/metalplug{,-dra}_*.deb; do
+		name=${deb##*/} name=${name%%_*}
 		arch=${deb##*_} arch=${arch%.deb}
 		case $arch in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; esac
-		rpm=$(echo "$dist"/metalplug-[0-9]*."$machine".rpm)
+		rpm=$(echo "$dist/$name"-[0-9]*."$machine".rpm)
+		arch=$arch-$name
 		mkdir "$work/deb-$arch" "$work/rpm-$arch"
 		dpkg-deb -x "$deb" "$work/deb-$arch"
 		(cd "$work/rpm-$arch" && rpm2cpio "$rpm" | cpio -idm --quiet)
 		diff <(list "$work/deb-$arch") <(list "$work/rpm-$arch") || bad "deb and rpm of $arch have different files"
 		diff -r "$work/deb-$arch/usr/lib" "$work/rpm-$arch/usr/lib" || bad "units of $arch differ"
-		[[ $(rpm -qp --configfiles "$rpm") = $(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles | grep -v '^/etc/apparmor.d/') ]] || bad "configuration of $arch differs"
-		(($(dpkg-deb -f "$deb" Installed-Size) <= installed)) || bad "$deb has more than $installed KiB: see Size in docs/packages.md"
-		licences "$work/deb-$arch" "$rpm"
-		links "$work/deb-$arch"
+		[[ $(rpm -qp --configfiles "$rpm" | grep -v '^(') = $(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles 2>/dev/null | grep -v '^/etc/apparmor.d/') ]] || bad "configuration of $arch differs"
+		(($(dpkg-deb -f "$deb" Installed-Size) <= installed[$name])) || bad "$deb has more than ${installed[$name]} KiB: see Size in docs/packages.md"
+		if [[ $name = metalplug-dra ]]; then
+			MODULE=daemon/dra PACKAGES=./metalplug-dra licences "$name" "$work/deb-$arch" "$rpm"
+		else
+			licences "$name" "$work/deb-$arch" "$rpm"
+			links "$work/deb-$arch"
+		fi
 		# The programs must not contain a path of the machine that built them.
-		! grep -rlF -e "$PWD" -e "${HOME%/}/" "$work/deb-$arch/usr/sbin" "$work/deb-$arch/usr/bin" || bad 'a path of this machine is in a program'
+		! grep -rlF -e "$PWD" -e "${HOME%/}/" "$work/deb-$arch"/usr/*bin || bad 'a path of this machine is in a program'
 	done
 }
 
-# licences TREE RPM checks that the rpm names the licence of each module in the programs, and debian/copyright the module.
+# licences PACKAGE TREE RPM checks that the rpm names the licence of each module in the programs, and debian/copyright the module.
 licences() {
-	local module
+	local module docs=$2/usr/share/doc/$1 programs
 	local -a modules
-	mapfile -t modules < <(packaging/licences.sh modules "$1"/usr/{sbin,bin,libexec/metalplug}/metalplug*)
-	[[ $(rpm -qp --qf '%{LICENSE}' "$2") = "$(packaging/licences.sh spdx "${modules[@]}")" ]] || bad "$2 names other licences than $(packaging/licences.sh spdx "${modules[@]}")"
+	programs=$(find "$2"/usr/*bin "$2"/usr/libexec -type f 2>/dev/null || true)
+	# shellcheck disable=SC2086 # several words
+	mapfile -t modules < <(packaging/licences.sh modules $programs)
+	[[ $(rpm -qp --qf '%{LICENSE}' "$3") = "$(packaging/licences.sh spdx "${modules[@]}")" ]] || bad "$3 names other licences than $(packaging/licences.sh spdx "${modules[@]}")"
 	for module in "${modules[@]}"; do
-		grep -qxF "Files: vendor/${module%@*}/*" "$1/usr/share/doc/metalplug/copyright" || bad "debian/copyright lacks $module"
+		grep -qxF "Files: ${MODULE:+$MODULE/}vendor/${module%@*}/*" "$docs/copyright" || bad "debian/copyright lacks $module"
 	done
-	ls "$1"/usr/share/doc/metalplug/sbom/*.cdx.json >/dev/null || bad 'the deb has no SBOM with the name that scanners look for'
+	ls "$docs"/sbom/*.cdx.json >/dev/null || bad 'the deb has no SBOM with the name that scanners look for'
 }
 
 # installs installs the rpm for this machine's architecture into an empty tree, verifies it, and removes it.

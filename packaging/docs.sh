@@ -51,6 +51,7 @@ page() {
 }
 page "$man/metalplugd.8" >"$out/metalplugd.8"
 page "$man/metalplug-reset.8" >"$out/metalplug-reset.8"
+page "$man/metalplug-dra.8" >"$out/metalplug-dra.8"
 page "$man/metalplugctl.1.in" >"$out/metalplugctl.1"
 page "$man/metalplug.toml.5.in" >"$out/metalplug.toml.5"
 

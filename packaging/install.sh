@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs everything but the SELinux module.
+# Installs everything but the SELinux module. The files of metalplug-dra are only installed if PROGRAMS has that program.
 #
 #   install.sh PROGRAMS DOCUMENTS ROOT
 #
@@ -23,6 +23,7 @@ for program in "$programs"/*; do
 	case $name in
 	metalplugd) put 0755 "$program" "/usr/sbin/$name" ;;
 	metalplugctl) put 0755 "$program" "/usr/bin/$name" ;;
+	metalplug-dra) ;; # below
 	metalplug-*) put 0755 "$program" "/usr/libexec/metalplug/$name" ;;
 	*)
 		echo "install.sh: $program has no place" >&2
@@ -56,8 +57,21 @@ done
 install -d -m 0755 "$root/etc/metalplug/conf.d"
 [ -e "$root/etc/metalplug/metalplug.toml" ] || put 0644 daemon/config/metalplug.toml /etc/metalplug/metalplug.toml
 
+if [ -e "$programs/metalplug-dra" ]; then
+	put 0755 "$programs/metalplug-dra" /usr/sbin/metalplug-dra
+	put 0644 systemd/metalplug-dra.service /usr/lib/systemd/system/metalplug-dra.service
+	put 0644 systemd/metalplug-dra.socket /usr/lib/systemd/system/metalplug-dra.socket
+	put 0644 systemd/metalplug-dra.sysusers.conf /usr/lib/sysusers.d/metalplug-dra.conf
+	put 0644 "$documents/metalplug-dra.8" /usr/share/man/man8/metalplug-dra.8
+	for manifest in packaging/kubernetes/*.yaml; do
+		put 0644 "$manifest" "/usr/share/doc/metalplug-dra/kubernetes/$(basename "$manifest")"
+	done
+	install -d -m 0700 "$root/etc/metalplug-dra"
+fi
+
 for page in "$documents"/*.[0-9]; do
 	name=$(basename "$page")
+	[ "$name" != metalplug-dra.8 ] || continue
 	put 0644 "$page" "/usr/share/man/man${name##*.}/$name"
 done
 put 0644 "$documents/metalplugctl.bash" /usr/share/bash-completion/completions/metalplugctl

@@ -9,10 +9,11 @@
 #   licences.sh modules PROGRAM...           the modules that the linker wrote into the programs
 #
 # PACKAGES are the Go packages whose licences are needed (default: ./cmd/...). "-test ./..." is all of a source package.
+# MODULE is the directory of their module (default: the root of the repository).
 #
 # Exit status: 1 if a module has no licence, or a licence that this script does not know.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../${MODULE:-.}"
 
 die() {
 	echo "licences.sh: $*" >&2
@@ -59,6 +60,7 @@ spdx() {
 	case $text in
 	*'Apache License'*'Version 2.0'*) echo Apache-2.0 ;;
 	*'Permission is hereby granted, free of charge'*) echo MIT ;;
+	*'Permission to use, copy, modify, and/or distribute'* | *'Permission to use, copy, modify, and distribute'*) echo ISC ;;
 	*'Redistribution and use in source and binary forms'*[Nn]'either the name'*) echo BSD-3-Clause ;;
 	*'Redistribution and use in source and binary forms'*) echo BSD-2-Clause ;;
 	*) die "unknown licence in $1" ;;
@@ -69,8 +71,8 @@ spdx() {
 expression() {
 	local module file
 	for module; do
-		[[ -n $(files "$module" 'LICEN[CS]E*' 'COPYING*') ]] || die "no licence in $(directory "$module")"
-		for file in $(files "$module" 'LICEN[CS]E*' 'COPYING*'); do
+		[[ -n $(files "$module" 'LICEN[CS]E*' license.md 'COPYING*') ]] || die "no licence in $(directory "$module")"
+		for file in $(files "$module" 'LICEN[CS]E*' license.md 'COPYING*'); do
 			spdx "$file"
 		done
 	done | sort -u | paste -sd '&' | sed 's/&/ AND /g'
@@ -80,7 +82,7 @@ expression() {
 holders() {
 	local dir found
 	dir=$(directory "$1")
-	found=$(files "$1" 'LICEN[CS]E*' 'COPYING*' 'NOTICE*' | xargs grep -hE '^[ #/*]*(Portions )?Copyright .*[0-9]{4}' || true)
+	found=$(files "$1" 'LICEN[CS]E*' license.md 'COPYING*' 'NOTICE*' | xargs grep -hE '^[ #/*]*(Portions )?Copyright .*[0-9]{4}' || true)
 	[[ -n $found ]] || found=$(grep -rhE --include='*.go' --include='*.proto' '^[ #/*]*Copyright .*[0-9]{4}' "$dir" || true)
 	[[ -n $found ]] || found="the authors of ${1%@*}"
 	sed -E 's/^[^[:alnum:]]*//; s/^(Portions )?Copyright( \((c|C)\)| ©)?:? *//; s/,? *All [Rr]ights [Rr]eserved\.?.*//; s/[[:space:]]+$//' <<<"$found" | sort -u
@@ -89,13 +91,13 @@ holders() {
 mode=${1:?usage: licences.sh notices|copyright|spdx|modules ...}
 shift
 case $mode in
-modules) for program; do go version -m "$program"; done | awk '$1 == "dep" { print $2 "@" $3 }' | sort -u ;;
+modules) for program; do go version -m "$program"; done | awk '$1 == "dep" { print $2 "@" $3 }' | grep -v '^github.com/metalplug/metalplug@' | sort -u ;;
 spdx) { echo Apache-2.0 BSD-3-Clause | tr ' ' '\n' && expression "$@" | sed 's/ AND /\n/g'; } | sort -u | paste -sd '&' | sed 's/&/ AND /g' ;;
 notices)
 	echo 'The programs of metalplug contain the modules below, under these licences, and the runtime and standard library'
 	echo 'of Go, whose licence is that of golang.org/x/sys.'
 	for module; do
-		found=$(files "$module" 'LICEN[CS]E*' 'COPYING*' 'NOTICE*')
+		found=$(files "$module" 'LICEN[CS]E*' license.md 'COPYING*' 'NOTICE*')
 		[[ -n $found ]] || die "no licence in $(directory "$module")"
 		printf '\n%s\n%s\n%s\n' "${rule:=$(printf '=%.0s' {1..80})}" "$module" "$rule"
 		for file in $found; do
@@ -107,9 +109,9 @@ notices)
 copyright)
 	for module; do
 		licence=$(expression "$module" | sed 's/ AND / and /g')
-		printf '\nFiles: vendor/%s/*\nCopyright: %s\nLicense: %s\n' "${module%@*}" "$(holders "$module" | sed '2,$s/^/ /')" "$licence"
+		printf '\nFiles: %svendor/%s/*\nCopyright: %s\nLicense: %s\n' "${MODULE:+$MODULE/}" "${module%@*}" "$(holders "$module" | sed '2,$s/^/ /')" "$licence"
 		# Print licences in full, once per module, if /usr/share/common-licenses lacks them. Their texts name the holder.
-		for file in $(files "$module" 'LICEN[CS]E*' 'COPYING*'); do
+		for file in $(files "$module" 'LICEN[CS]E*' license.md 'COPYING*'); do
 			[[ $(spdx "$file") != Apache-2.0 ]] || continue
 			sed -E 's/[[:space:]]+$//; s/^$/./; s/^/ /' "$file"
 		done

@@ -47,6 +47,9 @@ payload() {
 	ZSH=$zsh packaging/install.sh "$work/programs-$1" "$work/documents" "$tree"
 	cp "$work/sbom-$1/NOTICES" "$tree/usr/share/doc/metalplug/"
 	cp "$work/sbom-$1"/*.json "$tree/usr/share/doc/metalplug/sbom/"
+	mkdir -p "$tree/usr/share/doc/metalplug-dra/sbom"
+	cp "$work/sbom-dra-$1/NOTICES" "$tree/usr/share/doc/metalplug-dra/"
+	cp "$work/sbom-dra-$1"/*.json "$tree/usr/share/doc/metalplug-dra/sbom/"
 }
 
 # deb ARCH SELECTION builds the deb of an architecture. -b also builds the packages for all architectures, -B does not.
@@ -58,7 +61,7 @@ deb() {
 	cp -r packaging/apparmor "$tree/packaging/apparmor"
 	cp CHANGELOG.md "$tree/"
 	cp -r "$work/selinux" "$tree/selinux"
-	cat "$work/sbom-$1/copyright" >>"$tree/debian/copyright"
+	cat "$work/sbom-$1/copyright" "$work/sbom-dra-$1/copyright" >>"$tree/debian/copyright"
 	VERSION=$VERSION MAINTAINER=$maintainer packaging/changelog.sh "$tree/debian"
 	# -d, because build-deps.sh has installed the build dependencies. One thread, because the number of threads changes the
 	# bytes. Not Ubuntu's default zstd, because apt of older systems cannot read it.
@@ -92,8 +95,10 @@ selection=-b all=1
 for arch in ${ARCHES:-amd64 arm64}; do
 	packaging/build.sh "$arch" "$work/programs-$arch" "$@"
 	packaging/elf.sh "$work/programs-$arch"/* >&2
-	packaging/sbom.sh "$work/sbom-$arch" "$work/programs-$arch"/*
-	for sbom in "$work/sbom-$arch"/*.json; do
+	packaging/sbom.sh "$work/sbom-$arch" "$work/programs-$arch"/metalplug{d,ctl,-reset,-holders,-unit}
+	# The driver is in another module.
+	MODULE=daemon/dra PACKAGES=./metalplug-dra packaging/sbom.sh "$work/sbom-dra-$arch" "$work/programs-$arch/metalplug-dra"
+	for sbom in "$work"/sbom-{,dra-}"$arch"/*.json; do
 		name=${sbom##*/}
 		cp "$sbom" "$out/${name%.cdx.json}-$VERSION.$arch.cdx.json"
 	done

@@ -27,7 +27,7 @@ func pages(t *testing.T) map[string]string {
 		t.Fatalf("docs.sh: %v\n%s", err, out)
 	}
 	all := make(map[string]string)
-	for _, name := range []string{"metalplugd.8", "metalplug-reset.8", "metalplugctl.1", "metalplug.toml.5"} {
+	for _, name := range []string{"metalplugd.8", "metalplug-reset.8", "metalplug-dra.8", "metalplugctl.1", "metalplug.toml.5"} {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -68,6 +68,10 @@ func TestManPagesAreComplete(t *testing.T) {
 	}
 	for _, pattern := range []string{"systemd/metalplugd*.*", "systemd/*[rst].socket", "systemd/*.target"} {
 		want("metalplugd.8", names(t, pattern)...)
+	}
+	want("metalplug-dra.8", names(t, "systemd/metalplug-dra.s*[et]")...)
+	for _, name := range wordsIn(t, "daemon/dra/metalplug-dra/main.go", `flags\.(?:String|Bool)\("([a-z-]+)"`) {
+		want("metalplug-dra.8", "--"+name)
 	}
 	want("metalplug-reset.8", wordsIn(t, "daemon/reset/method.go", `[ \t]"([a-z-]+)"[,:]`)...)
 	want("metalplug-reset.8", wordsIn(t, "daemon/reset/erase.go", `"([a-z-]+)": +\{`)...)
