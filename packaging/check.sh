@@ -13,7 +13,9 @@ cd "$(dirname "$0")/.."
 dist=$(realpath "$1")
 shift
 # KiB of the packages; make them smaller, never larger
-declare -A installed=([metalplug]=36000 [metalplug-dra]=33000)
+declare -A installed=([metalplug]=32500 [metalplug-dra]=33000)
+# KiB of each program of metalplug, for amd64. Programs for arm64 are smaller.
+declare -A sizes=([metalplugd]=14650 [metalplugctl]=5850 [metalplug-unit]=4300 [metalplug-reset]=4250 [metalplug-holders]=2720)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
@@ -69,11 +71,21 @@ families() {
 		if [[ $name = metalplug-dra ]]; then
 			MODULE=daemon/dra PACKAGES=./metalplug-dra licences "$name" "$work/deb-$arch" "$rpm"
 		else
+			sizes "$work/deb-$arch"
 			licences "$name" "$work/deb-$arch" "$rpm"
 			links "$work/deb-$arch"
 		fi
 		# The programs must not contain a path of the machine that built them.
 		! grep -rlF -e "$PWD" -e "${HOME%/}/" "$work/deb-$arch"/usr/*bin || bad 'a path of this machine is in a program'
+	done
+}
+
+# sizes TREE checks that each program is within its limit.
+sizes() {
+	local program size
+	for program in "$1"/usr/{sbin,bin,libexec/metalplug}/metalplug*; do
+		size=$(($(stat -c %s "$program") / 1024))
+		((size <= ${sizes[${program##*/}]:-0})) || bad "$program has $size KiB: see Size in docs/packages.md"
 	done
 }
 
