@@ -7,12 +7,12 @@ package cgroup
 
 import "strings"
 
-// podOf parses the path of a cgroup of version 1 or 2 in /proc/PID/cgroup (cgroups(7)). The path may begin above the
+// podOf parses the path of a cgroup of version 1 or 2 in /proc/PID/cgroup (cgroups(7)). The path may lead out of the
 // reader's cgroup namespace ("/../../kubepods/…"). It returns the UID of the pod, or "" for a process of the host.
 //
-// In nested paths, the outermost pod counts. A kubelet inside a container has its own pods, which the kubelet of this
-// host does not know. A container that contains the pods, such as a node of kind or minikube, is ignored. Paths in
-// user.slice have no pod, because users can create cgroups with any name there.
+// In nested paths, the outermost pod counts, because a kubelet inside a container has its own pods, which the kubelet
+// of this host does not know. If a container, such as a node of kind or minikube, contains the pods, podOf ignores the
+// container. Paths in user.slice have no pod, because users can create cgroups with any name there.
 //
 // The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths for pods:
 //
@@ -63,7 +63,7 @@ func podUID(above, name string) (uid string, ok bool) {
 		return "", false
 	case above == kubepods, above == qos[0], above == qos[1]:
 		return uid, true
-	case above == "..": // outside the reader's namespace, where the parent may be any directory
+	case above == "..": // outside the reader's namespace, so the parent may be any directory
 		return uid, isUID(uid)
 	}
 	return "", false

@@ -21,11 +21,11 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Holders calls the function [Holders] in a separate process, which then ends. The answer omits the calling process, which
-// may itself have the devices open. It accepts at most [MaxNumbers] numbers. If there are too many holders for one message,
-// the answer has one holder for each pod and node. If a process could not be read, the error is the result of [Answer.Err]
-// without pods. The answer then still has the holders that were found. Call [Answer.Err] to check the unread processes of
-// certain pods. It blocks until the answer arrives or ctx ends.
+// Holders runs the function [Holders] in a separate process, which then ends. The answer omits the calling process,
+// which may have the devices open itself. It accepts at most [MaxNumbers] numbers. If there are too many holders for
+// one message, the answer has one holder for each pod and node. If a process could not be read, the error is the result
+// of [Answer.Err] without pods, and the answer still contains the holders that were found. Call [Answer.Err] to check
+// the unread processes of certain pods. It blocks until the answer arrives or ctx ends.
 func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	if len(numbers) > MaxNumbers {
 		return Answer{}, fmt.Errorf("ask %s: %d device numbers, at most %d are possible", c.Peer.Program, len(numbers), MaxNumbers)
@@ -46,8 +46,8 @@ func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	return answer, answer.Err()
 }
 
-// memoryLimit bounds the heap of the garbage collector, in bytes, and maxProcs the threads of the runtime. MemoryMax=
-// and TasksMax= in metalplug-holders@.service are large enough for this on machines of any size.
+// memoryLimit limits the heap of the garbage collector, in bytes, and maxProcs limits the threads of the runtime.
+// MemoryMax= and TasksMax= in metalplug-holders@.service allow this on machines of any size.
 const (
 	memoryLimit = 40 << 20
 	maxProcs    = 4

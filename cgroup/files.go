@@ -24,7 +24,7 @@ type file struct {
 	inode uint64
 }
 
-// addresses is the range at which a file is mapped.
+// addresses is the range of addresses at which a file is mapped.
 type addresses struct{ from, to uint64 }
 
 // String returns the name of the link in map_files. The name has no leading zeros (%lx), unlike maps (%08lx).
@@ -32,8 +32,8 @@ func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// descriptors adds the devices that a thread has open to held. It follows the links in the directory and does not read their
-// text. The text may be a path in another mount namespace, or the path of a deleted node.
+// descriptors adds the devices that a thread has open to held. It follows the links in the directory, but does not read
+// their text, which may be a path in another mount namespace or the path of a deleted node.
 func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -62,8 +62,9 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	}))
 }
 
-// The pod is also charged for mappings of files that were already counted, so that a child process costs as much as the first
-// process. One unit of work is one file, or a fixed number of mappings, or a fixed number of bytes of /proc/PID/maps.
+// Mappings of files that were already counted also count as work of the pod, so that a child process costs as much as
+// the first process. One unit of work is one file, a fixed number of mappings, or a fixed number of bytes of
+// /proc/PID/maps.
 const (
 	mappingsCharged = 8
 	textCharged     = 1 << 10
@@ -76,7 +77,7 @@ const mappingRounds = 32
 // mappings adds the devices that a process has mapped to held, and reports whether the process has any memory. "maps"
 // shows the path and the inode of a file. Only the links in map_files give its device number (proc_pid_map_files(5)). A
 // scan inspects each file once, because most are libraries of many processes. If the links of a listed file have
-// vanished, the next round uses its new links, or the file is no longer mapped.
+// vanished, the process has moved or ended the mapping. The next round then uses the new links, if there are any.
 func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
 	var missed map[file]bool // nil means all files
 	for range mappingRounds {
@@ -112,7 +113,7 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 	return some, nil
 }
 
-// ask returns the wanted device if a mapped file is one of its nodes, or zero.
+// ask returns the wanted device that a mapped file is a node of, or zero.
 func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	r.mu.Lock()
 	number, known := r.mapped[mapped]
@@ -136,8 +137,8 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	case err != nil:
 		return Number{}, &os.PathError{Op: "stat", Path: l.dir + "/" + l.name, Err: err}
 	}
-	// On btrfs and overlays, several files may have the number that "maps" shows. Such a number has no block device,
-	// and stat(2) returns another one (btrfs_getattr, ovl_map_dev_ino).
+	// On btrfs and overlays, several files may have the device number that "maps" shows. Such a number belongs to no
+	// block device, and stat(2) returns another number (btrfs_getattr, ovl_map_dev_ino).
 	if f == l.file || l.file.major != 0 {
 		r.mu.Lock()
 		if len(r.mapped) < maxFiles {
@@ -149,8 +150,8 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 }
 
 // eachMapping calls f for each mapping of a process. Inode 0 means memory without a file. If the kernel supports it,
-// eachMapping requests only the numbers (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11). The kernel needs most
-// of the time to format paths, and the process chooses their length.
+// eachMapping requests only the numbers (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11). Otherwise the kernel
+// would spend most of the time on formatting paths, whose length the process can choose.
 func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
 	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
@@ -285,15 +286,15 @@ type link struct {
 	dirfd     int // descriptor of dir, or AT_FDCWD
 	dir, name string
 	task      string // directory of the thread
-	file      file   // zero for a file that is open and not mapped
+	file      file   // zero for a file that is open but not mapped
 }
 
 func (l link) path() string {
 	return l.dir + "/" + l.name
 }
 
-// look returns the identity of a file. If the file is a node of a wanted device, it also returns the number of the device,
-// otherwise zero. It queries no file server (statx(2), AT_STATX_DONT_SYNC), and triggers no mount.
+// look returns the identity of a file. If the file is a node of a wanted device, it also returns the number of the
+// device, otherwise zero. It neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
 func (r *scanner) look(l link) (Number, file, error) {
 	r.looking.Store(true)
 	defer r.looking.Store(false)
@@ -332,7 +333,7 @@ func (r *scanner) harmless(l link) bool {
 	if r.barren(l) {
 		return true
 	}
-	// Checking whether a file is a directory needs no permission for the file (open(2), O_PATH).
+	// No permission for a file is needed to check whether it is a directory (open(2), O_PATH).
 	fd, err := unix.Open(l.path(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(fd)

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// ErrIncomplete means that an unnamed process may hold a device. A caller that needs the device free must treat it as
-// in use.
+// ErrIncomplete means that an unnamed process may hold a device. A caller that needs a free device must treat the
+// device as in use.
 var ErrIncomplete = errors.New("not all processes could be inspected")
 
 // Number is the number of a device node.
@@ -45,7 +45,7 @@ type Holder struct {
 	PodUID string `json:"pod,omitempty"` // UID of its pod, or "" for a process of the host
 }
 
-// Unread represents the processes of one pod, or of the host, that could not be read.
+// Unread represents those processes of one pod, or of the host, that could not be read.
 type Unread struct {
 	PodUID string `json:"pod,omitempty"` // "" for the host
 	// Any reports whether the processes may hold any device. This is true for the host, and for pods with
@@ -88,20 +88,20 @@ func (a Answer) Err(pods ...string) error {
 // pods. The answer then still has the holders that were found. A descriptor opened with O_PATH counts, although it does not
 // keep the device in use. The function opens no device.
 //
-// No process can falsify the answer about another pod, or make it endless or large. A process counts as unread if the kernel
-// does not answer about it within a second. A pod counts as unread if it has too many descriptors, mappings and threads to
-// read with a bounded amount of work. If a file cannot be inspected, for example on another user's FUSE, the type and
-// options of its mount decide. A process stuck in the kernel blocks a thread of this process, so call the function in a
-// process that can be abandoned.
+// No process can falsify the answer about another pod, or make the answer endless or large. A process counts as unread
+// if the kernel does not answer about it within a second. A pod counts as unread if it has too many descriptors,
+// mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for example on another
+// user's FUSE, the type and options of its mount decide. If a process is stuck in the kernel, it blocks a thread of the
+// calling process. So call the function in a process that can be abandoned.
 //
-// Holders lists processes until there is no new one, because a process may pass a descriptor on to a child. A pod that
-// constantly starts processes counts as unread. This does not apply to the host.
+// Holders lists the processes again until there is no new one, because a process may pass a descriptor on to a child. A
+// pod that constantly starts processes counts as unread. This does not apply to the host.
 //
-// The answer is a snapshot. A process can pass a descriptor on during the search. Only opening the device exclusively
-// excludes all other users. Holders does not see users in the kernel (mounts, swap, device mapper, md, loop devices,
-// nvmet), descriptors in transit between sockets (SCM_RIGHTS), or files registered with io_uring whose descriptor is
-// closed. It also does not see files that a driver creates itself (DMA buffers, the device descriptors of VFIO, queue
-// pairs of RDMA after the device is gone).
+// The answer is a snapshot. A process can pass a descriptor on during the search. Only an exclusive open excludes all
+// other users. Holders does not see users in the kernel (mounts, swap, device mapper, md, loop devices, nvmet),
+// descriptors in transit between sockets (SCM_RIGHTS), or files registered with io_uring whose descriptor is closed. It
+// also does not see files that a driver creates itself (DMA buffers, the device descriptors of VFIO, queue pairs of
+// RDMA after the device is gone).
 func Holders(proc string, numbers []Number, asker int) (Answer, error) {
 	s := newScan(proc, numbers, asker)
 	if err := s.run(); err != nil {

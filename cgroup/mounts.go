@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts has the mounts of a process (proc_pid_mountinfo(5)). For each mount it records whether an open file there can never
-// be a device node. This is so with the option nodev. It is also assumed for mounts of file servers, which may never answer.
-// Only root can mount a file server so that its device nodes can be opened.
+// mounts has the mounts of a process (proc_pid_mountinfo(5)). For each mount it records whether an open file there can
+// never be a device node. With the option nodev, this is certain. It is also assumed for mounts of file servers, which
+// may never answer, because only root can mount a file server so that its device nodes can be opened.
 type mounts struct {
 	byID     map[int]bool
 	byDevice map[device]bool // the result for all mounts of a device
 }
 
-// servers are the file systems that a network server or a program serves. OrangeFS has the name pvfs2.
+// servers are the file systems that a network server or a program provides. OrangeFS has the name pvfs2.
 var servers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }

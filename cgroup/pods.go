@@ -16,11 +16,11 @@ import (
 )
 
 // ErrNoKubepods means that the parent cgroup of all pods does not exist. Either the kubelet has not started since the
-// boot, or it runs with cgroups-per-qos=false. So it does not mean that a pod is gone.
+// boot, or it runs with cgroups-per-qos=false. So the error does not mean that a pod is gone.
 var ErrNoKubepods = errors.New("no kubepods cgroup")
 
-// controllersFile exists in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), and in none of version
-// 1.
+// controllersFile exists in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), but in no cgroup of
+// version 1.
 const controllersFile = "cgroup.controllers"
 
 // Populated reports whether the cgroup of a pod, or one below it, has a process. It returns false for a cgroup that
@@ -60,7 +60,7 @@ func findPods(root string) (map[string][]string, error) {
 	return w.pods, nil
 }
 
-// hierarchies are the hierarchies of version 1 in which to look for pods, one of which is enough. The kubelet considers
+// hierarchies are the hierarchies of version 1 in which to look for pods. One of them is enough. The kubelet considers
 // a pod's cgroup complete only if it is in the memory hierarchy (pkg/kubelet/cm, Validate of the manager for version
 // 1).
 var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
@@ -91,7 +91,7 @@ const (
 	// anywhere is the depth of a walk over all directories that may contain the parent cgroup of all pods.
 	anywhere = math.MaxInt
 	// prefixes is how many directories of a --cgroup-root may precede the parent cgroup of all pods if it is watched.
-	// Deeper cgroups are mostly those of services, which change all the time.
+	// Deeper cgroups are usually those of services, which change all the time.
 	prefixes = 2
 	// inside is the depth of a walk in the parent cgroup of all pods, or in the cgroup of a pod class.
 	inside = -1

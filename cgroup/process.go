@@ -23,7 +23,7 @@ type scanner struct {
 	*scan
 	pid     int
 	podUID  string       // UID of the pod of the process, or "" while unknown
-	careful bool         // files of network file systems are not read
+	careful bool         // files on network file systems are not read
 	steps   atomic.Int64 // incremented with each answer of the kernel
 	looking atomic.Bool  // a request about a file is in progress
 	mounts  *mounts      // nil before the first use
@@ -31,11 +31,11 @@ type scanner struct {
 	// guarded by scan.mu
 	comm  string
 	owner *owner
-	over  bool // the process was read or given up, and later results do not count
+	over  bool // the process was read or given up, so later results do not count
 
 	// used by [scan.drain]
-	last  int64 // steps at the last check
-	still int   // checks without a step since then
+	last  int64 // value of steps at the last check
+	still int   // number of checks without a step since then
 }
 
 // run reads the process. It returns false if the process was given up in the meantime.
@@ -45,7 +45,7 @@ func (r *scanner) run() bool {
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether the kernel has not answered any call during patience. Each check calls it once.
+// rests reports whether the kernel has answered no call within patience. Each check calls it once.
 func (r *scanner) rests() bool {
 	r.still++
 	if steps := r.steps.Load(); steps != r.last {
@@ -54,8 +54,8 @@ func (r *scanner) rests() bool {
 	return r.still > looks
 }
 
-// process adds the devices that the scanner's process holds to held. A process that ends in the meantime holds nothing. If a
-// process was listed as a host process and belongs to a pod, it is postponed.
+// process adds the devices that the scanner's process holds to held. A process that ends in the meantime holds nothing.
+// If a process was listed as a process of the host but belongs to a pod, it is postponed.
 func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
@@ -66,7 +66,7 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	if isGone(cgroupErr) {
 		return podUID, nil
 	}
-	podUID = podIn(string(text)) // the host's if the text could not be read
+	podUID = podIn(string(text)) // the host if the text could not be read
 	r.steps.Add(1)
 	if podUID != "" && r.podUID == "" {
 		r.postpone(podUID, err == nil && p.zombie)
@@ -97,7 +97,7 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 			return err
 		}
 	}
-	// All threads share one memory, but a thread that has ended before the others no longer has it.
+	// All threads share one memory, but a thread that has ended no longer shows it, even if others still run.
 	for _, tid := range tids {
 		if some, err := r.mappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
 			return err
@@ -118,7 +118,7 @@ func (r *scanner) charge(work int) error {
 	return nil
 }
 
-// status has the state of a process that decides how it is read.
+// status has the facts about a process that determine how it is read.
 type status struct {
 	comm    string
 	threads int
@@ -158,11 +158,12 @@ func readStatus(dir string) (status, error) {
 }
 
 // tables returns one thread for each descriptor table of the process. Most processes have one table, but a thread may
-// have left it (unshare(2), CLONE_FILES). If the first thread has ended before the others, the directory of the process
-// shows no descriptors. Every thread has a directory like that of a process, which procfs does not list (proc_tid(5)).
+// have made its own copy (unshare(2), CLONE_FILES). If the first thread has ended before the others, the directory of
+// the process shows no descriptors. Every thread has a directory like that of a process, which procfs does not list
+// (proc_tid(5)).
 //
-// kcmp(2) defines a total order of tables, so that they can be sorted (kernel/kcmp.c, kptr_obfuscate). The sort is
-// charged before the threads are listed, because the list alone could exceed the memory limit of this program.
+// kcmp(2) defines a total order of tables, so that they can be sorted (kernel/kcmp.c, kptr_obfuscate). The work for the
+// sort is counted before the threads are listed, because the list alone could exceed the memory limit of this program.
 func (r *scanner) tables(dir string, threads int) ([]int, error) {
 	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 		return nil, err

@@ -21,23 +21,25 @@ import (
 
 const (
 	// rounds is the maximum number of times that processes are listed. Another round finds processes that were started
-	// during the last one and inherited descriptors. There must be a limit, because some process is always starting.
+	// during the last round and inherited descriptors. There must be a limit, because some nodes start processes all
+	// the time.
 	rounds = 8
-	// scanners is how many processes are read at the same time, and maxScanners how many if others are stuck in the
-	// kernel.
+	// scanners is how many processes are read at the same time. maxScanners is how many if some of them are stuck in
+	// the kernel.
 	scanners, maxScanners = 4, 32
-	// maxStuck limits the threads that wait in the kernel for an answer about a process, and maxStuckPods those for
-	// pods. One pod can block one thread. The other threads are for processes of the host. By default the kubelet runs
-	// up to 110 pods. TasksMax= in metalplug-holders@.service is large enough for all threads.
+	// maxStuck limits the threads that wait in the kernel for an answer about a process. maxStuckPods limits the
+	// threads that wait for processes of pods. One pod can block one thread. The other threads are for processes of the
+	// host. By default the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service is large enough for all
+	// threads.
 	maxStuck, maxStuckPods = 256, 224
-	// maxWork limits what is read about the processes of one pod, in descriptors, mapped files and comparisons of
-	// threads. It is about ten times the need of a large pod, and takes a second or two.
+	// maxWork limits the work for the processes of one pod, in descriptors, mapped files and comparisons of threads. It
+	// is about ten times the work for a large pod, and takes a second or two.
 	maxWork = 1 << 19
 	// maxFiles limits the mapped files that are stored, at about 40 bytes each.
 	maxFiles = 1 << 17
 	// maxSample limits how many processes of a pod are checked for privileges.
 	maxSample = 1 << 10
-	// patience is the maximum time of one system call about a process, and looks how often its progress is checked in
+	// patience is the maximum time of one system call about a process. looks is how often the progress is checked in
 	// that time.
 	patience, looks = time.Second, 4
 )
@@ -64,15 +66,15 @@ type scan struct {
 
 	mu      sync.Mutex
 	owners  map[string]*owner // keys are pod UIDs, and "" for the host
-	mapped  map[file]Number   // zero for files that are not a wanted device
+	mapped  map[file]Number   // zero for files that are not nodes of a wanted device
 	holders []Holder
 	pods    []work // pods to read in this round
 	stuck   int    // threads that wait in the kernel
-	remote  bool   // the kernel did not answer about a file, so files of network file systems are no longer read
+	remote  bool   // the kernel did not answer about a file, so files on network file systems are no longer read
 }
 
 // work is a group of processes that are read one after the other. It is one process of the host, or all processes of a
-// pod. So a pod with stuck processes blocks only one thread.
+// pod, so that a pod with stuck processes blocks only one thread.
 type work struct {
 	podUID string
 	pids   []int
@@ -141,9 +143,9 @@ func (s *scan) round(n int) (found int, err error) {
 	return len(pids), nil
 }
 
-// unsettled counts pods as unread that have started processes in every round. A process that ended before it was read
-// may have passed its descriptors on to another. The host is not counted, because on some nodes its processes start and
-// end all the time.
+// unsettled counts a pod as unread if it has started processes in every round. A process that ended before it was read
+// may have passed its descriptors on to another process. The host never counts as unread for this reason, because on
+// some nodes its processes start and end all the time.
 func (s *scan) unsettled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +166,8 @@ type reader struct {
 	rest work     // taken from the queue and not read yet
 }
 
-// drain reads the processes in a queue, several at a time. It gives up a reader with its process if the kernel does not
-// answer within patience. Two new readers replace it, because many pods may be stuck.
+// drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain gives
+// up the reader and its process. Two new readers replace it, because the processes of many pods may be stuck.
 func (s *scan) drain(queue []work) {
 	next := make(chan work, len(queue))
 	for _, w := range queue {
@@ -204,8 +206,8 @@ func (s *scan) drain(queue []work) {
 	}
 }
 
-// run reads the rest, and then from the queue until the queue is empty. If drain has given up the reader, run ends without a
-// result.
+// run reads the reader's own processes, and then processes from the queue until the queue is empty. If drain has given
+// up the reader, run ends without a result.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {
 		for i, pid := range w.pids {
@@ -221,9 +223,9 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// giveUp reports whether the process of a reader has made no step during patience. The process then counts as unread, and no
-// other process of its pod is read. If a file of a network file system may be the cause, the process is the first of the
-// returned rest, and is read again without such files.
+// giveUp gives up the process of a reader if it has made no step within patience, and reports this. The process then
+// counts as unread, and no other process of its pod is read. But if a file on a network file system may be the cause,
+// the process is the first one in the returned rest, and is read again without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,7 +234,7 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 		return work{}, false
 	}
 	p.over = true
-	r.stuck++ // count it first, so that the new readers observe the limit
+	r.stuck++ // counted first, so that the new readers respect the limit
 	if p.looking.Load() && !p.careful {
 		r.remote = true
 		return work{p.podUID, slices.Concat([]int{p.pid}, r.rest.pids)}, true
@@ -244,8 +246,8 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	return r.rest, true
 }
 
-// postpone queues the process of a scanner for the time after the host. A zombie has nothing to read. It may have
-// passed its files to a process that the next round finds.
+// postpone queues the process of a scanner until the processes of the host have been read. A zombie has nothing to
+// read, but it may have passed its files to a process that the next round finds.
 func (r *scanner) postpone(podUID string, zombie bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,7 +275,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 		return errStuck
 	}
 	r.comm = comm
-	if podUID != r.podUID { // such as a process that a runtime started for a container
+	if podUID != r.podUID { // for example, a process that a runtime has started for a container
 		r.owner = s.ownerOf(podUID, r.pid)
 	}
 	if s.stuck >= maxStuck || r.owner.pod && s.stuck >= maxStuckPods {
@@ -343,10 +345,10 @@ func (s *scan) answer() Answer {
 const initUserNamespace = "user:[4026531837]"
 
 // privileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which has access
-// to all devices. There is no other cheap way to learn which devices a pod may open. The device cgroup of version 2 is
-// a BPF program, which only CAP_BPF may inspect. In its own user namespace a process has all capabilities, but none
-// over devices. Outside of one, the bounding set can only shrink (capabilities(7)). If the process has ended, its pod
-// has other processes to check.
+// to all devices. There is no other cheap way to find out which devices a pod may open. The device cgroup of version 2
+// is a BPF program, which only a process with CAP_BPF may inspect. In its own user namespace a process has all
+// capabilities, but none of them applies to devices. In the host's user namespace, the bounding set can only shrink
+// (capabilities(7)). If the process has ended, its pod has other processes to check.
 func (s *scan) privileged(pid int) bool {
 	dir := filepath.Join(s.proc, strconv.Itoa(pid))
 	space, err := os.Readlink(filepath.Join(dir, "ns/user"))

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls gone after cgroups of pods were removed, which means that they have no process left, until ctx ends. One call
-// stands for all removals since the last call, including those whose events were lost. It calls started once, when it will
-// miss no more removals. root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
+// Watch calls gone after cgroups of pods were removed, until ctx ends. A removed cgroup has no process left. One call
+// stands for all removals since the last call, including those whose events were lost. Watch calls started once, as
+// soon as it can miss no removal. root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
 //
 // It sleeps until a cgroup next to the cgroup of a pod appears or vanishes. A missing parent cgroup of all pods is not an
 // error.
@@ -90,7 +90,7 @@ func (w watches) look(root string) error {
 	for wd := range w.dirs {
 		if !seen[wd] {
 			delete(w.dirs, wd)
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL if the watch has already ended, as on a tmpfs
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL means that the watch has already ended, as on a tmpfs
 		}
 	}
 	return nil

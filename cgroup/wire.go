@@ -38,8 +38,9 @@ func decodeRequest(message []byte) ([]Number, error) {
 	return r.Nodes, nil
 }
 
-// encodeAnswer encodes an answer. If the answer is too large for one message, it is reduced to one process for each pod and
-// node, without the causes of unread processes. The reduced answer is small enough for all pods that a node can run.
+// encodeAnswer encodes an answer. If the answer is too large for one message, it is reduced to one process for each pod
+// and node, without the causes of unread processes. The reduced answer is small enough for the maximum number of pods
+// on a node.
 func encodeAnswer(a Answer) []byte {
 	out := response{Answer{slices.Clone(a.Holders), slices.Clone(a.Unread)}, ""}
 	for i, u := range out.Unread {

@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers. So after exit code 0
-// the cordon survives a power failure.
+// cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers, so the exit code 0
+// means that the cordon survives a power failure.
 func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
@@ -35,8 +35,8 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds the devices. It also waits while metalplugd restarts, because metalplugd knows
-// no device before it has inspected the hardware.
+// awaitRelease waits until no pod holds the devices. If metalplugd restarts, it continues to wait, because metalplugd
+// knows no device before it has inspected the hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func([]byte, api.Event) error {
@@ -74,7 +74,7 @@ func (o *clientOptions) uncordonCommand() *cobra.Command {
 }
 
 // resetCommand resets or erases a device. Before an erasure the operator types the ID again on a terminal, or a script
-// uses --yes. An erasure requires the name of a method, so that an operator does not erase by mistake.
+// uses --yes. For an erasure the operator must name a method, so that no disk is erased by mistake.
 func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
@@ -82,8 +82,8 @@ func (o *clientOptions) resetCommand() *cobra.Command {
 	}, "erase it, with this method", false)
 }
 
-// adoptCommand allows metalplug to erase a disk without evidence and to offer it. It asks for the ID again, like reset
-// with --scrub.
+// adoptCommand allows metalplug to erase a disk without evidence and to offer it. Like reset with --scrub, it asks the
+// operator to type the ID again.
 func (o *clientOptions) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
@@ -113,9 +113,9 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand completes a command that changes devices, and shows the state of each device after that. may returns
-// the ID for a name, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. After
-// an error, the command continues with the other devices.
+// changeCommand completes a command that changes devices, and shows the new state of each device. may returns the ID
+// for a name, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. After an
+// error, the command continues with the other devices.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -168,7 +168,8 @@ func changed(d api.Changed) string {
 }
 
 // mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes it accepts only the ID. Any
-// other name may belong to another disk after a reboot. It asks for nothing that metalplugd would refuse or has no need of.
+// other name may belong to another disk after a reboot. It does not ask if metalplugd would refuse the erasure or has
+// nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
 		return failed(cmd.Name(), name, fmt.Errorf("with --yes, name the disk by its ID, %s: nothing was done", d.ID))
@@ -212,8 +213,7 @@ func describeDisk(d api.Device) string {
 // (Documentation/ABI/stable/procfs-audit_loginuid).
 const loginFile = "/proc/self/loginuid"
 
-// login returns the name of the user who logged in, even if that user has become another user since. It is empty if
-// unknown.
+// login returns the name of the user who logged in, even after su or sudo. It is empty if unknown.
 func login(file string) string {
 	text, _ := os.ReadFile(file)
 	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 means no user

@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
-// checkCommand reads the configuration like metalplugd and reports all errors. An operator may check a file on another
-// node. So a missing unit or device is only a warning.
+// checkCommand reads the configuration like metalplugd and reports all errors. An operator may check a file for another
+// node, so a missing unit or device is only a warning.
 func (o *clientOptions) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
@@ -106,7 +106,7 @@ func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format stri
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
 
-// review adds warnings of valid values that are hardly meant.
+// review adds warnings of valid values that are probably mistakes.
 func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "match", r.Match)...)
 	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "exclude", r.Exclude)...)
@@ -118,8 +118,8 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	}
 }
 
-// compare adds warnings of a resource that takes no device of the node, or excludes none. hint is the command that explains
-// it.
+// compare adds warnings of a resource that matches no device of the node, or whose exclude matches none. hint is the
+// command that shows the details.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch, hint string) {
 	switch key := "match"; {
 	case match.idle() != "":
@@ -136,8 +136,8 @@ func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourc
 type checkedFiles struct {
 	File      string          `json:"file"` // main file, which may be absent
 	Files     []string        `json:"files"`
-	Problems  config.Problems `json:"problems,omitempty"`  // errors, without which the rest is absent
-	Warnings  []string        `json:"warnings,omitempty"`  // missing units and devices of this node
+	Problems  config.Problems `json:"problems,omitempty"`  // errors; if there are any, the other fields are empty
+	Warnings  []string        `json:"warnings,omitempty"`  // units and devices that this node lacks
 	Resources []resourceMatch `json:"resources,omitempty"` // only with --explain: the devices of each resource
 	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // only with --explain: the devices without a resource
 }

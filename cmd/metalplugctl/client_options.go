@@ -35,8 +35,8 @@ func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	return c, api.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
-// deviceIDs completes the IDs of devices. It completes only one, unless the command accepts several. For uncordon it
-// completes only cordoned devices.
+// deviceIDs completes the IDs of devices, or only one ID unless the command accepts several. For uncordon it completes
+// only cordoned devices.
 func (o *clientOptions) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {

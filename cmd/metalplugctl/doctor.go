@@ -19,7 +19,7 @@ import (
 // The levels of findings.
 const (
 	levelOK   = "ok"
-	levelSkip = "skip" // the check was not possible, so its result is unknown
+	levelSkip = "skip" // the check was not possible, so the state of the part is unknown
 	levelWarn = "warn" // the part works, but may fail later
 	levelFail = "fail" // the part does not work
 )
@@ -56,7 +56,7 @@ type check struct {
 	name     string
 	daemon   bool // the check needs an answer of metalplugd
 	hardware bool // the check is about the hardware of this node, so it is skipped for a recording
-	// run adds findings. If it adds none and fine is not empty, the doctor adds an ok with that text.
+	// run adds findings. If it adds no finding and fine is not empty, the doctor adds an ok with the text fine.
 	run func(*doctor) (fine string)
 }
 
@@ -84,8 +84,8 @@ var checks = []check{
 	{name: "SELinux", run: (*doctor).checkSELinux},
 }
 
-// doctorCommand checks everything that can withhold devices from pods. It changes nothing. The operator reads a remedy
-// before running it.
+// doctorCommand checks everything that can withhold devices from pods. It changes nothing, because the operator should
+// read a remedy before running it.
 func (o *clientOptions) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -121,7 +121,7 @@ func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	return d
 }
 
-// errSilent is the error if metalplugd does not answer and the output has shown that.
+// errSilent is the error if metalplugd does not answer and the output has already shown this.
 var errSilent = errors.New("the daemon does not answer")
 
 // examine runs all checks.
@@ -152,7 +152,7 @@ func (d *doctor) do(c check) {
 	}
 }
 
-// note adds a finding of the check in progress.
+// note adds a finding to the check in progress.
 func (d *doctor) note(level, remedy, text string) {
 	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
 }

@@ -42,7 +42,7 @@ func (d *doctor) ask() error {
 	return err
 }
 
-// checkDaemon checks that metalplugd has answered, and with which configuration it runs.
+// checkDaemon checks that metalplugd has answered, and which configuration it uses.
 func (d *doctor) checkDaemon() (fine string) {
 	if d.silence != nil {
 		d.fail("systemctl status metalplugd; journalctl -u metalplugd -e; start it: systemctl start metalplugd", "%v", d.silence)
@@ -69,7 +69,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload compares the present configuration with the files, as far as metalplugd reports it.
+// checkReload compares the present configuration with the files, for the parts that metalplugd reports.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct it, then: systemctl reload metalplugd", "the last reload was refused, and the previous configuration applies: %s", problem)
@@ -82,7 +82,7 @@ func (d *doctor) checkReload(status api.Status) {
 		return
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
-	if len(d.config.Files) > 0 && !told { // without files, the configuration has errors or does not exist
+	if len(d.config.Files) > 0 && !told { // if there are no files, the configuration has errors or does not exist
 		d.warn(restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)
 	}
 }

@@ -30,8 +30,8 @@ const (
 )
 
 // checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory at its first start and the
-// socket at each start. It does not remove the socket when it ends. So only a registration shows that a kubelet answers
-// there.
+// socket at each start. It does not remove the socket when it ends. So only a registration shows that a kubelet is
+// running there.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
@@ -91,9 +91,9 @@ func (d *doctor) checkRootDir() (fine string) {
 	return ""
 }
 
-// checkRegistration checks both parts of the registration of each resource. The kubelet has accepted it, and the
-// kubelet has connected and keeps the stream open. Only then are the devices allocatable. Resources in the same state
-// share a finding.
+// checkRegistration checks both parts of the registration of each resource. The kubelet must have accepted it, and must
+// keep the stream of the resource open. Only then are the devices allocatable. Resources in the same state share a
+// finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding
@@ -145,9 +145,9 @@ func (d *doctor) checkCounts() (fine string) {
 	return "the same as the device list"
 }
 
-// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start. When
-// metalplugd starts, it offers all devices in the checkpoint. So an unknown device means that the checkpoint is from
-// another node, or that the resource was configured later.
+// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start.
+// When metalplugd starts, it offers all devices in the checkpoint. So if a device is unknown, the checkpoint is from
+// another node, or the resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))

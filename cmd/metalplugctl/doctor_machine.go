@@ -20,8 +20,8 @@ var driven = []struct{ class, what string }{
 // modules has the kernel modules of the drivers by PCI vendor.
 var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3": "mlx5_core"}
 
-// checkDrivers finds hardware without a driver. metalplugd may not show such hardware, because it is in no class that
-// needs a driver. This is only a warning, because the device may be for a virtual machine.
+// checkDrivers finds hardware without a driver. metalplugd may not show such hardware, because some classes recognise a
+// device only by its driver. This is only a warning, because the device may be for a virtual machine.
 func (d *doctor) checkDrivers() (fine string) {
 	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // the pattern is valid
 	for _, name := range names {
@@ -80,7 +80,7 @@ func (d *doctor) checkRDMA() (fine string) {
 }
 
 // moduleFiles has the files from which metalplug-selinux installs its policy module, by package manager. moduleBoolean
-// exists while the kernel has the module, which declares it (selinux/metalplug.te). Every user can see it.
+// exists while the module is loaded, because the module declares it (selinux/metalplug.te). Every user can see it.
 var moduleFiles = []struct{ file, reinstall string }{
 	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
 	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},
@@ -88,8 +88,8 @@ var moduleFiles = []struct{ file, reinstall string }{
 
 const moduleBoolean = "/sys/fs/selinux/booleans/metalplugd_metrics_tcp"
 
-// checkSELinux checks that the policy module is loaded if its package is installed, and the label of the kubelet's
-// directory. It also looks for denials.
+// checkSELinux checks the label of the kubelet's directory. If the package of the policy module is installed, it checks
+// that the module is loaded. It also looks for denials.
 func (d *doctor) checkSELinux() (fine string) {
 	enforcing := d.read("/sys/fs/selinux/enforce")
 	if enforcing == "" {
@@ -122,7 +122,7 @@ func (d *doctor) checkSELinux() (fine string) {
 }
 
 // checkSandbox checks that systemd can start the units. A masked unit or a kernel without user namespaces prevents
-// that. If both are fine, there is no finding.
+// that. If there is neither, checkSandbox adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if recorded(d.status) {
 		return ""

@@ -23,7 +23,7 @@ func setting(text, key string) string {
 	return ""
 }
 
-// infiniband is the class whose devices lock memory.
+// infiniband is the class whose devices need locked memory.
 const infiniband = "infiniband"
 
 // The default configuration files of the container runtimes.

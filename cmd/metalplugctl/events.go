@@ -45,7 +45,8 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 const retryPause = 500 * time.Millisecond
 
 // follow calls told with each event, raw and decoded, until ctx ends or told returns an error. If metalplugd stops
-// after an answer, follow prints a note and waits for the next metalplugd. Its first event is "listening" again.
+// after it has answered, follow prints a note and waits for the next metalplugd. The next event is then "listening"
+// again.
 func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(line []byte, e api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
@@ -94,7 +95,7 @@ func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api
 	return fmt.Errorf("%w: %s: metalplugd stopped, or disconnected a slow client", api.ErrNoAnswer, c.Socket)
 }
 
-// event writes an event. This is one line unless lines wrap.
+// event writes an event as one line, unless lines wrap.
 func (s *screen) event(e api.Event) {
 	var about []string
 	switch {

@@ -19,11 +19,11 @@ import (
 // resourceMatch has the present devices that a resource matches.
 type resourceMatch struct {
 	Resource string          `json:"resource"`
-	Devices  []matchedDevice `json:"devices"` // the devices that it gets
-	Lost     []matchedDevice `json:"lost"`    // devices that it also matches, and that an earlier resource gets
-	// Unfilled is the reason why a resource of bundles has no bundle, or empty.
+	Devices  []matchedDevice `json:"devices"` // the devices that the resource gets
+	Lost     []matchedDevice `json:"lost"`    // devices that the resource also matches, but that an earlier resource gets
+	// Unfilled is the reason why a resource of class bundle has no bundle, or empty.
 	Unfilled string `json:"unfilled,omitempty"`
-	excludes bool   // its exclude matches a present device that it would get otherwise
+	excludes bool   // its exclude matches a present device that the resource would get otherwise
 }
 
 // matchedDevice is a device that a resource matches.
@@ -104,8 +104,8 @@ func (t resourceMatch) idle() string {
 	return "no present device matches"
 }
 
-// mistakes are patterns that are valid but probably mistakes, with a remedy. The first one that fits is reported. Each entry
-// applies to the alternatives of one property, or of all properties if key is empty.
+// mistakes are patterns that are valid but probably mistakes, each with a remedy. Only the first entry that fits is
+// reported. An entry applies to the alternatives of one property, or of all properties if key is empty.
 var mistakes = []struct {
 	key     string
 	pattern *regexp.Regexp
@@ -115,7 +115,7 @@ var mistakes = []struct {
 	{"", regexp.MustCompile(`^\^|\$$|\.\+|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `), "looks like a regular expression or a list; write a " +
 		"shell pattern, with * for any text, ? for one character and | without spaces between alternatives"},
 	{"DEVNAME", regexp.MustCompile(`(^|\|)[^/*?[|]`), `write the path, as in "/dev/kvm"`},
-	{"DEVNAME", regexp.MustCompile(`.`), ""}, // names of device nodes have dots
+	{"DEVNAME", regexp.MustCompile(`.`), ""}, // names of device nodes may contain dots
 	{"", regexp.MustCompile(`\.\*`), "looks like a regular expression; write * for any text"},
 	{"PCI_SLOT_NAME", regexp.MustCompile(`(^|\|)[0-9a-f]{2}:[0-9a-f]{2}\.`), `write the domain too, as in "0000:18:00.0"`},
 	{"PCI_ID", regexp.MustCompile(`(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`), `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},

@@ -95,8 +95,8 @@ func formatDuration(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// eventLine returns the number of events and the time of the last one. If the hardware has changed since then,
-// metalplugd does not get events.
+// eventLine returns the number of events and the time of the last one. If the hardware has changed after that time,
+// metalplugd does not receive the events.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {
@@ -105,7 +105,8 @@ func eventLine(e api.EventCounts, now time.Time) string {
 	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Events, last, e.Overflows, e.Resyncs)
 }
 
-// configured returns the files of the configuration, and the errors of a new configuration that was not loaded.
+// configured returns the files of the configuration. If a new configuration has errors and was not loaded, it also
+// returns these errors.
 func configured(c api.Configuration) string {
 	text := cmp.Or(strings.Join(c.Files, ", "), "the defaults")
 	if c.Problem != "" {

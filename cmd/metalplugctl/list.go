@@ -81,8 +81,7 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 // nameOf returns the ID of a device, or its kernel name if it has none. The command why accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
-// urgent sorts the devices by the attention that they need. Devices with a problem come first, and devices that are not
-// offered last.
+// urgent sorts the devices. Devices with a problem come first, and devices that are not offered last.
 func urgent(devices []api.Device) []api.Device {
 	calm := func(d api.Device) int {
 		switch {

@@ -48,8 +48,8 @@ func (m machine) read(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readRemedy returns the remedy for a file that could not be read. If the rights are missing, it is to run the command as
-// root. Otherwise it is the given text.
+// readRemedy returns the remedy for a file that could not be read. If the user has no permission, the remedy is to run
+// the command as root. Otherwise it is the given text.
 func (m machine) readRemedy(err error, otherwise string) string {
 	const denied = "access is denied even to root, for example by SELinux or in a namespace: run it on the node; ausearch -m avc -ts recent"
 	switch {

@@ -4,7 +4,8 @@
 //
 // It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a
 // table or as JSON. Errors of the command or of metalplugd go to standard error, with a remedy at the end. The exit
-// code distinguishes the two. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes the change.
+// code shows which of the two it was. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes the
+// change.
 package main
 
 import (
@@ -57,7 +58,7 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)   // the second signal ends the process at once
-	signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe then returns an error, so that the command can clean up
+	signal.Ignore(syscall.SIGPIPE) // so that a write to a closed pipe returns an error, and the command can clean up
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -107,9 +108,9 @@ func exitCode(err error, stderr io.Writer) int {
 	case err == nil, errors.Is(err, unix.EPIPE): // the reader has closed the pipe
 		return exitOK
 	case errors.Is(err, errFound):
-		return exitProblem // the output has shown it
+		return exitProblem // the output has already shown it
 	case errors.Is(err, errSilent):
-		return exitNoAnswer // the output has shown it
+		return exitNoAnswer // the output has already shown it
 	case errors.Is(err, api.ErrNoAnswer), errors.As(err, &refused) && refused.Code == api.Busy:
 		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
 		if refused == nil && !errors.Is(err, fs.ErrPermission) { // any other result means that metalplugd is running
@@ -128,8 +129,8 @@ func exitCode(err error, stderr io.Writer) int {
 }
 
 // noEmptyValues refuses an empty argument and a flag with an empty value, because a variable of a script may be unset.
-// Without the flag, reset would not erase the disk, or another metalplugd would be asked. The shell may complete an
-// empty word.
+// If such a flag were ignored, reset would not erase the disk, or the command would use the socket of another
+// metalplugd. During completion, the shell may pass an empty word.
 func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")

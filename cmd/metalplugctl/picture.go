@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// drawing is an unfinished picture in SVG.
+// drawing is a picture in SVG while it is being drawn.
 type drawing struct {
 	strings.Builder
 	width int // width of the drawn part
@@ -115,7 +115,7 @@ func (d *drawing) box(left, top int, colour, style, head, below string) {
 	d.text(left+8, top+30, "normal", below)
 }
 
-// text draws a text on a base line, starting at left.
+// text draws a text on a baseline, starting at left.
 func (d *drawing) text(left, base int, weight, text string) {
 	fmt.Fprintf(d, "<text x=\"%d\" y=\"%d\" font-weight=\"%s\">%s</text>\n", left, base, weight, template.HTMLEscapeString(clean(text)))
 }

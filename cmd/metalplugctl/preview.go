@@ -50,7 +50,7 @@ func previewCommand() *cobra.Command {
 	file, recorded := configFlag(cmd), recordingFlag(cmd)
 	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")
 	_ = cmd.RegisterFlagCompletionFunc("allocate", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-		c, _ := config.Load(*file) // a file with errors gives no completions
+		c, _ := config.Load(*file) // if the file has errors, there is nothing to complete
 		for _, r := range c.Resources {
 			names = append(names, r.Name)
 		}
@@ -131,7 +131,7 @@ func (p *preview) machine(recorded string) error {
 		return fmt.Errorf("recording %q: must be a file or one of:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
-		p.Recording, err = filepath.Abs(recorded) // if the name is invalid, opening the file fails later
+		p.Recording, err = filepath.Abs(recorded) // if the name is invalid, a later open of the file fails
 	}
 	return err
 }
@@ -157,7 +157,7 @@ func sysfsOf(c config.Config) sysfs.Tree {
 	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }
 
-// bundledRecordings lists the names and titles of the bundled recordings, each after the text before.
+// bundledRecordings lists the names and titles of the bundled recordings, each with the prefix before.
 func (s *screen) bundledRecordings(before string) {
 	for _, r := range recording.Bundled() {
 		s.line("  ", "", fmt.Sprintf("%s%-12s  # %s", before, r.Name, r.Title))

@@ -18,7 +18,7 @@ type process struct {
 	pid    string
 	name   string
 	args   []string // flags of the kubelet
-	hidden bool     // the command line may not show all flags
+	hidden bool     // the command line may not contain all flags
 }
 
 // String returns its name and its pid.

@@ -61,7 +61,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 	return cmd
 }
 
-// record writes the devices that matter for the offer.
+// record writes the devices that metalplugd needs to form its device list.
 func record(out io.Writer, r *recording.Recorder, c config.Config, devices []udev.Device) error {
 	masked := "Serial numbers were replaced."
 	if r.Serials {
@@ -103,15 +103,16 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// mayOffer reports whether a class may offer the node of a device that is not a device of its own. An example is
-// rdma_cm, which all adapters share.
+// mayOffer reports whether a class may give containers the node of a udev device that is not one of its own devices. An
+// example is rdma_cm, which all adapters share.
 func mayOffer(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
 		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
 	})
 }
 
-// idle reports whether the kernel has created a block device in advance.
+// idle reports whether a node belongs to a block device that the kernel creates in advance, such as a loop device that
+// is not set up.
 func idle(h *device.Host, d udev.Device) bool {
 	name := strings.TrimPrefix(d.DevNode, "/dev/")
 	if strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "nbd") {

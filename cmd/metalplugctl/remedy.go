@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Remedies for a resource that is not registered. Other remedies are part of the reason.
+// Remedies for a resource that is not registered. For other states, the reason contains the remedy.
 const (
 	// restart is the remedy for settings that a reload does not apply.
 	restart   = "systemctl restart metalplugd"
@@ -69,7 +69,7 @@ func complaint(v api.Device) (level, text string) {
 // isWithheld reports whether an operator could make the device available. It returns false for disks without a
 // configured resource, because that is the state after installation.
 func isWithheld(v api.Device) bool {
-	if strings.HasPrefix(v.Reason, unproven) { // with another reason, the disk is being read
+	if strings.HasPrefix(v.Reason, unproven) { // if there is another reason, the disk is still being read
 		return strings.Contains(v.Reason, "erases and offers it")
 	}
 	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMeName || v.Reason != noResource+" of class nvme is configured")

@@ -70,7 +70,7 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
 // configuration adds a configuration file. It masks the values of env, because they may be passwords. It omits the file
-// if it cannot find the values in the text, or if the text of a value differs from the value.
+// if it cannot find the values in the text, for example because the text of a value has escape sequences.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))

@@ -24,7 +24,8 @@ const (
 	normal = "\x1b[0m"
 )
 
-// screen collects text and writes it in one call. Then a terminal does not flicker, and a closed pipe is noticed once.
+// screen collects text and writes it in one call, so that a terminal does not flicker, and a closed pipe causes only
+// one error.
 type screen struct {
 	bytes.Buffer
 	colours bool

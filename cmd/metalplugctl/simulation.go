@@ -95,7 +95,7 @@ func daemonFile() (string, error) {
 }
 
 // run runs metalplugd until show returns or the command ends. Before it calls show, it waits until the resources are
-// registered and the containers have their devices. The operator for show uses this metalplugd.
+// registered and the containers have their devices. The client options that show gets are for this metalplugd.
 func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error {
 	file, err := daemonFile()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// statusCommand shows the state of metalplugd in a few lines, which fit into a ticket.
+// statusCommand shows the state of metalplugd in a few lines, short enough for a ticket.
 func (o *clientOptions) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -91,7 +91,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 	}
 }
 
-// standings writes the state of the resources.
+// standings writes the states of the resources.
 func (s *screen) standings(resources []api.Resource) {
 	var rows [][]cell
 	for _, r := range resources {

@@ -104,8 +104,8 @@ func (s *screen) topology(t api.Topology) {
 	s.table("  ", rows...)
 }
 
-// treeOf returns the PCI tree and its ends, the GPUs and HCAs, one for each function. elsewhere is the number of
-// devices that are not on PCI.
+// treeOf returns the PCI tree, and the functions that are GPUs and HCAs, between which distances are shown. elsewhere
+// is the number of devices that are not on PCI.
 func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)
@@ -145,7 +145,8 @@ func (b *branch) add(path []string, p api.Place) {
 	b.below[at].add(path[1:], p)
 }
 
-// joined follows bridges that have only one branch below. It returns the last branch and the joined names.
+// joined follows a chain of bridges that have only one branch below them. It returns the last branch and the joined
+// names.
 func (b *branch) joined() (name string, end *branch) {
 	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
 		b = b.below[0]

@@ -77,7 +77,7 @@ func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	if before, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
 		raw := *before
 		raw.Lflag &^= unix.ICANON | unix.ECHO
-		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // a read ends after 0.2 s, so that readKeys can end
+		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // a read returns after 0.2 s, so that readKeys can end
 		raw.Cc[unix.VSUSP] = 0                       // Ctrl-Z would leave the shell on the alternate screen
 		_ = unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
 		defer unix.IoctlSetTermios(fd, unix.TCSETSF, before)
@@ -111,7 +111,7 @@ func (v *view) Write(text []byte) (int, error) {
 	})
 }
 
-// show replaces the state by a new one. Without a view it calls [show].
+// show replaces the state by a new one. If there is no view, it calls [show].
 func (v *view) show(out io.Writer, output string, compact bool, state any, draw func(*screen)) error {
 	if v == nil {
 		return show(out, output, compact, state, draw)

@@ -14,8 +14,8 @@ import (
 // redrawPause is the minimum time between two redraws. A person does not read faster.
 const redrawPause = 100 * time.Millisecond
 
-// watchCommand redraws the list after each change. The events only trigger a redraw, which requests the whole list. So
-// a missed event does no harm.
+// watchCommand redraws the list after each change. The events only trigger a redraw, which requests the whole list, so
+// a missed event has no effect on the result.
 func (o *clientOptions) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
@@ -60,7 +60,7 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 	}
 	var drawn time.Time
 	return o.follow(cmd, false, func(_ []byte, e api.Event) error {
-		if e.Time.Equal(drawn) { // the redraw for the first of several changes shows them all
+		if e.Time.Equal(drawn) { // the redraw for the first of several changes shows all of them
 			return nil
 		}
 		drawn = e.Time

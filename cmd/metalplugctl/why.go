@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// whyCommand explains one device. metalplugd explains it with its present rules and state. The command preview works
-// without metalplugd, and explains a configuration.
+// whyCommand explains one device. The explanation comes from metalplugd, with its present rules and state. To explain a
+// configuration without a daemon, there is the command preview.
 func (o *clientOptions) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "why ID|NODE|PCI|NAME|SERIAL",
