@@ -22,7 +22,7 @@ import (
 )
 
 // claimLimit is how long a request about a claim waits for work on its devices. The kubelet allows a DRA driver 45 s
-// (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and asks again after an error.
+// (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and repeats the request after an error.
 const claimLimit = 40 * time.Second
 
 // claims prepares devices for claims. The lease of each device records the claim that holds it. This type stores only the
@@ -56,9 +56,9 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Prepare gives a claim the devices of its requests, and prepares them for containers. A repeated call skips devices that
-// are already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns [control.ErrWorking] and
-// the work continues.
+// Prepare assigns to a claim the devices of its requests, and prepares them for containers. A repeated call skips
+// devices that are already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns
+// [control.ErrWorking] and the work continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
 	var ids []string
 	for _, r := range ask.Requests {
@@ -115,7 +115,8 @@ func (c *claims) await(ctx context.Context, uid string, start func(context.Conte
 	}
 }
 
-// prepare gives devices to a claim and prepares those that are not prepared yet. It returns once the state is saved on disk.
+// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns once the state is on
+// disk.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
@@ -166,7 +167,7 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 	return p, err
 }
 
-// given returns what a container gets for devices of one or more resources.
+// given returns the nodes and variables of a container for devices of one or more resources.
 func (c *claims) given(ctx context.Context, ids []string) (all plugin.Given, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)

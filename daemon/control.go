@@ -43,8 +43,9 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveSocket returns the task that serves a socket. It uses the socket that systemd passes. Otherwise it uses a socket that
-// listen creates. If listen is nil, it serves nothing. If serving fails, the devices are still offered.
+// serveSocket returns the task that serves a socket. It uses the socket that systemd passes. Otherwise it uses a socket
+// that listen creates. If listen is nil, it serves nothing. If the socket cannot be served, the devices are still
+// offered.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {

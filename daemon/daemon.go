@@ -33,7 +33,7 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// auditing is how often all devices are enumerated in case an event was lost.
+// auditing is the interval at which all devices are enumerated in case an event was lost.
 const auditing = 5 * time.Minute
 
 // Options configure a daemon.
@@ -146,7 +146,7 @@ func (d *daemon) build(last time.Time) {
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
 	}
-	if d.Unit == nil && d.Config.Hardware.Recording == "" { // vendor units would not find recorded hardware
+	if d.Unit == nil && d.Config.Hardware.Recording == "" { // vendor units cannot find recorded hardware
 		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
 	d.inventory = inventory.New(inventory.Options{
@@ -200,7 +200,7 @@ func (d *daemon) remembered() map[string]map[string]kubelet.Known {
 	return devices
 }
 
-// care returns the work for the devices of a resource between two pods.
+// care returns the configured work for the devices of a resource between two pods.
 func (d *daemon) care(resource string) (c turnover.Care, ok bool) {
 	for _, r := range d.config.Load().Resources {
 		if r.Name == resource {

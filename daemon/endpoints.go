@@ -23,13 +23,13 @@ type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
 	changed chan struct{} // buffer of one, filled when the set or a registration state has changed
 	told    func()        // also called at that time
-	last    time.Time     // when an endpoint was last registered or stopped, possibly by an earlier daemon, or zero if none was since the boot
+	last    time.Time     // when an endpoint was last registered or stopped, possibly by an earlier daemon, or zero if this did not happen since the boot
 
 	mu      sync.Mutex
 	running map[string]*running
 }
 
-// running is an endpoint that runs.
+// running is a running endpoint.
 type running struct {
 	resource config.Resource
 	endpoint *plugin.Endpoint
@@ -73,7 +73,7 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 }
 
 // sameService reports whether an endpoint serves a and b in the same way. It ignores match and exclude, which only the
-// inventory uses, and the work between two pods, which only the turnover uses.
+// inventory uses, and the keys for the work between two pods, which only the turnover uses.
 func sameService(a, b config.Resource) bool {
 	for _, r := range []*config.Resource{&a, &b} {
 		r.Match, r.Exclude, r.AllowInUse, r.Reset, r.Units = nil, nil, false, config.ResourceReset{}, config.Units{}

@@ -13,27 +13,27 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// holdersInterval is how often the kubelet is queried for the devices that its pods hold, while that is needed. The
-// kubelet allows 100 queries a second from all its clients (kubernetes v1.36
+// holdersInterval is the interval at which the kubelet is queried for the devices that its pods hold, as long as this
+// is needed. The kubelet allows 100 queries a second from all its clients (kubernetes v1.36
 // pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has ended or got devices, metalplugd queries the kubelet soonRounds times, every soonInterval. The devices of
-// the pod are free when two answers in a row list them neither in the kubelet's service nor in its newly written checkpoint.
-// If the kubelet has listed the pod before, no further wait is needed.
+// After a pod has ended or got devices, metalplugd queries the kubelet soonRounds times, every soonInterval. The
+// devices of the pod are free when two answers in a row list them neither in the kubelet's service nor in its newly
+// written checkpoint. If the kubelet has listed the pod before, metalplug need not wait any longer.
 const (
 	soonInterval = time.Second
 	soonRounds   = 6
 )
 
-// askHolders queries the kubelet for the devices that its pods hold, as long as this is needed for any device. This is the
-// case for a device that a pod holds, and for a device that is in the list only because a pod may hold it. Otherwise
+// askHolders queries the kubelet for the devices that its pods hold, as long as this is needed for any device. A query
+// is needed while a pod holds a device, and while a device is in the list only because a pod may hold it. Otherwise
 // askHolders sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
 	var complaint string
-	soon := 0 // remaining queries at the short interval
+	soon := 0 // number of remaining queries at the short interval
 	for {
 		snapshot, changed := d.inventory.Snapshot()
 		var next <-chan time.Time // no query is needed

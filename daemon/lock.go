@@ -23,8 +23,8 @@ var errOther = errors.New("another metalplugd uses this directory; stop it, or c
 // lockPaths locks the state directory, which it creates if it is missing, and the kubelet's directory against other
 // instances. Two instances would overwrite each other's state or register the same resources. It locks the directories
 // themselves with flock(2). So there is no lock file that could be removed, and a path through a link leads to the same
-// lock. The locks end with the process. A directory that cannot be opened is not locked. The daemon then serves without its
-// state, or waits for the kubelet.
+// lock. The locks end with the process. A directory that cannot be opened is not locked. Without the state directory,
+// the daemon continues without its state. Without the kubelet's directory, it waits for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
 	var locks []*os.File
@@ -67,7 +67,8 @@ func markStart(run string) (last time.Time) {
 	return info.ModTime()
 }
 
-// markRegistered records for the next start that an endpoint was registered or has lost its kubelet.
+// markRegistered records, for the next start, that an endpoint was registered or has lost the connection to its
+// kubelet.
 func markRegistered(run string) {
 	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())
 }

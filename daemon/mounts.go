@@ -20,14 +20,15 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// remount is the remedy for a wrong mount in the sandbox. A start creates all mounts.
+// remount is the remedy for a wrong mount in the sandbox. Each start creates all mounts.
 const remount = "systemctl restart metalplugd"
 
 // recheck is the time after an event at which the mounts are compared again. rm -rf first empties a directory, which
 // causes the event, and then removes it.
 const recheck = time.Second
 
-// view identifies the directory at a path by its file system and its path there, through any mount.
+// view identifies the directory at a path by its file system and its path within the file system. It is the same
+// through each mount.
 type view struct{ device, path string }
 
 // deleted is the suffix that the root of a mount gets when its directory was removed (d_path in fs/d_path.c, to which
@@ -73,7 +74,7 @@ func (v view) visible(mountinfo string) bool {
 type mount struct {
 	key       string // key in the configuration
 	path      string
-	own, host view // the two also differ if a symbolic link of the node leads to another directory
+	own, host view // they also differ if a symbolic link on the node leads to another directory
 	visible   bool // the daemon's directory is mounted somewhere in the namespace of process 1
 }
 
@@ -98,8 +99,9 @@ func (m mount) hidden() bool {
 	return m.own != m.host && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.own.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was made, so that the daemon sees the old
-// one. When a bound directory or one of its parents is renamed or removed, the kernel updates its path.
+// replaced returns an error if the directory was removed or replaced since m was created. In this case the daemon still
+// sees the old directory. When a bound directory or one of its parents is renamed or removed, the kernel updates its
+// path.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.own != m.own || strings.HasSuffix(now.own.path, deleted)
@@ -109,9 +111,9 @@ func (m mount) replaced(proc string) error {
 	return fmt.Errorf("%s: %s was replaced, and the sandbox shows the old one (%s); a restart shows the new one", m.key, m.path, now.own.path)
 }
 
-// watchMounts returns an error when a directory of the kubelet was replaced, so that systemd restarts the daemon with
-// new mounts. It compares the mounts after each event in the kubelet's directory, after each change of the node's
-// mounts, and at each periodic enumeration.
+// watchMounts runs until a directory of the kubelet is replaced. It then returns an error, so that systemd restarts the
+// daemon with new mounts. It compares the mounts after each event in the kubelet's directory, after each change of the
+// node's mounts, and at each periodic enumeration.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{
@@ -154,8 +156,8 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// unbound returns an error if a new configuration needs a mount that only a start creates. This may be the
-// configuration directory, if it was replaced, or the directory of the CDI specs.
+// unbound returns an error if a new configuration needs a mount that only a start can create. It checks the
+// configuration directory, which may have been replaced, and the directory of the CDI specs.
 func (d *daemon) unbound(next config.Config) error {
 	if err := d.files.replaced(d.Config.Paths.Proc); err != nil {
 		return fmt.Errorf("%w: %s", err, remount)

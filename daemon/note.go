@@ -20,7 +20,8 @@ func about(s *inventory.Status, event audit.Event) audit.Entry {
 // answering is the time that the kubelet normally needs to process our answer.
 const answering = 100 * time.Millisecond
 
-// noteAllocated records that a container gets devices. The kubelet is queried for the pod after it has our answer.
+// noteAllocated records that a container gets devices. It triggers a query of the kubelet for the pod, after the
+// kubelet has our answer.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
@@ -30,8 +31,8 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	time.AfterFunc(answering, func() { liveness.Poke(d.pods) })
 }
 
-// noteHolders records the pods that hold a device now and did not hold it at the last call. After a start these are all pods
-// with a device.
+// noteHolders records the pods that hold a device now, but did not hold it at the last call. The first call records all
+// pods with a device.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
 	for s := range snapshot.All() {
 		if s.Resource == "" || s.Members != nil { // the members of a bundle are recorded instead

@@ -61,7 +61,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 		err = errors.Join(<-ended, err)
 	}
 	if err != nil && !answered {
-		_ = json.NewEncoder(out).Encode(api.Preview{Error: err.Error()}) // this fails only if no program reads the answer any more
+		_ = json.NewEncoder(out).Encode(api.Preview{Error: err.Error()}) // this fails only if the reader of the answer has ended
 	}
 	return err
 }

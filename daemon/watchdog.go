@@ -29,8 +29,8 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick:
 		}
-		// Check again immediately. A loop that was only late then answers in time for the service manager, and a stuck loop
-		// is logged in time.
+		// Check again immediately. If the loop was only late, it answers in time for the service manager. If it is
+		// stuck, this is logged in time.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil

@@ -18,8 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelLog turns messages of drivers about PCI functions into events, for faults about which the drivers send no
-// event.
+// kernelLog turns messages of drivers about PCI functions into events, because drivers send no event for some faults.
 //
 // The format is described in Documentation/ABI/testing/dev-kmsg. Each read returns one record,
 // "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", followed by lines that begin with a space. Unprintable bytes are
@@ -34,7 +33,7 @@ type kernelLog struct {
 
 const (
 	// kernelLogPath is the device node of the kernel log. Opening it needs CAP_SYSLOG if kernel.dmesg_restrict is set,
-	// as on Debian (devkmsg_open). Reading a log that systemd has opened needs no capability.
+	// as on Debian (devkmsg_open). No capability is needed to read a log that systemd has opened.
 	kernelLogPath = "/dev/kmsg"
 	// longestRecord is larger than any record (PRINTK_MESSAGE_MAX). With a smaller buffer, read fails with EINVAL.
 	longestRecord = 16 << 10 // bytes
@@ -55,8 +54,8 @@ func openKernelLog() (*kernelLog, error) {
 	return newKernelLog(file), nil
 }
 
-// kernelLogFromFile uses a log that systemd has opened and keeps open. The first reads return the messages that no
-// process has read yet. The log duplicates the descriptor. The caller still owns f and may close it.
+// kernelLogFromFile uses a log that systemd has opened and keeps open. The first reads return the messages that were
+// not read through this descriptor before. The log duplicates the descriptor. The caller still owns f and may close it.
 func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 	own, err := duplicate(f)
 	if err != nil {

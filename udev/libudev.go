@@ -11,7 +11,7 @@ import (
 	libudev "github.com/jochenvg/go-udev"
 )
 
-// batch is the maximum number of libudev devices that wait for the garbage collector. Each holds some KiB of C memory,
+// batch is the maximum number of libudev devices that wait for the garbage collector. Each has some KiB of C memory,
 // which the collector does not see and only a finalizer frees.
 const batch = 512
 

@@ -18,7 +18,7 @@ const (
 	groupUdev    = 2
 	groupUdevBit = 1 << (groupUdev - 1)
 
-	// receiveBuffer is the size that libudev requests too. Each event takes more than 1 KiB of it.
+	// receiveBuffer is the same size that libudev requests. Each event needs more than 1 KiB.
 	receiveBuffer = 128 << 20 // bytes
 
 	// largestMessage is far larger than the messages of udevd. The kernel's part of a message has at most 2 KiB
@@ -55,7 +55,7 @@ func OpenMonitor() (*Monitor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open udev event socket: %w", err)
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // a smaller buffer only overflows sooner
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // a smaller buffer only overflows earlier
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit}); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("open udev event socket: %w", err)
@@ -92,7 +92,7 @@ func (m *Monitor) Dropped() Dropped {
 }
 
 // Listen sends every event to events until ctx ends, and returns the error of ctx. It may be called once. If events
-// were lost, an [Overflow] follows the last event that the kernel kept. No event is missing after it.
+// were lost, an [Overflow] follows the last event that the kernel kept. After the [Overflow], no event is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event
 	return each(ctx, "read udev event socket", m.file, func(fd int) (err error) {

@@ -34,7 +34,7 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 // in mm/swapfile.c).
 type table struct {
 	file *os.File
-	keys func(line string) []string // keys whose changes count
+	keys func(line string) []string // returns the keys in a line, whose changes are reported
 	used map[string]struct{}        // the keys of the last report
 }
 
@@ -59,7 +59,7 @@ func closeTables(tables []*table) {
 	}
 }
 
-// openTable opens a file and reads it once, so that no later change is missed.
+// openTable opens a file and reads it once, so that the kernel reports each later change.
 func openTable(name string, keys func(line string) []string) (*table, error) {
 	file, err := os.Open(name)
 	if err != nil {

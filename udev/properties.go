@@ -12,7 +12,7 @@ import (
 // Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. DEVPATH is not among them, see
 // [Device.Property]. They are immutable and can be compared with ==. The zero value has no property.
 //
-// They are stored as one text, as udevd sends them, instead of a map. With twenty properties, a device takes 0.5 KiB as
+// They are stored as one text, as udevd sends them, instead of a map. A device with twenty properties takes 0.5 KiB as
 // text and 2 KiB as a map, and a machine may have ten thousand devices.
 type Properties struct {
 	text string // "KEY=VALUE\x00" for each property, sorted by key, without duplicates

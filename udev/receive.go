@@ -9,11 +9,12 @@ import (
 // next returns the next event. The error is EAGAIN if there is none.
 //
 // The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty
-// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). If all devices were enumerated before that, later events would be lost.
-// So next reports the overflow when the queue is empty.
+// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). Events are still lost until then, so an enumeration of all devices
+// would be too early. So next reports the overflow only when the queue is empty.
 func (m *Monitor) next(fd int) (Event, error) {
 	for {
-		// As an argument, MSG_TRUNC asks for the true length of a message that is longer than the buffer.
+		// With MSG_TRUNC as an argument, the kernel returns the true length of a message that is longer than the
+		// buffer.
 		n, controlLen, flags, from, err := unix.Recvmsg(fd, m.message, m.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
 		case err == unix.ENOBUFS:

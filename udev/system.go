@@ -15,7 +15,7 @@ import (
 type Options struct {
 	Socket *os.File // udev's event socket from systemd, for [MonitorFromFile], or nil to open one
 	// KernelLog is /dev/kmsg from systemd, which is read from the first unread message. If it is nil, [Open] opens the
-	// log and reads later messages only.
+	// log itself, and only later messages are read.
 	KernelLog *os.File
 	Proc      string // mount point of procfs, or empty for /proc
 	Run       string // parent of udevd's state directory udev, or empty for /run
@@ -93,8 +93,9 @@ func (s *System) Enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-// Listen sends the events of udevd, its absence, the mounts and the kernel log until parent ends, and returns the error
-// of parent. If the kernel log becomes unreadable, it continues without the log. It may be called once.
+// Listen sends the events of udevd, the mounts and the kernel log, and an event when udevd ends or returns. When parent
+// ends, it returns the error of parent. If the kernel log becomes unreadable, it continues without the log. It may be
+// called once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)

@@ -3,8 +3,8 @@
 // Package udev reports the devices of this machine and their changes, as udevd sees them.
 //
 // Its users must follow two rules. An event is only a hint to inspect a sysfs path again, because the kernel may lose,
-// reorder and repeat events. A source listens from the moment it is opened, so an enumeration after that misses nothing. A
-// change between the two is reported twice.
+// reorder and repeat events. A source listens from the moment it is opened, so a later enumeration misses nothing. A
+// change between the open and the enumeration is reported twice.
 package udev
 
 import (
@@ -62,7 +62,7 @@ const (
 // Event is a hint that something happened to a device.
 type Event struct {
 	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Missed], [Mounts], [Logged]
-	Device   Device    // the device in the event; empty for the first three actions, and with little more than the path for [Logged]
+	Device   Device    // the device in the event; empty for the first three actions; for [Logged] it has little more than the path
 	Received time.Time // when this process read the event
 }
 

@@ -66,7 +66,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	for changed := false; ; changed = true {
 		w.arm()
 		var limit time.Time
-		if absent := !w.running(); absent || changed { // later changes wake up the watch
+		if absent := !w.running(); absent || changed { // from now on, changes wake up the watch
 			if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
 				return err
 			}
@@ -75,7 +75,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 			}
 		}
 		_ = w.inotify.SetReadDeadline(limit)
-		if ctx.Err() != nil { // the end of ctx may have set the deadline already
+		if ctx.Err() != nil { // ctx may have ended and set the deadline already
 			return ctx.Err()
 		}
 		_, err := w.inotify.Read(buf)
@@ -89,7 +89,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 }
 
 // arm watches the cgroup if it exists, otherwise the directory in which it will appear. If the kernel allows no more
-// watches, listen notices the return of udevd at intervals, and does not notice its end.
+// watches, listen checks at intervals whether udevd has returned, and does not notice when udevd ends.
 func (w *udevdWatch) arm() {
 	file := filepath.Join(w.cgroup, udevdCgroup)
 	for range 2 { // the cgroup may appear before its directory is watched

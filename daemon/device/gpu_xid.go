@@ -52,8 +52,8 @@ func xidMark(sysPath, text string) (Mark, bool) {
 	return m, true
 }
 
-// xidVerdict parses the recovery action that the driver requires. "None" means that the GPU is healthy again, whatever
-// the driver reported before.
+// xidVerdict parses the recovery action that the driver requires. "None" means that the GPU is healthy again,
+// regardless of earlier reports.
 func xidVerdict(sysPath, message string) (Mark, bool) {
 	begin, end := strings.LastIndexByte(message, '('), strings.LastIndexByte(message, ')')
 	if begin < 0 || end < begin {

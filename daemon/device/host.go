@@ -20,7 +20,7 @@ type Host struct {
 // known.
 type Note struct {
 	Held        bool   // a pod holds the device or the daemon works on it, so an inspection must not disturb it
-	Erased      bool   // the disk is offered whatever its content is, because it is erased before use
+	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
 	Fingerprint string // fingerprint of the data that a pod has left on the disk, or empty
 	// Proven means that there is evidence that the disk is blank. Such a disk is read even if udev found data, because
 	// after an erasure udev's database is out of date until udevd has inspected the disk.

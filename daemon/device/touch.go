@@ -67,7 +67,7 @@ type Target struct {
 	// Written is the [Sighting].Written of a disk to erase, at the time when its last pod ended or the operator allowed
 	// the erasure. If more was written since then, the disk is not erased. It is nil if unknown.
 	Written  *uint64
-	Offered  bool     // the disk is offered whatever its content is, so the probe only checks for exclusive opens
+	Offered  bool     // the disk is offered regardless of its content, so the probe only checks for exclusive opens
 	Together []string // for a reset: the Siblings that no pod holds
 	Pods     []string // known UIDs of the pods that had the disk
 }

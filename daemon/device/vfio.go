@@ -17,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that belong to a VFIO group,
-// whatever their driver is. It omits bridges in the group. It returns nil if u is not a VFIO group or device.
+// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that belong to a VFIO group, with
+// any driver. It omits bridges in the group. It returns nil if u is not a VFIO group or device.
 func vfioFunctions(h *Host, u udev.Device) []string {
 	switch u.Subsystem {
 	case "vfio":

@@ -79,7 +79,8 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// Working reports whether metalplug works on the device. Changes of the hardware are then caused by this work.
+// Working reports whether metalplug works on the device. During this time, changes of the hardware count as caused by
+// this work.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.
@@ -106,7 +107,7 @@ type Event struct {
 	Residue bool
 }
 
-// ErrEvent is the error for an event that a state does not have.
+// ErrEvent is the error for an event that the table does not have for a state.
 type ErrEvent struct {
 	State State
 	Event Name
@@ -117,8 +118,8 @@ func (e *ErrEvent) Error() string {
 	return fmt.Sprintf("a device in state %s has no event %s", e.State, e.Event)
 }
 
-// Apply returns the lease after an event, and the effects that the caller has to carry out. An event that the state does
-// not have changes nothing and returns an [*ErrEvent].
+// Apply returns the lease after an event, and the effects that the caller has to carry out. If the table has no row for
+// the event in this state, Apply changes nothing and returns an [*ErrEvent].
 func (l Lease) Apply(e Event) (Lease, []Effect, error) {
 	for i := range Table {
 		r := &Table[i]

@@ -11,7 +11,7 @@ const (
 	Listed   Name = "listed"    // the kubelet lists a tenant whose container it started without metalplugd
 	Prepare  Name = "prepare"   // a container of the tenant is about to start
 	Start    Name = "started"   // the device is prepared, and the container starts
-	Refused  Name = "refused"   // the work ended without a change to the device
+	Refused  Name = "refused"   // the work ended without changing the device
 	Fail     Name = "failed"    // the work failed
 	Gone     Name = "gone"      // the kubelet reports that no tenant has the device
 	Clear    Name = "clear"     // a clean-up or the operator's order begins

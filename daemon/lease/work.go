@@ -12,7 +12,7 @@ type Rule struct {
 	AtStart bool // the device is reset, and a disk erased, before the first container of a tenant
 }
 
-// Content is what a disk must hold before the helper works on it.
+// Content is the content that a disk must have before the helper works on it.
 type Content string
 
 // The helper checks the disk for one of these contents before it works on it.
@@ -31,14 +31,14 @@ type Work struct {
 }
 
 // Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. tenants are the
-// tenants that the checkpoint lists. The checkpoint is older if it lists no tenant. After an Allocate, it is also older if
-// it lists only tenants whose containers started before that Allocate.
+// tenants that the checkpoint lists. If it lists no tenant, it is older. After a call of Allocate, it is also older if
+// it lists only tenants whose containers started before that call.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// First reports whether the next container is the first one of these tenants. This is so if no container was started since
-// the kubelet gave the device to these tenants, or if one of them has had no container yet.
+// First reports whether the next container is the first one of these tenants. It returns true if no container was
+// started since the kubelet gave the device to them, or if one of them has had no container yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // startedFor reports whether a container was started for each of these tenants.
@@ -48,7 +48,7 @@ func (l Lease) startedFor(tenants []string) bool {
 
 // Preparation returns the work to do before a container starts. first is the result of [Lease.First]. same reports
 // whether the disk has the medium that earlier containers of the tenant were started with. If the node was down,
-// another machine may have used the disk. So metalplug attributes the content to the same tenant only.
+// another machine may have used the disk, so metalplug attributes the content only to the same tenant.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
@@ -63,7 +63,7 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	return w
 }
 
-// CleanUp returns the work to do after the last tenant has ended, or the retry of work that failed.
+// CleanUp returns the work to do after the last tenant has ended, or the work that failed and must be repeated.
 func (l Lease) CleanUp(r Rule) Work {
 	w := Work{Reset: true}
 	if l.Residue {

@@ -6,9 +6,9 @@ package sysfs
 //
 // Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c;
 // drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c;
-// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c. Of
-// these targets, only iblock claims the disk that it opens. An exclusive open succeeds while another target has the disk
-// open.
+// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c;
+// fs/configfs/mount.c. Of these targets, only iblock opens its disk exclusively. While another target has a disk open,
+// an exclusive open of the disk succeeds.
 //
 // A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node created
 // by mknod, so only the device number is reliable. If the name does not exist here, the use is unknown. The units of
@@ -36,7 +36,7 @@ type export struct {
 	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or for passthrough "/dev/nvme0"
 	number string // number of the block device, such as "8:16", if the target shows it; the name then does not matter
 	scsi   string // address of the SCSI device that gets the commands, such as "2:0:1:3", if the target shows it
-	reach  reach  // limits the possible devices if the name does not exist here
+	reach  reach  // the devices that are possible if the name does not exist here
 }
 
 // reach describes which devices a target can have opened by a name.
@@ -45,7 +45,7 @@ type reach int
 const (
 	anyDisk       reach = iota
 	anyController       // any NVMe controller
-	noDisk              // a regular file, or a disk that the target claims, which an exclusive open notices
+	noDisk              // a regular file, or a disk that the target has open exclusively, which our exclusive open detects
 )
 
 // exported checks whether a target of the kernel has opened a disk, its generic node or one of its controllers.
@@ -94,7 +94,7 @@ func opens(t *Tree, e export, nodes []Node) (Node, error) {
 	}
 	inDev := path.Base(path.Dir(path.Clean(e.name))) == "dev" // a link in another directory may have any name
 	if inDev && (t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last)) {
-		return Node{}, nil // another device, whose node is not visible here
+		return Node{}, nil // another device, whose node this process cannot see
 	}
 	controller := func(n Node) bool { return t.Link(n.SysPath, "subsystem") == nvmeClass }
 	if e.reach == noDisk || e.reach == anyController && !slices.ContainsFunc(nodes, controller) {
@@ -133,8 +133,8 @@ func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	return err == nil && own.Dev == found.Dev && own.Ino == found.Ino
 }
 
-// exports returns all exports. A missing target exports nothing. It is an error if an existing file or directory cannot be
-// read, or if a target is active and configfs does not show its exports.
+// exports returns all exports. A target that is not loaded exports nothing. It returns an error if an existing file or
+// directory cannot be read, or if a target is active but configfs does not show its exports.
 func exports(t *Tree) ([]export, error) {
 	r := targets{Tree: t}
 	const configfs = "/sys/kernel/config/"
@@ -214,9 +214,9 @@ func (r *targets) scsi(dir string) {
 	}
 }
 
-// scsiAddress returns the sysfs name of the device to which pscsi sends commands (pscsi_show_configfs_dev_params), which
-// consists of host, channel, target and LUN. udev_path and the claimed disk may be another device. In the mode for a whole
-// host, the host number is in the name of the plugin.
+// scsiAddress returns the sysfs name of the device to which pscsi sends commands (pscsi_show_configfs_dev_params),
+// which consists of host, channel, target and LUN. udev_path and the disk that it has open may be other devices. In the
+// mode for a whole host, the host number is in the name of the plugin.
 func scsiAddress(plugin, shown string) string {
 	host := between(shown, "Host ID: ", "\n")
 	if !isNumber(host) {

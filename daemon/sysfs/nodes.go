@@ -2,7 +2,7 @@
 
 package sysfs
 
-// This file finds the nodes through which a device can be reached.
+// This file finds all nodes that give access to a device.
 
 import (
 	"errors"
@@ -34,13 +34,13 @@ func Number(file unix.Stat_t) (number string, block bool) {
 // Name returns the kernel's name of the device, such as "nvme0n1p2".
 func (n Node) Name() string { return path.Base(n.SysPath) }
 
-// NodesOf returns all nodes through which a device can be reached, its own first.
+// NodesOf returns all nodes that give access to a device. Its own node is the first.
 func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
 	d := t.DiskAt(sysPath)
 	return d.Nodes, d.err
 }
 
-// DiskAt returns a block device with all nodes through which it can be reached.
+// DiskAt returns a block device with all nodes that give access to it.
 func (t *Tree) DiskAt(sysPath string) Disk {
 	all, twins := reaching(t, sysPath)
 	d := Disk{Twins: twins}
@@ -54,9 +54,8 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 	return d
 }
 
-// Disk is a block device with the nodes through which it can be reached. The kernel claims the block devices among them
-// together (bd_may_claim in block/bdev.c): a disk with its partitions, or a partition with its disk, and the same for
-// its twins.
+// Disk is a block device with the nodes that give access to it. An exclusive open of a disk also covers its partitions,
+// and one of a partition its disk (bd_may_claim in block/bdev.c). The same applies to its twins.
 type Disk struct {
 	Nodes []Node   // the device itself first
 	Twins []string // sysfs paths of other paths to the same disk
@@ -75,11 +74,11 @@ func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	return d.Nodes[i], true
 }
 
-// reaching returns the sysfs paths of all devices whose nodes reach a device, its own first. A disk is reached through
-// its partitions, the nodes for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all nodes of its twins. An NVMe
-// namespace is also reached through its disk or generic device, and its controllers. A controller accepts commands for
-// each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). A partition is reached through its disk, and so
-// is a node for SCSI commands. An exclusive open of the disk does not notice users of these nodes.
+// reaching returns the sysfs paths of all devices whose nodes give access to a device. Its own path is the first. For a
+// disk these are its partitions, the nodes for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all nodes of its
+// twins. For an NVMe namespace they include its disk or generic device, and its controllers. A controller accepts
+// commands for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). The disk of a partition, or of a
+// node for SCSI commands, also gives access to it. An exclusive open of the disk does not detect users of these nodes.
 func reaching(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {

@@ -9,9 +9,9 @@ package sysfs
 // to the head is a hidden disk below a controller.
 //
 // Names alone do not show which devices belong together. nvme_alloc_ns numbers a disk by the instance of the subsystem,
-// and nvme_add_ns_cdev numbers its generic node by that of the controller. They differ after an open node has kept an
-// earlier subsystem alive. Only the number after the last n is the same in all names. It is the instance of the
-// namespace in its subsystem (head->instance). The parent device shows the rest.
+// and nvme_add_ns_cdev numbers its generic node by that of the controller. They differ if an open node keeps an earlier
+// subsystem alive. Only the number after the last n is the same in all names. It is the instance of the namespace in
+// its subsystem (head->instance). The parent devices show which subsystem and controller it is.
 
 import (
 	"path"
@@ -30,7 +30,7 @@ func (t *Tree) IsNVMe(sysPath string) bool {
 	return slices.Contains([]string{nvmeClass, nvmeSubsystemClass}, t.Link(path.Dir(sysPath), "subsystem"))
 }
 
-// NVMeControllers returns the controllers that reach a namespace, or nil for another device.
+// NVMeControllers returns the controllers that have access to a namespace, or nil for another device.
 func (t *Tree) NVMeControllers(sysPath string) []string {
 	above := path.Dir(sysPath)
 	switch t.Link(above, "subsystem") {

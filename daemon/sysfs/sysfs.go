@@ -40,7 +40,8 @@ type Tree struct {
 	Proc string // path of procfs, "/proc"
 }
 
-// At returns the tree whose three directories are below root. An empty root means that of this process.
+// At returns the tree whose three directories are below root. If root is empty, they are below the root directory of
+// this process.
 func At(root string) Tree { return Tree{Sys: root + "/sys", Dev: root + "/dev", Proc: root + "/proc"} }
 
 type prefixed struct{ prefix, root string }
@@ -72,16 +73,16 @@ func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	return found, err
 }
 
-// ReadStart returns at most size bytes from the start of a file. It makes a single read, without the Go poller. Some
-// drivers return EAGAIN, for which os.ReadFile would wait forever. It reads no more, because some devices hang when
-// their whole configuration space is read (pci_read_config). The error is [ErrGone] if there is no such file.
+// ReadStart returns at most size bytes from the start of a file. It makes a single read without the Go poller, because
+// some drivers return EAGAIN, and os.ReadFile would then wait forever. It reads no more bytes, because some devices
+// hang when their whole configuration space is read (pci_read_config). The error is [ErrGone] if there is no such file.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", readError(name, err)
 	}
 	defer unix.Close(fd)
-	var page [AttrSize]byte // on the stack, because the inspection of all devices reads tens of thousands of attributes
+	var page [AttrSize]byte // on the stack, because an inspection of all devices reads tens of thousands of attributes
 	b := page[:]
 	if size > len(page) {
 		b = make([]byte, size)

@@ -2,7 +2,8 @@
 
 package sysfs
 
-// This file checks whether this machine uses a block device, as far as the kernel shows it without opening the device.
+// This file checks whether this machine uses a block device. It uses only facts that the kernel shows without an open
+// of the device.
 //
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.
@@ -12,7 +13,7 @@ package sysfs
 // the device counts as in use.
 //
 // A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) or dm combines
-// them. If one is in use, both are (see [Disk]).
+// them. If one of them is in use, both are (see [Disk]).
 
 import (
 	"errors"
@@ -56,7 +57,7 @@ func (t *Tree) Partitions(sysPath string) []string {
 // Use describes how this machine uses a block device. It is an error.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost reports whether no pod that has the device can have caused this use.
+	// ByHost reports whether this use is certainly from the host, and not from a pod that has the device.
 	ByHost bool
 	// Unread is the error of a file that must be read to know the use, or nil. In case of an error, the device counts
 	// as in use.
@@ -130,8 +131,9 @@ func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
 	return p, ok
 }
 
-// partNamed resolves a name in /dev, and returns the part of the disk with that node. The kernel claims mounted and swapped-to
-// devices, and shows the number of the device below a loop device. So checking the name is sufficient for these.
+// partNamed resolves a name in /dev, and returns the part of the disk with that node. The kernel opens mounted and
+// swapped-to devices exclusively, and shows the number of the device below a loop device. So for these it is sufficient
+// to check the name.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
@@ -177,8 +179,8 @@ func inBtrfs(t *Tree, d Disk) error {
 	return nil
 }
 
-// backing checks for zram and loop devices on the disk. Loop devices claim nothing, so even an exclusive open would not
-// notice them. An attribute that cannot be read belongs to a device that is not set up.
+// backing checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an
+// exclusive open would not detect them. If an attribute cannot be read, the loop device is not set up.
 func backing(t *Tree, d Disk) error {
 	for _, name := range t.Names("/sys/class/block") {
 		for _, kind := range []struct{ prefix, attr string }{{"loop", "loop/backing_file"}, {"zram", "backing_dev"}} {
@@ -208,7 +210,7 @@ type mount struct {
 	source string // the source passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it
 }
 
-// anonymous reports whether the number is not that of a block device, so that only the source can name one.
+// anonymous reports whether the number does not belong to a block device. Then only the source can name a block device.
 func (m mount) anonymous() bool { return strings.HasPrefix(m.number, "0:") }
 
 // mounts yields the mounts in the text of mountinfo.

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// closeTimeout is how long the worker waits for a process to close the device, and for the last pod to end. A runtime stops
-// the sandbox one or two seconds after the containers. The worker asks again each pollInterval.
+// closeTimeout is how long the worker waits for a process to close the device, and for the last pod to end. A runtime
+// stops the sandbox one or two seconds after the containers. The worker repeats the request every pollInterval.
 const (
 	closeTimeout = 5 * time.Second
 	pollInterval = 200 * time.Millisecond
@@ -27,10 +27,10 @@ type users struct {
 	soon   bool   // the other users may end soon, such as a process of the node or a pod that is ending
 }
 
-// look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If ours
-// is set, their processes may have it open. Some devices, such as GPUs, may be watched by daemons of the node. For these
-// devices, only processes of pods that have had the device count. A process that could not be read counts only if its pod
-// has or had the device.
+// look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If
+// ours is set, their processes may have it open. Daemons of the node may monitor some devices, such as GPUs. For these
+// devices, only processes of pods that have had the device count. A process that could not be read counts only if its
+// pod has or had the device.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -72,7 +72,8 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// retryUntil calls question each pollInterval until it reports an answer or an error, or until closeTimeout or ctx ends.
+// retryUntil calls question every pollInterval until it returns an answer or an error, or until closeTimeout has passed
+// or ctx ends.
 func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(closeTimeout); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {
@@ -86,8 +87,8 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// settled repeats a look until its result will not change soon. udev and metalplugd open a disk for a moment after every
-// change, and the sandbox of a pod ends after its containers.
+// settled repeats a look until the result is not likely to change soon. After every change, udev and metalplugd open a
+// disk for a moment. The sandbox of a pod ends after its containers.
 func settled(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()

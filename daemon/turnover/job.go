@@ -16,7 +16,7 @@ import (
 // job is work on one device. Until it ends, no other job works on that device or on the devices that it affects.
 type job struct {
 	*Turnover
-	*inventory.Status // status of the device when the job, or its work, began
+	*inventory.Status // status of the device at the start of the job, later at the start of its work
 	care              Care
 	taken             []string          // IDs of the devices that this job has locked, beginning with the device of the job
 	outcome           inventory.Outcome // outcome of the work on this device
@@ -43,7 +43,8 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// at returns the device at a sysfs path if the device is offered or lacks only evidence. Otherwise it returns nil.
+// at returns the device at a sysfs path if the device is offered, or would be offered with evidence. Otherwise it
+// returns nil.
 func (t *Turnover) at(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {
@@ -55,7 +56,7 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 	return nil
 }
 
-// method returns the reset method for the device, or empty. With an operator's order, it returns a method even if the
+// method returns the reset method for the device, or empty. For an operator's order, it returns a method even if the
 // resource has none.
 func (j *job) method(byHand bool) string {
 	switch {
@@ -75,7 +76,7 @@ func (j *job) rule() lease.Rule {
 	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.care.scrubs(), AtStart: j.care.AtStart}
 }
 
-// begin announces the work of an event. Until the job ends, the work is the cause of hardware changes.
+// begin announces the work of an event. Until the job ends, hardware changes count as caused by the work.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
 	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, reason)
 	if err != nil {
@@ -89,7 +90,7 @@ func (j *job) begin(ctx context.Context, event lease.Name, reason string) error 
 func (j *job) fail(err error, order lease.Order) {
 	half := errors.As(err, new(halfErased))
 	switch {
-	case errors.Is(err, device.ErrForeign): // the next inspection shows why the disk is not for pods
+	case errors.Is(err, device.ErrForeign): // the next inspection shows why pods cannot get the disk
 		j.outcome = inventory.Outcome{Foreign: true}
 	case unlessBusy(err) == nil:
 		j.outcome = inventory.Outcome{}

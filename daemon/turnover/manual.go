@@ -23,9 +23,9 @@ const (
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds, or erases it if o has a scrub. In a dry run it only makes the same checks as
-// automatic work. It blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy],
-// [ErrUnfit] and the errors of the work.
+// ByHand resets a device that no pod holds, or erases it if o has a scrub. A dry run only makes the same checks. It
+// blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and the
+// errors of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
@@ -83,7 +83,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	return nil
 }
 
-// carryOut resets the device by the operator's order, or erases it with any content.
+// carryOut resets the device by the operator's order, or erases it regardless of its content.
 func (j *job) carryOut(ctx context.Context, scrub string) error {
 	j.Fingerprint, j.Written = "", nil // the operator accepts any content
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
@@ -97,10 +97,10 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt carries out the operator's order to erase a disk with any content and then to offer it. The erase method is the
-// resource's unless o names another. Adopt returns when the order is in the state file. [Turnover.Run] then erases the disk.
-// A dry run records no order. If nothing had to be done, note is a text for the operator. The errors are
-// [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o names no
+// erase method, the resource's method is used. Adopt returns when the order is in the state file. [Turnover.Run] then
+// erases the disk. A dry run records no order. If there is nothing to do, note explains this to the operator. The
+// errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -138,7 +138,8 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	return "it is being erased with " + scrub + ", and offered after that", nil
 }
 
-// adoptable returns why the disk cannot be adopted. The newest status names a process that uses the disk.
+// adoptable returns why the disk cannot be adopted, or nil. It uses the newest status, which also shows whether a
+// process uses the disk.
 func (j *job) adoptable() error {
 	newest := cmp.Or(j.find(j.Device.ID), j.Status)
 	switch {

@@ -23,10 +23,11 @@ import (
 // pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the answer of the helper need some of this time.
 const startLimit = 25 * time.Second
 
-// Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may call it
-// again for the same devices. On any error the container must not start. After [ErrBusy] the device is unchanged, because a
-// process of its own pod or of another one still has it open. Start blocks until all work is done and recorded, at most 29
-// seconds. The end of ctx does not stop the work, because a kubelet that disconnects is not a fault of the device.
+// Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may call
+// it again for the same devices. After any error the container must not start. [ErrBusy] means that a process of its
+// own pod or of another pod still has the device open, and that the device is unchanged. Start blocks until all work is
+// done and recorded, for at most 29 seconds. If ctx ends, the work continues, because it is not a fault of the device
+// that the kubelet has disconnected.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	care := t.careFor(resource)
 	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
@@ -40,8 +41,8 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	return t.start(ctx, care, devices, owners, care.AtRelease || care.scrubs() || disks)
 }
 
-// StartFor prepares these devices of a resource for containers with a claim, which holds them. It takes as long as the
-// resource allows, and is on disk when it returns. The end of ctx stops it, as the end of the daemon does.
+// StartFor prepares these devices of a resource for the containers of the claim that holds them. It may take as long as
+// the resource allows. When it returns, the result is on disk. It stops when ctx or the daemon ends.
 func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
 	care := t.careFor(resource)
 	ctx, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
@@ -53,8 +54,9 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 	return t.start(ctx, care, devices, owners, true)
 }
 
-// start prepares devices for their tenants. If keep is set, it returns once that is on disk. Before the start, the state
-// file must record for each disk that it must be erased, and that its evidence has ended. Other devices need no record.
+// start prepares devices for their tenants. If keep is set, it waits until this is on disk. Before a container starts,
+// the state file must record for each disk that the disk must be erased, and that its evidence has ended. Other devices
+// need no record.
 func (t *Turnover) start(ctx context.Context, care Care, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
@@ -118,7 +120,7 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	// This must not happen earlier. If metalplugd ends before the vendor unit, the data that the unit has written must be
 	// erased as well.
 	j.Inventory.Prepared(id, p)
-	if errors.Is(ctx.Err(), context.Canceled) { // the daemon stops, and the next one does it again
+	if errors.Is(ctx.Err(), context.Canceled) { // the daemon stops, and the next daemon repeats the work
 		return cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
@@ -171,7 +173,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 // runUnits runs the vendor's units after the reset and the erasure. If a pod got the device before it was initialised,
 // runUnits also initialises it.
 func (j *job) runUnits(ctx context.Context) error {
-	if end, ok := ctx.Deadline(); ok { // the rest of the time is for stopping a unit
+	if end, ok := ctx.Deadline(); ok { // the remaining time is for stopping the unit
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))
 		defer cancel()
 		ctx = limited

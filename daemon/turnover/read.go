@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// sliceTime is how long one request reads and locks a disk. After a restart the read continues after the last
+	// sliceTime is how long a disk is read and locked by one request. After a restart the read continues after the last
 	// complete slice.
 	sliceTime = 8 * time.Second
-	// foundPause is the time until a disk is read again at the place where the last read found data.
+	// foundPause is how long after a read has found data the disk is read again at this place.
 	foundPause = 10 * time.Minute
-	// askLimit limits the check of which processes have a disk open before it is offered.
+	// askLimit limits the check for processes that have a disk open before it is offered.
 	askLimit = 15 * time.Second
-	// waits is the reason of a disk while it cannot be read.
+	// waits is the reason that is shown for a disk while it cannot be read.
 	waits = "the read waits until a pod that uses its controller has ended"
 )
 
 var (
 	// errWaits is the error if the read of a disk has to wait until a pod has ended.
 	errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
-	// errFound is the error if a disk holds data.
+	// errFound is the error if a disk contains data.
 	errFound = fmt.Errorf("%w: it holds data", ErrBusy)
 )
 
@@ -75,7 +75,7 @@ func (j *job) read(ctx context.Context) error {
 	return nil
 }
 
-// askHolders checks that no process has a disk open that is about to be offered.
+// askHolders checks that a disk that is about to be offered is not open in any process.
 func (j *job) askHolders(ctx context.Context) error {
 	id := j.Device.ID
 	limited, cancel := context.WithTimeout(ctx, askLimit)

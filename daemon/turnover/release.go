@@ -14,8 +14,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// cleanUpLimit limits a reset and an erasure for which no container waits. If the resource erases disks before a start, its
-// own limit is much shorter because of the kubelet. A retry has enough time to read a whole disk.
+// cleanUpLimit is the time limit of a reset and an erasure that no container waits for. If a resource erases disks
+// before a start, the kubelet requires a much shorter limit. But a retry with this limit has enough time to read a
+// whole disk.
 func (c Care) cleanUpLimit() time.Duration {
 	if c.AtRelease {
 		return max(c.Timeout, time.Second)
@@ -23,8 +24,8 @@ func (c Care) cleanUpLimit() time.Duration {
 	return max(c.Timeout, time.Hour)
 }
 
-// cleanUp prepares a device for the next pod after the last one has ended. It also returns nil if a new pod has come,
-// if a reload is in progress, or if the operator has to repeat an order that failed.
+// cleanUp prepares a device for the next pod after the last pod has ended. It also returns nil if a new pod has the
+// device, if a reload is in progress, or if only the operator can repeat an order that failed.
 func (j *job) cleanUp(ctx context.Context) error {
 	if j.Barred != "" && !j.care.clears() || !j.care.mends(j.Order) {
 		return nil
@@ -35,7 +36,7 @@ func (j *job) cleanUp(ctx context.Context) error {
 		}
 	}
 	err := j.begin(ctx, lease.Clear, "")
-	if stale := new(lease.ErrEvent); errors.As(err, &stale) { // a pod has come
+	if stale := new(lease.ErrEvent); errors.As(err, &stale) { // a new pod has the device
 		return nil
 	} else if err != nil {
 		return err
@@ -68,9 +69,9 @@ func (j *job) restore(ctx context.Context) error {
 	return j.unit(limited, unit.Release, j.care.Units.Release)
 }
 
-// clear lets the helper work on a device without a tenant. The erasure must be in the state file before metalplugd reports
-// it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's and erase it. If the last work on a
-// disk failed, the state file may not have been written. So clear waits for the write again.
+// clear makes the helper work on a device without a tenant. The erasure must be in the state file before metalplugd
+// reports it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase it. If
+// the last work on a disk failed, the state file may not have been written, so clear waits for the write again.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

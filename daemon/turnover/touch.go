@@ -28,7 +28,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Prepared, er
 		}
 	}
 	if todo.Erase {
-		w.Scrub, w.Blank = j.care.Scrub, w.Blank || j.LeftBlank && !todo.ByHand // if the tenant left the disk blank, later data is not the tenant's
+		w.Scrub, w.Blank = j.care.Scrub, w.Blank || j.LeftBlank && !todo.ByHand // if the tenant left the disk blank, later data is not from the tenant
 		methods = append(methods, w.Scrub)
 	}
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {
@@ -82,7 +82,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	return p, err
 }
 
-// count counts and records a reset and an erasure. The check that a disk is blank counts as neither.
+// count counts and records a reset and an erasure. It does not count a check that a disk is blank.
 func (j *job) count(w device.Work, methods []string, p device.Prepared, took time.Duration, err error) {
 	if err != nil && len(methods) > 1 { // the error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package turnover prepares a device for its next tenant. It works before a container starts, after a pod has ended,
-// and by order of the operator.
+// Package turnover prepares a device for its next tenant. It does this before a container starts, after a pod has
+// ended, and on an order of the operator.
 //
 // It checks that no process has the device open, resets it by the method of its class, and erases it if the resource
 // requires that. It posts the events of the lease to the inventory. The helpers open the device ([device.Touch]) and
@@ -34,12 +34,12 @@ var (
 	ErrBusy = errors.New("device busy")
 	// ErrUnfit is the error if metalplug must not change the device.
 	ErrUnfit = errors.New("not possible")
-	// errUnkept is the error if a disk was erased and the state file does not record that.
+	// errUnkept is the error if a disk was erased, but the state file does not record this.
 	errUnkept = errors.New("the erasure cannot be saved")
 )
 
 const (
-	// lingerInterval is the time between two checks of a process that has outlived its pod.
+	// lingerInterval is the time between two checks of a process that still runs after its pod has ended.
 	lingerInterval = 2 * time.Second
 	// initialBackoff and maxBackoff are the minimum and maximum time between attempts after a failure.
 	initialBackoff = 10 * time.Second
@@ -64,7 +64,7 @@ func (c Care) clears() bool { return c.AtRelease || c.Units.Release != "" }
 
 func (c Care) scrubs() bool { return c.Scrub != None && c.Scrub != "" }
 
-// mends reports whether the work on a released device includes an operator's order that failed.
+// mends reports whether the work on a released device repeats an operator's order that failed.
 func (c Care) mends(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
@@ -109,7 +109,7 @@ func (t *Turnover) find(id string) *inventory.Status {
 	return snapshot.Find(id)
 }
 
-// note writes an event of a device, or its failure, to the audit log.
+// note writes an event of a device, or the failure of the work, to the audit log.
 func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e audit.Entry) {
 	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Resource, s.Device.ID, s.Target.Attributes(), "ok"
 	if len(e.Pods) == 0 {
@@ -237,7 +237,7 @@ type halfErased struct{ error }
 // Unwrap returns the cause.
 func (e halfErased) Unwrap() error { return e.error }
 
-// unlessBusy returns an error that the device has caused. It returns nil for an error that left the device unchanged.
+// unlessBusy returns err if the device has caused it, and nil if the device was busy and is unchanged.
 func unlessBusy(err error) error {
 	if errors.Is(err, ErrBusy) || errors.Is(err, device.ErrInUse) {
 		return nil

@@ -12,7 +12,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// unitLimit limits a unit for which no container waits. The unit's own limit (TimeoutStartSec=) must be shorter.
+// unitLimit is the time limit of a unit that no container waits for. The unit's own limit (TimeoutStartSec=) must be
+// shorter.
 const unitLimit = unit.MaxTimeout
 
 // Units has the names of a vendor's units between two pods, or empty names.

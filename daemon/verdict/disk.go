@@ -12,14 +12,14 @@ import (
 
 // DiskFacts are the facts about the content of a disk.
 type DiskFacts struct {
-	Surveyed bool               // whether the node can read disks; only then evidence is needed
+	Surveyed bool               // whether disks can be read on this node; only then is evidence needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
 	Evidence *evidence.Evidence // nil if there is none
 	Presence string             // presence of the disk at the last inspection, see [evidence.Book.Presence]; empty if the disk cannot be distinguished from others
 	Recheck  bool               // the disk was just read in full, and must be probed once more before it is offered
 }
 
-// Evident reports whether a device is offered only on evidence.
+// Evident reports whether a device is offered only with evidence.
 func (f *Facts) Evident() bool {
 	return f.Disk.Surveyed && f.Rule != nil && !f.Rule.AllowInUse && f.Seen != nil && f.Seen.Target.IsDisk()
 }
@@ -33,8 +33,8 @@ func (f *Facts) Complete() bool {
 	return f.Seen.Offer == nil && !f.Disk.Recheck && f.Disk.Evidence.Proves(f.Disk.Presence)
 }
 
-// asked reports whether metalplug has checked which processes have the disk open, since the disk appeared. An
-// inspection cannot detect a process that only reads.
+// asked reports whether metalplug has checked, since the disk appeared, which processes have it open. An inspection
+// cannot detect a process that only reads.
 func (f *Facts) asked() bool { return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence }
 
 func (f *Facts) proven() bool { return f.Complete() && f.asked() }
@@ -98,9 +98,9 @@ func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns the command with which the operator releases a disk that has data. An adoption applies to a disk with an
-// identity. For a disk without an identity, the operator must reset it instead, because the adoption could apply to another
-// disk in the same place.
+// Way returns the command with which the operator makes a disk with data available. An adoption applies to a disk with
+// an identity. For a disk without an identity, the operator must reset it instead, because the adoption could apply to
+// another disk in the same place.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)

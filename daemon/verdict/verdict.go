@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verdict decides from facts whether a device is healthy, why it is not, and which work is pending.
+// Package verdict determines from facts whether a device is healthy, the reason if it is not, and the pending work.
 package verdict
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// Facts has everything on which a verdict depends.
+// Facts has all facts on which a verdict depends.
 type Facts struct {
 	Seen     *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	Known    bool             // whether it was found since the start
@@ -74,8 +74,8 @@ const justLeft = "its last pod has just ended"
 const beingCleared = "being cleared after its last pod"
 
 // Unfit returns why the device must not be offered, or nil. The tenant that holds a device may use it. Data that is
-// erased later is not a reason. A device that returns uncleared is offered first, because only offered devices are
-// cleared.
+// erased later is not a reason. A device that must be cleared is put into its own list first, because only offered
+// devices are cleared.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.Uncleared()) {
@@ -128,8 +128,8 @@ func (f *Facts) Spared() bool {
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// erasable reports whether a tenant's data is the only reason against an offer, and is erased before another tenant can
-// read it.
+// erasable reports whether the device is not offered only because of a tenant's data, and this data is erased before
+// another tenant can read it.
 func (f *Facts) erasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Same)
 }
@@ -204,7 +204,7 @@ func (f *Facts) Verdict() Verdict {
 		v.Barred = v.Reserved
 	}
 	switch {
-	case unfit != nil && f.Unusable() == nil: // a fault of its own is why there is no bundle
+	case unfit != nil && f.Unusable() == nil: // the device's own fault is the reason why there is no bundle
 		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
 	case unfit != nil:
 		v.Reason = unfit.Error()
@@ -219,7 +219,7 @@ func (f *Facts) Verdict() Verdict {
 	return v
 }
 
-// Restrained returns the verdict after the operator's cordon and metalplug's own work are applied.
+// Restrained returns the verdict with the effects of the operator's cordon and of metalplug's own work.
 func (f *Facts) Restrained(v Verdict) Verdict {
 	if f.Work != "" {
 		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
@@ -258,9 +258,9 @@ const (
 	AskHolders   Todo = "disk not checked" // check which processes have it open
 )
 
-// Todo returns the pending work of a device. If the content of a disk is not a tenant's, or is not erased now, the disk
-// only needs to be free of the tenant's processes. An operator may be using a cordoned disk, so metalplug only reads
-// it.
+// Todo returns the pending work of a device. If the content of a disk is not from a tenant, or is not erased now,
+// metalplug only checks that the tenant's processes have ended. An operator may be using a cordoned disk, so metalplug
+// only reads it.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {

@@ -18,8 +18,8 @@ import (
 )
 
 // attrs writes the attributes in the directory of a device, and those in its subdirectories that are not devices. The
-// kernel has no list of attributes, so attrs reads every file that is not known to be useless or harmful. A future
-// class may need any of them, and a recording cannot be extended later.
+// kernel has no list of attributes. A future class may need any of them, and a recording cannot be extended later. So
+// attrs reads every file except those that are known to be useless or harmful.
 func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, depth int) {
 	entries, err := os.ReadDir(filepath.Join(dir, below))
 	if err != nil {

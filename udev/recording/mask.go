@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// secretSize is the minimum length of an identity to mask, in bytes. Shorter ones would occur in many other words of
-// the text.
+// secretSize is the minimum length of an identity to mask, in bytes. Shorter identities would occur in many other words
+// of the text.
 const secretSize = 5
 
 // secrets maps each identity in a recording that could reveal the machine or its owner to a random replacement.
 // Identities are serial numbers, UUIDs, world wide names, GUIDs, MAC addresses and file system labels. The kind of
-// hardware is not masked, because bug reports are about it. Models, firmware versions, PCI addresses and IDs, and mount
-// points of disks show it.
+// hardware is not masked, because bug reports need it. So models, firmware versions, PCI addresses and IDs, and mount
+// points of disks are not masked.
 type secrets map[string]string
 
 // secretProperties are the udev properties whose whole value is an identity.

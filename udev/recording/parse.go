@@ -27,7 +27,7 @@ func Parse(text []byte) (*Recording, error) {
 		return nil, fmt.Errorf("line %d: %w", number, err)
 	}
 	r := p.recording
-	for _, path := range r.paths() { // derived entries are added last, because the entries in the text take precedence
+	for _, path := range r.paths() { // added last, because entries in the text take precedence over derived ones
 		r.tree.derive(r.devices[path].Device)
 	}
 	return r, nil
@@ -89,7 +89,7 @@ func (p *parser) parseField(tag byte, value string) error {
 	case 'L':
 		return p.parseLink(value)
 	case 'M', 'R', 'J', 'U', 'T', 'D', 'I', 'Q', 'V', 'B':
-		return nil // the properties contain all of it, see info in udevadm(8)
+		return nil // this line repeats what the properties contain, see info in udevadm(8)
 	}
 	return fmt.Errorf("expected one of P: N: S: E: A: H: L: F:, found %q", string(tag)+":")
 }
@@ -108,7 +108,7 @@ func (p *parser) beginBlock(devPath string) error {
 	return p.recording.tree.addDir("sys" + devPath)
 }
 
-// endBlock adds the device. Its node and links become properties even if the text has them only in lines N and S.
+// endBlock adds the device. Its node and links become properties, even if they are only in lines N and S of the text.
 func (p *parser) endBlock() error {
 	if p.path == "" {
 		return nil
@@ -219,7 +219,7 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// clip quotes the unexpected text, shortened for a line of a log.
+// clip quotes an unexpected text, shortened for one line of a log.
 func clip(text string) string {
 	const most = 60
 	if len(text) > most {

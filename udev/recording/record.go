@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// attrSize is the maximum number of bytes that are read from an attribute. An attribute in sysfs has at most one
-	// page (Documentation/filesystems/sysfs.rst).
+	// attrSize is the maximum number of bytes that the recorder reads from an attribute. An attribute in sysfs has at
+	// most one page (Documentation/filesystems/sysfs.rst).
 	attrSize = 4096
 	// configSize is the number of recorded bytes of PCI configuration space. This is the header, which the kernel
 	// caches (PCI_STD_HEADER_SIZEOF).
@@ -74,7 +74,7 @@ func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
-		return // buses and drivers, which the links of their devices imply
+		return // buses and drivers, which follow from the links of their devices
 	}
 	fmt.Fprintf(text, "P: %s\n", devPath)
 	if d.DevNode != "" {
@@ -86,7 +86,7 @@ func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	for key, value := range d.Properties.All() {
 		switch key {
 		case "DEVNAME", "DEVLINKS", "USEC_INITIALIZED", "ACTION", "SEQNUM":
-			continue // redundant, or valid only at the moment
+			continue // redundant, or valid only for a moment
 		}
 		if strings.ContainsAny(key+value, "\n\x00") {
 			continue

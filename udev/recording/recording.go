@@ -67,8 +67,8 @@ func (r *Recording) Write(root string) error { return apply(root, nil, r.tree) }
 
 // Update changes the tree below root, which r has written, into that of another recording. It returns the events of the
 // differences in the order in which udevd would send them. Removals come first, children before their parents. Then
-// come additions, parents before their children, and then changes. The tree is complete before Update returns. A change
-// of a mount or swap table is reported as [udev.Mounts], and a change of another file without a device as
+// come additions, parents before their children, and then changes. When Update returns, the tree is complete. It
+// reports a change of a mount or swap table as [udev.Mounts], and a change of another file without a device as
 // [udev.Overflow].
 //
 // After an error the tree may be a mixture of both.

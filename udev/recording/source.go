@@ -38,7 +38,7 @@ type Source struct {
 	root    string
 	watcher *directory.Watch
 
-	mu      sync.Mutex // held while the tree changes
+	mu      sync.Mutex // locked while the tree changes
 	devices []udev.Device
 }
 
@@ -127,7 +127,7 @@ func (s *Source) Enumerate() ([]udev.Device, error) {
 // Listen applies each save of the file to the tree and sends the events of the differences. Removing the file changes
 // nothing.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
-	rest := time.NewTimer(quiet) // wait also if the file was saved after Open
+	rest := time.NewTimer(quiet) // wait even if the file was saved after Open
 	defer rest.Stop()
 	for {
 		select {

@@ -66,7 +66,7 @@ func (t tree) addDir(name string) error {
 	return nil
 }
 
-// The path limits are NAME_MAX of Linux, and PATH_MAX less some room for the root.
+// The limits of paths are NAME_MAX of Linux, and PATH_MAX minus some bytes for the root.
 const (
 	maxElement = 255
 	maxPath    = 3072
@@ -175,7 +175,7 @@ func isBus(subsystem string) bool {
 }
 
 // apply changes the tree below root from one state to another. It does not touch unchanged files. It replaces a changed
-// file atomically, so that no reader finds a partial file or none. If from is nil, no process reads the tree yet.
+// file atomically, so that a reader always finds a complete file. If from is nil, no process reads the tree yet.
 func apply(root string, from, to tree) error {
 	for name, e := range from {
 		if next, ok := to[name]; ok && (next.kind == isDir) == (e.kind == isDir) {
