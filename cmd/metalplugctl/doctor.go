@@ -75,6 +75,7 @@ var checks = []check{
 	{name: "registration", daemon: true, run: (*doctor).checkRegistration},
 	{name: "kubelet's count", daemon: true, run: (*doctor).checkCounts},
 	{name: "kubelet's checkpoint", run: (*doctor).checkCheckpoint},
+	{name: "claims", run: (*doctor).checkClaims},
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
 	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // the node
 	{name: "/dev/char links", daemon: true, hardware: true, run: (*doctor).checkLinks},

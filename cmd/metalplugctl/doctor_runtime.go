@@ -34,7 +34,9 @@ const (
 
 // checkCDI checks that the runtime accepts CDI device names, if a resource uses them.
 func (d *doctor) checkCDI() (fine string) {
-	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Inject == config.InjectCDI }) {
+	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool {
+		return r.Inject == config.InjectCDI || r.Serve == config.ServeDRA
+	}) {
 		return "no resource needs it"
 	}
 	runtime := d.read(containerdFile)

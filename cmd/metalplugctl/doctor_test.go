@@ -190,7 +190,11 @@ func TestDoctor(t *testing.T) {
 			f.files["/proc/812/comm"] = "containerd\n"
 			f.files["/proc/812/limits"] = "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         8388608              8388608              bytes\n"
 		},
-		"rdma-exclusive": func(f *fixture) { f.files["/sys/module/ib_core/parameters/netns_mode"] = "N\n" },
+		"claims":           (*fixture).claims,
+		"claims-not-there": func(f *fixture) { f.claims(); delete(f.files, driverProgram) },
+		"claims-stopped":   func(f *fixture) { f.claims(); delete(f.files, draSocket); delete(f.files, draRegistration) },
+		"claims-refused":   func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
+		"rdma-exclusive":   func(f *fixture) { f.files["/sys/module/ib_core/parameters/netns_mode"] = "N\n" },
 		"selinux": func(f *fixture) {
 			f.files["/sys/fs/selinux/enforce"] = "1"
 			f.files["/var/log/audit/audit.log"] = "type=AVC msg=audit(1): avc:  denied  { read } for pid=1 comm=\"metalplugd\"\ntype=USER_LOGIN\n"
@@ -266,6 +270,21 @@ func TestDoctor(t *testing.T) {
 			s.findings(found)
 			golden(t, filepath.Join("doctor", name+".txt"), s.String(), `\(last \d+s ago\)`, "(last 0s ago)")
 		})
+	}
+}
+
+// The sockets of metalplug-dra.
+const (
+	draSocket       = "/var/lib/kubelet/plugins/metalplug.io/dra.sock"
+	draRegistration = "/var/lib/kubelet/plugins_registry/metalplug.io-reg.sock"
+)
+
+// claims serves the disks through claims.
+func (f *fixture) claims() {
+	f.toml = nvmeOffered + "serve = \"dra\"\n"
+	f.files[driverProgram] = ""
+	for _, socket := range []string{draSocket, draRegistration, "/run/metalplug/claims.sock"} {
+		f.files[socket] = "socket"
 	}
 }
 
