@@ -121,14 +121,18 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 // compare adds warnings of a resource that matches no device of the node, or whose exclude matches none. hint is the
 // command that shows the details.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch, hint string) {
-	switch key := "match"; {
+	switch key := cmp.Or(match.key, "match"); {
 	case match.idle() != "":
 		if r.Members != nil {
 			key = "members"
 		}
-		f.warn(c, r, key, "%s takes no device: %s; see %s", r.Name, match.idle(), hint)
+		text := match.idle()
+		if !strings.HasSuffix(text, "?") { // "did you mean" needs no explanation
+			text += "; see " + hint
+		}
+		f.warn(c, r, key, "%s takes no device: %s", r.Name, text)
 	case len(r.Exclude) > 0 && !match.excludes:
-		f.warn(c, r, "exclude", "exclude matches no present device: %s takes all that match", r.Name)
+		f.warn(c, r, key, "exclude matches no present device, so %s takes all that match: %s", r.Name, match.Unfilled)
 	}
 }
 

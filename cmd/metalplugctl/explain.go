@@ -21,8 +21,10 @@ type resourceMatch struct {
 	Resource string          `json:"resource"`
 	Devices  []matchedDevice `json:"devices"` // the devices that the resource gets
 	Lost     []matchedDevice `json:"lost"`    // devices that the resource also matches, but that an earlier resource gets
-	// Unfilled is the reason why a resource of class bundle has no bundle, or empty.
+	// Unfilled is the reason why a resource of class bundle has no bundle, or why a match or exclude of a file matches no
+	// device, or empty.
 	Unfilled string `json:"unfilled,omitempty"`
+	key      string // key to which Unfilled applies, such as "match.PCI_ID"
 	excludes bool   // its exclude matches a present device that the resource would get otherwise
 }
 
@@ -71,7 +73,9 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 			}
 		}
 	}
+	population := func(class *device.Class) *device.Population { return device.NewPopulation(host, class, devices) }
 	for i, r := range rules {
+		all[i].compare(r, c.Resources[i].Optional, population)
 		if r.Bundle != nil {
 			var ids []string
 			ids, all[i].Unfilled = bundle.Seen(r.Bundle, seen)
@@ -87,6 +91,26 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 		slices.SortFunc(all[i].Lost, byID)
 	}
 	return all, unclaimed, nil
+}
+
+// compare sets the reason why a rule matches or excludes no device.
+func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*device.Class) *device.Population) {
+	key, text := "", ""
+	switch {
+	case builtin || r.Bundle != nil:
+		return
+	case len(t.Devices) == 0 && t.excludes:
+		t.key, text = "exclude", "exclude matches every device that match does"
+	case len(t.Devices) == 0 && len(t.Lost) == 0:
+		t.key = "match"
+		key, text = population(r.Class).Unmatched(r.Match)
+	case len(t.Devices) > 0 && len(r.Exclude) > 0 && !t.excludes:
+		t.key = "exclude"
+		key, text = population(r.Class).Unmatched(r.Exclude)
+	}
+	if t.Unfilled = text; key != "" {
+		t.key += "." + key
+	}
 }
 
 // idle returns why the resource gets no device, or empty if it gets one.

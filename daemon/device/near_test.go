@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// TestUnmatched checks the pattern that is suggested for one that matches no device.
+func TestUnmatched(t *testing.T) {
+	for _, test := range []struct {
+		recording string
+		class     *device.Class
+		key       string
+		pattern   string
+		want      string // end of the text
+	}{
+		{"nvme", &device.NVMe, "PCI_ID", "144D:*", ""},
+		{"nvme", &device.NVMe, "PCI_ID", "144da80a", `; did you mean PCI_ID = "144D:A80A"?`},
+		{"nvme", &device.NVMe, "PCI_ID", "0x144d", `; did you mean PCI_ID = "144D*"?`},
+		{"nvme", &device.NVMe, "PCI_ID", "0000:65:00.0", `; did you mean PCI_SLOT_NAME = "0000:65:00.0"?`},
+		{"nvme", &device.NVMe, "PCI_ID", "Micron", `; PCI_ID is "144D:A80A"`},
+		{"nvme", &device.NVMe, "pci_id", "144D:*|8086:*", `; did you mean PCI_ID = "144D:*"?`},
+		{"nvme", &device.NVMe, "PCI_SLOT_NAME", "65:00.0", `; did you mean PCI_SLOT_NAME = "0000:65:00.0"?`},
+		{"nvme", &device.NVMe, "DEVNAME", "nvme2n1", `; did you mean DEVNAME = "/dev/nvme2n1"?`},
+		{"nvme", &device.NVMe, "DEVNAME", "/dev/nvme3n1", `; DEVNAME is "/dev/nvme2n1"`},
+		{"nvme", &device.NVMe, "DEVNAME", "/dev/disk/by-path/pci-0000:65:*", `; did you mean DEVLINKS = "*/dev/disk/by-path/pci-0000:65:*"?`},
+		{"nvme", &device.NVMe, "METALPLUG_ID", "NVME-EUI*", `; did you mean METALPLUG_ID = "nvme-eui*"?`},
+		{"nvme", &device.NVMe, "METALPLUG_PART", "1g.10gb", "; none of them has parts, such as MIG devices"},
+		{"nvme", &device.NVMe, "DRIVER", "nvem", `; did you mean DRIVER = "nvme"?`},
+		{"nvme", &device.NVMe, "DEVTYPES", "card", "; did you mean the key DEVTYPE?"},
+		{"nvme", &device.NVMe, "COLOUR", "blue", "; they have no COLOUR, but DEVLINKS DEVNAME DEVTYPE DRIVER ID_NSID ID_SERIAL_SHORT ID_WWN MAJOR METALPLUG_ID MINOR NVME_TRTYPE PCI_CLASS PCI_ID PCI_SLOT_NAME SUBSYSTEM"},
+		{"nvme", &device.NVMe, "ATTR{nsid}", "1", `; ATTR{nsid} is "2"`},
+		{"nvme", &device.NVMe, "ATTR{wwids}", "x9x9", `; did you mean "ATTR{wwid}"?`},
+		{"nvme", &device.NVMe, "ATTR{colour}", "blue", "; their directories in /sys have no such file"},
+		{"nvme", &device.GPU, "PCI_ID", "144D:*", "this node has no device of class gpu"},
+		{"gpu-nvidia", &device.GPU, "ID_MODEL", "H100", `; did you mean ID_MODEL_FROM_DATABASE = "*H100*"?`},
+		{"gpu-nvidia", &device.GPU, "DEVNAME", "/dev/nvidia3", `; did you mean METALPLUG_ID = "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"?`},
+		{"node-serial", &device.Generic, "ID_MODEL", "UProt*", `; did you mean ID_MODEL = "UPort*"?`},
+		{"node-serial", &device.Generic, "DEVNAME", "/dev/ttyACM0", `; DEVNAME is "/dev/ttyUSB0" or "/dev/ttyUSB2" or "/dev/ttyUSB3"`},
+	} {
+		h, seen := recorded(t, test.recording)
+		key, text := device.NewPopulation(h, test.class, seen).Unmatched(map[string]string{test.key: test.pattern})
+		if !strings.HasSuffix(text, test.want) || (text == "") != (test.want == "") || strings.Contains(text, ";") != (key == test.key) {
+			t.Errorf("%s = %q: key %q, %s\nwant %s", test.key, test.pattern, key, text, test.want)
+		}
+	}
+	h, seen := recorded(t, "node-serial")
+	_, text := device.NewPopulation(h, &device.Generic, seen).Unmatched(map[string]string{"ID_MODEL": "UPort*", "DEVNAME": "/dev/ttyUSB0"})
+	if want := `no device matches all keys; the nearest is node-FTDI_FT232R_USB_UART_A50285BI-if00: ID_MODEL is "FT232R_USB_UART", not "UPort*"`; text != want {
+		t.Errorf("%s\nwant %s", text, want)
+	}
+}
