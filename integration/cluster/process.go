@@ -55,6 +55,11 @@ type process struct {
 
 // spawn starts a program. Its output is appended to NAME.log in dir.
 func spawn(dir, name string, command ...string) (*process, error) {
+	return spawnWith(nil, dir, name, command...)
+}
+
+// spawnWith starts a program with these files as descriptors from 3 on.
+func spawnWith(files []*os.File, dir, name string, command ...string) (*process, error) {
 	file := filepath.Join(dir, name+".log")
 	log, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -62,7 +67,7 @@ func spawn(dir, name string, command ...string) (*process, error) {
 	}
 	defer log.Close()
 	p := &process{name: name, log: file, cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = log, log, files
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true, // Ctrl-C at the terminal reaches only this process, which ends the others in order
 		Pdeathsig: syscall.SIGKILL,
