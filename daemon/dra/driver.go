@@ -79,16 +79,18 @@ func Run(ctx context.Context, o Options, ready func()) error {
 			return err
 		}
 	}
-	helper, err := kubeletplugin.Start(ctx, d,
+	var served requests
+	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), d,
 		kubeletplugin.DriverName(DriverName), kubeletplugin.NodeName(o.Node), kubeletplugin.KubeClient(o.Kube),
 		kubeletplugin.PluginDataDirectoryPath(data),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(o.Kubelet, "plugins_registry")),
 		kubeletplugin.PluginListener(listen), kubeletplugin.RegistrarListener(listen),
-		kubeletplugin.Serialize(false)) // metalplugd does that for each claim
+		kubeletplugin.GRPCInterceptor(served.intercept), kubeletplugin.Serialize(false)) // metalplugd does that for each claim
 	if err != nil {
 		return err
 	}
 	defer helper.Stop()
+	defer served.drain()
 	ready()
 	dirty := make(chan struct{}, 1)
 	var all sync.WaitGroup
