@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -337,53 +336,6 @@ scrub = "zero"
 		}
 	}
 	s.step("all have succeeded")
-}
-
-func TestClaimChangeover(t *testing.T) {
-	s := tell(t, "a resource changes over from the device plugin to DRA and back with pods running")
-	node := s.node(3)
-	s.createClass(node.Name, "")
-	s.startDriver(node)
-	old := pod(node, s.label("-plugin"), 1)
-	s.create(old)
-	s.phase(old.Name, corev1.PodRunning)
-	s.step("a pod runs with a device of the device plugin")
-	s.reconfigure(node, byClaim)
-	s.published(node, 2)
-	s.step("the resource was changed over, and the other devices are in the slice")
-	var given []string
-	for _, more := range []string{"-0", "-1"} {
-		p := claiming(node, s.label(more))
-		s.create(p)
-		s.phase(p.Name, corev1.PodRunning)
-		path, _ := s.got(p.Name)
-		given = append(given, path)
-	}
-	for _, d := range s.log(old.Name, "main").Devices {
-		given = append(given, d.Container)
-	}
-	if slices.Sort(given); !slices.Equal(given, []string{"/dev/widget0", "/dev/widget1", "/dev/widget2"}) {
-		s.Errorf("the pods have %v", given)
-	}
-	s.step("two pods with claims run")
-	s.reconfigure(node, resources)
-	s.published(node, 0)
-	s.allocatable(node, 1)
-	s.step("the resource was changed back, and the devices of the claims are not allocatable")
-	s.remove(s.label("-0"))
-	s.remove(s.label("-1"))
-	s.allocatable(node, 3)
-	next := pod(node, s.label("-2"), 2)
-	s.create(next)
-	s.phase(next.Name, corev1.PodRunning)
-	s.step("the pods with claims are gone, and a pod runs with their devices from the device plugin")
-}
-
-// reconfigure reloads metalplugd with other resources.
-func (s *story) reconfigure(node *Node, resources string) {
-	s.Helper()
-	s.must(node.Configure(resources))
-	s.must(node.daemon.cmd.Process.Signal(syscall.SIGHUP))
 }
 
 // Each identity is made as docs/dra.md says. It may publish the devices of its node, and not those of another one.

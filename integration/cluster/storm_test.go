@@ -18,7 +18,7 @@ import (
 
 var (
 	stormTime = flag.Duration("storm", 20*time.Second, "how long nodes and pods change in TestStorm")
-	stormSeed = flag.Uint64("seed", 1, "seed of TestStorm")
+	stormSeed = flag.Uint64("seed", 1, "seed of TestStorm and TestClaimChangeover")
 )
 
 const (
