@@ -91,8 +91,8 @@ func (a Answer) Err(pods ...string) error {
 // No process can falsify the answer about another pod, or make the answer endless or large. A process counts as unread
 // if the kernel does not answer about it within a second. A pod counts as unread if it has too many descriptors,
 // mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for example on another
-// user's FUSE, the type and options of its mount decide. If a process is stuck in the kernel, it blocks a thread of the
-// calling process. So call the function in a process that can be abandoned.
+// user's FUSE, the result depends on the type and options of its mount. If a process is stuck in the kernel, it blocks
+// a thread of the calling process. So call the function in a process that can be abandoned.
 //
 // Holders lists the processes again until there is no new one, because a process may pass a descriptor on to a child. A
 // pod that constantly starts processes counts as unread. This does not apply to the host.

@@ -138,7 +138,7 @@ func (d *daemon) notPassed(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
 	}
-	return fmt.Errorf("%w: metalplugd-uevent.socket was not passed on: systemctl stop metalplugd && systemctl start metalplugd", err)
+	return fmt.Errorf("%w: systemd did not pass metalplugd-uevent.socket: systemctl stop metalplugd && systemctl start metalplugd", err)
 }
 
 func (d *daemon) build(last time.Time) {

@@ -44,7 +44,7 @@ func (d *daemon) status() string {
 			plugins++
 		}
 	}
-	line := fmt.Sprintf("%d devices healthy, %d unhealthy, %d seen and not offered; kubelet connected to %d of %d resources",
+	line := fmt.Sprintf("%d devices healthy, %d unhealthy, %d not offered; kubelet connected to %d of %d resources",
 		s.Devices.Healthy, s.Devices.Unhealthy, s.Devices.NotOffered, connected, plugins)
 	if refused, _, _ := strings.Cut(s.Configuration.Problem, "\n"); refused != "" {
 		return "the configuration was not reloaded: " + refused + "; " + line

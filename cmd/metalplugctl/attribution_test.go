@@ -155,7 +155,7 @@ func TestNoFileOfTheDaemonIsOpened(t *testing.T) {
 		}
 	}
 	_, stdout, _ := ctl(t, "--socket", socket, "doctor")
-	if text := strings.Join(strings.Fields(stdout), " "); !strings.Contains(text, "that it reads \""+file+"\", and not "+config.DefaultFile) {
+	if text := strings.Join(strings.Fields(stdout), " "); !strings.Contains(text, "the daemon reads \""+file+"\", not "+config.DefaultFile) {
 		t.Errorf("the file is not named:\n%s", stdout)
 	}
 }

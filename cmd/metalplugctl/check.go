@@ -76,7 +76,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// backup matches the names of files in a directory of drop-ins that are hardly meant as drop-ins. Editors, package
+// backup matches the names of files in a directory of drop-ins that are probably not meant as drop-ins. Editors, package
 // managers and operators who disable a file write such names.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
@@ -101,7 +101,7 @@ func ignored(file string) (warnings []string) {
 // dropInDir is the name of the directory of drop-ins ([config.Load]).
 const dropInDir = "conf.d"
 
-// warn adds a warning with the place of a key of a resource.
+// warn adds a warning with the position of a key of a resource.
 func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format string, args ...any) {
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }

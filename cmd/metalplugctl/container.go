@@ -16,7 +16,7 @@ import (
 func parseContainer(text string) (api.Container, error) {
 	name, count, ok := strings.Cut(text, "=")
 	if name == "" {
-		return api.Container{}, fmt.Errorf("%q: no resource is named", text)
+		return api.Container{}, fmt.Errorf("%q: the name of the resource is missing", text)
 	}
 	if !ok {
 		count = "1"

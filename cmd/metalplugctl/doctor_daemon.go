@@ -56,7 +56,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	}
 	if file := status.Configuration.File; file != "" && file != d.file && !status.Preview {
 		d.check = "configuration"
-		d.warn("if that is intended: metalplugctl doctor --config FILE", "the daemon reports that it reads %q, and not %s", file, d.file)
+		d.warn("if that is intended: metalplugctl doctor --config FILE", "the daemon reads %q, not %s", file, d.file)
 	}
 	d.check = "reload"
 	if !status.Preview {
@@ -179,7 +179,7 @@ func (d *doctor) checkDevices() (fine string) {
 	total := d.status.Devices
 	if len(d.found) == before && total.Healthy+total.Unhealthy == 0 {
 		d.warn("metalplugctl list --all shows these; what the kernel sees: lspci -k",
-			"no device is offered; %d are seen and not offered", total.NotOffered)
+			"no device is offered; present but not offered: %d", total.NotOffered)
 	}
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }

@@ -70,7 +70,7 @@ func (d *doctor) checkRootDir() (fine string) {
 		theirs := filepath.Join(root, "pod-resources")
 		moved, other := !d.same(paths.DevicePlugins, devicePluginDir), !d.same(filepath.Dir(paths.PodResources), theirs)
 		if moved {
-			d.fail("remove device_plugins from [paths]; then: "+restart, "%s always listens in %s, whichever --root-dir it has, and "+
+			d.fail("remove device_plugins from [paths]; then: "+restart, "%s always listens in %s, regardless of its --root-dir, and "+
 				"paths.device_plugins is %s: nothing is registered", p, devicePluginDir, paths.DevicePlugins)
 		}
 		switch {
@@ -171,7 +171,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		id := checkpoint.Parent(g.Share)
 		if ours && !slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.ID == id }) {
 			d.fail("delete the pod that has it: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
-				"%s: the checkpoint lists %s for a pod, and this node has no such device", g.ResourceName, id)
+				"%s: the checkpoint lists %s for a pod, but this node has no such device", g.ResourceName, id)
 		}
 	}
 	return "all devices in it are known"

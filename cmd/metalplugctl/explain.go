@@ -101,14 +101,6 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 		return
 	case len(t.Devices) == 0 && t.excludes:
 		t.key, text = "exclude", "exclude matches every device that match does"
-	case len(t.Devices) == 0 && r.Group != nil:
-		t.key = "group"
-		for _, node := range r.Group.Nodes {
-			if key, text = population(r.Class).Unmatched(map[string]string{"DEVNAME": node}); text != "" {
-				key = ""
-				break
-			}
-		}
 	case len(t.Devices) == 0 && len(t.Lost) == 0:
 		t.key = "match"
 		key, text = population(r.Class).Unmatched(r.Match)
@@ -131,7 +123,7 @@ func (t resourceMatch) idle() string {
 	case t.Unfilled != "":
 		return t.Unfilled
 	case len(t.Lost) > 0:
-		return t.Lost[0].By + " is earlier and takes its devices"
+		return t.Lost[0].By + " comes earlier and takes its devices"
 	}
 	return "no present device matches"
 }

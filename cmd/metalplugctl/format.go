@@ -32,7 +32,7 @@ func resourceSummary(r api.Resource) string {
 	case r.Connected:
 		return text + "; kubelet connected"
 	case r.Registered:
-		return text + "; registered, the kubelet has opened no stream"
+		return text + "; registered, but the kubelet has opened no stream"
 	}
 	return text + "; kubelet not connected"
 }

@@ -30,19 +30,7 @@ func (o *clientOptions) listCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		status := api.Status{Ready: true}
-		if len(devices) == 0 { // a list at the start of metalplugd is not complete
-			if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
-				return err
-			}
-		}
-		return show(cmd.OutOrStdout(), *output, false, devices, func(s *screen) {
-			if !status.Ready {
-				s.line("", "", "metalplugd has not inspected the hardware yet: repeat the command in a few seconds.")
-				return
-			}
-			s.devices(devices, resources, all)
-		})
+		return show(cmd.OutOrStdout(), *output, false, devices, func(s *screen) { s.devices(devices, resources, all) })
 	}
 	return cmd
 }
@@ -86,7 +74,7 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 		s.line("", "", "No device is offered.")
 	}
 	if more > 0 {
-		s.line("", "", fmt.Sprintf("%d more seen and not offered: see 'metalplugctl list --all'.", more))
+		s.line("", "", fmt.Sprintf("%d more not offered: see 'metalplugctl list --all'.", more))
 	}
 }
 

@@ -431,7 +431,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"reset", lastDisk, "--scrub", "", "--yes"}, exitUsage, `"" for "--scrub" flag: must be discard`},
 		{[]string{"reset", lastDisk, "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset " + lastDisk + ": not possible: the hardware is a recording"},
 		{[]string{"cordon", ""}, exitUsage, "an argument is empty"},
-		{[]string{"reset", lastDisk}, exitProblem, "not possible: the hardware is a recording, in which nothing can be touched"},
+		{[]string{"reset", lastDisk}, exitProblem, "not possible: the hardware is a recording, which cannot be changed"},
 		{[]string{"adopt", ""}, exitUsage, "an argument is empty"},
 		{[]string{"adopt", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" for "--scrub" flag: must be discard`},
 		{[]string{"adopt", lastDisk, "--scrub", "", "--yes"}, exitUsage, `"" for "--scrub" flag: must be discard`},

@@ -110,7 +110,7 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 hardware      udev
               not inspected yet
 configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense: unknown key
-devices       1 healthy, 1 unhealthy, 1 cordoned, 1 held by pods, 4 seen and not offered
+devices       1 healthy, 1 unhealthy, 1 cordoned, 1 held by pods, 4 not offered
 events        12 (last 1h0m0s ago), 1 overflows, 2 resyncs
 
 t/r  1 of 3 healthy; kubelet not connected
@@ -146,26 +146,6 @@ func TestLogin(t *testing.T) {
 	}
 	if got := login(filepath.Join(t.TempDir(), "none")); got != "" {
 		t.Errorf("without the file: %q", got)
-	}
-}
-
-// TestListBeforeTheInspection checks that a list right after the start of metalplugd does not say that there is no device.
-func TestListBeforeTheInspection(t *testing.T) {
-	socket := answering(t, map[string]any{"/v1/resources": []api.Resource{}, "/v1/devices": []api.Device{}, "/v1/status": api.Status{}})
-	if code, stdout, _ := ctl(t, "--socket", socket, "list"); code != exitOK || !strings.Contains(stdout, "has not inspected the hardware yet") {
-		t.Errorf("exit %d: %s", code, stdout)
-	}
-}
-
-// TestErrorsHaveNoControlCharacters checks that an error does not repeat an escape sequence of an argument, and names the
-// cause of an answer that this version does not know.
-func TestErrorsHaveNoControlCharacters(t *testing.T) {
-	socket := answering(t, map[string]any{"/v1/status": raw("<html>")})
-	for want, args := range map[string][]string{"v [2Jx": {"cordon", "v\x1b[2Jx"}, "another version": {"status"}} {
-		code, _, stderr := ctl(t, append([]string{"--socket", socket}, args...)...)
-		if code != exitProblem || strings.Contains(stderr, "\x1b") || !strings.Contains(stderr, want) {
-			t.Errorf("exit %d: %q, want %q", code, stderr, want)
-		}
 	}
 }
 

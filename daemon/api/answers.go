@@ -49,7 +49,7 @@ type Hardware struct {
 	Serial  string `json:"serial,omitempty"`
 	WWID    string `json:"wwid,omitempty"` // the worldwide name of a disk
 	Size    int64  `json:"size,omitempty"` // size of a disk in bytes, if known
-	PCI     string `json:"pci,omitempty"`  // address of the device's PCI function, or of the first PCI function through which it is reached
+	PCI     string `json:"pci,omitempty"`  // address of the device's PCI function, or of the first PCI function that leads to it
 	Present bool   `json:"present"`        // the hardware is present
 	Lost    bool   `json:"lost,omitempty"` // its pod cannot use it: it was unplugged, or has a fault until it is reset
 }

@@ -47,7 +47,7 @@ func takeBundle(t *table, r *Resource) {
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
 		t.known = append(t.known, key) // keys of other classes are known too
 		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
-			t.reportf(key, "is not for the class %s, which has %s: the devices of a bundle follow the keys of their own resources",
+			t.reportf(key, "is not for the class %s, which has %s: set the other keys in the resources of the members",
 				device.BundleName, alternatives(bundleKeys))
 		}
 	}

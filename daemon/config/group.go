@@ -40,7 +40,7 @@ func checkGroup(t *table, r Resource) {
 	t.onlyFor("group", r.Class, device.NodeName)
 	for _, node := range r.Group.Optional {
 		if slices.Contains(r.Group.Nodes, node) {
-			t.reportf("optional", "%s is in the group already", quoted(node))
+			t.reportf("optional", "%s is already in the group", quoted(node))
 		}
 	}
 	checkHardwareOnly(t, "match", r.Match, r.Group.By)

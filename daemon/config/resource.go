@@ -59,7 +59,7 @@ func resource(t *table) Resource {
 		Reset: ResourceReset{Method: Auto, Scrub: None, When: WhenStart, Timeout: 20 * time.Second},
 	}
 	t.checked("name", &r.Name, checkName)
-	t.require("name", "the name by which pods ask for the devices")
+	t.require("name", "the name by which pods request the devices")
 	takeClass(t, &r)
 	if takeBundle(t, &r); r.Class == device.BundleName {
 		r.Reset.Method = None
@@ -71,7 +71,7 @@ func resource(t *table) Resource {
 	r.Exclude = takePairs(t.table("exclude"), checkProperty, checkPattern)
 	r.Env = takePairs(t.table("env"), checkVariable, checkTemplate)
 	if r.Class == device.GPUName && r.Env[visibleGPUs] != "" {
-		t.reportBelowf("env", visibleGPUs, "is set by metalplug: another value would show a container the GPUs of others")
+		t.reportBelowf("env", visibleGPUs, "is set by metalplug: another value would give a container the GPUs of others")
 	}
 	takeGroup(t, &r)
 	if r.Class == device.NodeName && r.Group == nil {
@@ -105,7 +105,7 @@ func takeAPI(t *table, r *Resource) {
 	case r.Class == device.BundleName:
 		t.reportf("serve", `"dra" has no bundles: serve the members by "dra", and let a claim ask for devices that are near each other`)
 	case r.Shares > 1:
-		t.reportf("shares", `a claim does not share a device, shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
+		t.reportf("shares", `claims do not support shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
 	case r.Takeover:
 		t.reportf("takeover", `applies only to device plugins; write takeover = false or serve = "plugin"`)
 	}
@@ -117,7 +117,7 @@ func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
 	if len(r.Match) == 0 && (isTable || !t.has("match")) && (isList && len(nodes) == 0 || !t.has("group")) {
-		t.reportf("match", `is empty: class %s would take every device node of this machine; write match = { DEVNAME = "/dev/kvm" } for one node`, r.Class)
+		t.reportf("match", "is empty: class %s would take every device node of this machine", r.Class)
 	}
 }
 
@@ -198,7 +198,7 @@ func takeManagement(t *table, r *Resource) {
 	case len(r.Extras) == 1:
 		t.reportf("issm", "needs umad = true, which a subnet manager uses to send packets")
 	case r.Shares > 1:
-		t.reportf("issm", "can be open in one container only, shares = %d; write shares = 1", r.Shares)
+		t.reportf("issm", "can be open in only one container, shares = %d; write shares = 1", r.Shares)
 	}
 }
 
@@ -264,7 +264,7 @@ func isPCIReset(method string) bool {
 // checkExclusive reports settings that are impossible for a device that several users may share.
 func checkExclusive(t, reset *table, r Resource) {
 	if r.Reset.Scrub != None && r.Shares > 1 {
-		reset.reportf("scrub", `%s would erase what other containers have on the device, shares = %d%s; write shares = 1 or scrub = "none"`,
+		reset.reportf("scrub", `%s would erase the data of other containers, shares = %d%s; write shares = 1 or scrub = "none"`,
 			r.Reset.Scrub, r.Shares, t.elsewhere("shares", reset.place("scrub")))
 	}
 	if r.Reset.Method != None && r.Reset.Method != Auto && r.Shares > 1 {

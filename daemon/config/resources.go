@@ -88,7 +88,7 @@ func (c *Config) clash(t *table, r, other Resource) {
 	}
 	for _, id := range namedIDs(r) {
 		if slices.Contains(namedIDs(other), id) {
-			t.reportBelowf("match", device.IDProperty, "%s is named by %s too (%s): a device belongs to one resource, take it out of one match",
+			t.reportBelowf("match", device.IDProperty, "%s is also named by %s (%s): a device belongs to one resource, so remove it from one match",
 				quoted(id), quoted(other.Name), c.Where(other.Name, "match."+device.IDProperty))
 		}
 	}

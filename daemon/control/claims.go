@@ -58,7 +58,7 @@ func checkClaim(uid string, c api.Claim) error {
 		}
 		for _, id := range r.Devices {
 			if devices[id] {
-				return fmt.Errorf("%.80q is there twice", id)
+				return fmt.Errorf("%.80q occurs twice", id)
 			}
 			devices[id] = true
 		}

@@ -282,7 +282,7 @@ func TestCordon(t *testing.T) {
 		t.Errorf("%+v", s.Devices)
 	}
 	d = api.Device{}
-	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{DryRun: true}, &d); err == nil || !strings.Contains(err.Error(), "only a reset and an adoption have dry_run") {
+	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{DryRun: true}, &d); err == nil || !strings.Contains(err.Error(), "dry_run is only for a reset or an adoption") {
 		t.Errorf("a dry run: %v", err)
 	}
 	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{}, &d); err != nil || d.Cordoned || d.Cordon != nil || d.Health != "Healthy" {

@@ -15,7 +15,7 @@ import (
 )
 
 // errNoDryRun refuses a dry run of a cordon. A cordon is easy to undo, so it needs no dry run.
-var errNoDryRun = errors.New("only a reset and an adoption have dry_run")
+var errNoDryRun = errors.New("dry_run is only for a reset or an adoption")
 
 // errNoReason refuses a cordon without a reason, because other operators must be able to see why the device is
 // cordoned.

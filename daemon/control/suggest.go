@@ -86,7 +86,7 @@ func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 	}
 	u := e.Device.Udev
 	if u.DevNode != "" {
-		return "no class matches it, and class node would not: " + noRule.Error()
+		return "no class matches it, not even class node: " + noRule.Error()
 	}
 	var nodes []string
 	for _, below := range q.devices {

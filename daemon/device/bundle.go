@@ -6,7 +6,7 @@ import "slices"
 
 // Bundle is the class of devices that consist of devices of other resources. It matches no udev device, and is not in
 // [Classes]. The inventory forms its devices.
-var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are near to each other"}
+var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are near each other"}
 
 // BundlePrefix is the beginning of a bundle's ID. The ID of the first member follows.
 const BundlePrefix = "bundle"

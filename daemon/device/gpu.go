@@ -96,9 +96,9 @@ func gpuIdentify(h *Host, u udev.Device) ([]Device, error) {
 	case driver == "amdgpu":
 		return amdDevices(h, d, u.SysPath)
 	case driver == "" && vendor == vendorNVIDIA:
-		return nil, incompletef("no driver is bound, so that its UUID is not known: load the module nvidia")
+		return nil, incompletef("no driver is bound, so its UUID is unknown: load the module nvidia")
 	case driver == "" && vendor == vendorAMD:
-		return nil, incompletef("no driver is bound, so that its unique_id is not known: load the module amdgpu")
+		return nil, incompletef("no driver is bound, so its unique_id is unknown: load the module amdgpu")
 	}
 	d.ID = MakeID("gpu", address)
 	return []Device{d}, nil
@@ -113,7 +113,7 @@ func gpuOffer(h *Host, d Device) error {
 		return byNamef("a display from vendor %s, not a GPU", vendor)
 	}
 	if n := h.Uint(d.SysPath, "sriov_numvfs"); n > 0 { // sriov_numvfs_show
-		return excludedf("divided into %d virtual functions, which are offered in its place", n)
+		return excludedf("divided into %d virtual functions, which are offered instead", n)
 	}
 	switch driver {
 	case "nvidia":

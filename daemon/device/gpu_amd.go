@@ -126,7 +126,7 @@ func amdOffer(h *Host, d Device) error {
 	case len(kfdNodes(h, d.SysPath)) == 0:
 		return incompletef("divided (%s) into partitions that the compute driver does not show", mode)
 	}
-	return excludedf("divided (%s) into partitions, which are offered in its place", mode)
+	return excludedf("divided (%s) into partitions, which are offered instead", mode)
 }
 
 // addAMD adds the node of the compute driver, which the module creates before it probes any GPU (kfd_chardev_init). Kernels

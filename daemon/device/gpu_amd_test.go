@@ -6,7 +6,7 @@ import "testing"
 
 func TestAMDPartitions(t *testing.T) {
 	const id, model = "gpu-4b1a2c3d5e6f7081", `"Aqua Vanjaram [Instinct MI300X]`
-	const divided = "\n  held back: not for containers: divided (dpx) into partitions, which are offered in its place"
+	const divided = "\n  held back: not for containers: divided (dpx) into partitions, which are offered instead"
 	const silent = "\n  sick: its PCI configuration space does not answer: it has fallen off the bus"
 	const first = `
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.0-render
@@ -41,7 +41,7 @@ func TestAMDPartitions(t *testing.T) {
 			`current_compute_partition=DPX\n`, `current_compute_partition=CPX\n`, `unique_id=4b1a2c3d5e6f7081\n`, `unique_id=4b1a2c3d5e6f7082\n`,
 		}, want: `
 			gpu-4b1a2c3d5e6f7082 "Aqua Vanjaram [Instinct MI300X]" numa1
-			  held back: not for containers: divided (cpx) into partitions, which are offered in its place
+			  held back: not for containers: divided (cpx) into partitions, which are offered instead
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.1-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.1-card
 			  /dev/kfd

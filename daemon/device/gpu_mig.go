@@ -75,7 +75,7 @@ func migOffer(h *Host, minor string) error {
 	parts, divided := migParts(h, minor)
 	switch {
 	case len(parts) > 0:
-		return excludedf("divided into MIG devices, which are offered in its place")
+		return excludedf("divided into MIG devices, which are offered instead")
 	case divided:
 		return excludedf("divided into GPU instances without a compute instance: create them with nvidia-smi mig -cci")
 	}

@@ -13,7 +13,7 @@ func TestMIG(t *testing.T) {
 	const uuid, model = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77", `"NVIDIA A100-SXM4-40GB`
 	const driver = "\n  /dev/nvidia1\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools"
 	const env = "\n  NVIDIA_VISIBLE_DEVICES=" + uuid + "\n"
-	const divided = "\n  held back: not for containers: divided into MIG devices, which are offered in its place"
+	const divided = "\n  held back: not for containers: divided into MIG devices, which are offered instead"
 	const whole = uuid + " " + model + `" numa0`
 	const wholeNodes = driver + "\n  /dev/nvidia-modeset" + env
 	part := func(gi, ci, findings, nodes string) string {

@@ -31,7 +31,7 @@ func TestGPU(t *testing.T) {
 			  held back: not complete: driver amdgpu has not created its nodes yet`},
 		{name: "AMD without a driver", recording: "gpu-amd", edits: []string{"L: driver=../../../../bus/pci/drivers/amdgpu\n", ""}, want: `
 			(0000:05:00.0)
-			  held back: not complete: no driver is bound, so that its unique_id is not known: load the module amdgpu`},
+			  held back: not complete: no driver is bound, so its unique_id is unknown: load the module amdgpu`},
 		{name: "AMD half registered", recording: "gpu-amd", edits: []string{"drm/card1", "drm/other"}, want: `
 			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
 			  held back: not complete: its card node is missing`},
@@ -177,7 +177,7 @@ func TestNVIDIA(t *testing.T) {
 		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: itself +
 			"\n  held back: not complete: driver nvidia does not report its device minor"},
 		{name: "without a driver", recording: "gpu-nvidia", edits: []string{"L: driver=../../../../bus/pci/drivers/nvidia\n", ""}, want: unknown +
-			"no driver is bound, so that its UUID is not known: load the module nvidia"},
+			"no driver is bound, so its UUID is unknown: load the module nvidia"},
 		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: itself +
 			"\n  held back: not for containers: the driver excludes it (NVreg_ExcludedGpus)" +
 			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
@@ -216,7 +216,7 @@ func TestDisplays(t *testing.T) {
 // A function with virtual functions is not offered along with them, and they vanish with it.
 func TestVirtualFunctions(t *testing.T) {
 	const divided = `gpu-0000:3a:00.0 "Data Center GPU Flex 170" numa0
-			  held back: not for containers: divided into 2 virtual functions, which are offered in its place`
+			  held back: not for containers: divided into 2 virtual functions, which are offered instead`
 	const nodes = `
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:3a:00.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:3a:00.0-card`

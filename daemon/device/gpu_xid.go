@@ -63,7 +63,7 @@ func xidVerdict(sysPath, message string) (Mark, bool) {
 	if action == "None" {
 		return Mark{SysPath: sysPath, Source: "xid"}, true
 	}
-	return Mark{SysPath: sysPath, Source: "xid/" + strconv.Itoa(xidAction), Reason: "Xid 154: its driver asks for: " + action}, true
+	return Mark{SysPath: sysPath, Source: "xid/" + strconv.Itoa(xidAction), Reason: "Xid 154: its driver requires: " + action}, true
 }
 
 // xidText returns the message of an Xid without the process, whose name is chosen by the process.

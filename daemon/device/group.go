@@ -30,8 +30,8 @@ const (
 )
 
 // Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], for names such
-// as "/dev/snd/controlC0". Match and Exclude of its rule apply to the hardware that By selects, with the kernel's
-// properties only. Without By they are empty.
+// as "/dev/snd/controlC0". Match and Exclude of its rule apply only to the hardware that By selects, and only to the
+// kernel's properties of it. Without By they are empty.
 type Group struct {
 	Nodes    []string // each must match a node, otherwise the device is incomplete
 	Optional []string // nodes that match also belong to the device

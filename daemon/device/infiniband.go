@@ -100,7 +100,7 @@ func infinibandOffer(h *Host, d Device) error {
 	if len(parts) == 0 { // virtual functions without an RDMA device belong to virtual machines, or are unused
 		return nil
 	}
-	return excludedf("divided into virtual functions, which are offered in its place: %s", strings.Join(parts, ", "))
+	return excludedf("divided into virtual functions, which are offered instead: %s", strings.Join(parts, ", "))
 }
 
 // namespaceWarning returns a warning if every RDMA device belongs to one network namespace. The module parameter is

@@ -95,7 +95,7 @@ func TestInfiniBandExtras(t *testing.T) {
 			Resource: "test/infiniband", Class: &device.InfiniBand, Extras: []string{"umad", "issm"}, Match: map[string]string{"NAME": "rocep59s0f0v0"},
 		}}, want: `
 			infiniband-0c42a10300654321 "MT4125 MT_0000000359" numa1
-			  held back: not for containers: divided into virtual functions, which are offered in its place: rocep59s0f0v0, rocep59s0f0v1
+			  held back: not for containers: divided into virtual functions, which are offered instead: rocep59s0f0v0, rocep59s0f0v1
 			infiniband-7a1bc2fffe334455 "MT4126 MT_0000000359" numa1
 			  held back: not complete: it has no issm device: load the module ib_umad, unless no port is InfiniBand
 			infiniband-0000:3b:00.2 "MT4126 MT_0000000359" numa1
@@ -113,7 +113,7 @@ func TestInfiniBandVirtualFunctions(t *testing.T) {
 			itself("7a1bc2fffe334455", "MT4126", "1", "0000:3b:00.1", virtual) +
 			itself("0000:3b:00.2", "MT4126", "2", "0000:3b:00.2", virtual)
 	}
-	const divided = "  held back: not for containers: divided into virtual functions, which are offered in its place: "
+	const divided = "  held back: not for containers: divided into virtual functions, which are offered instead: "
 	const exclusive = "  warning: RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
 		"(rdma system set netns shared)\n"
 	const silent = "its PCI configuration space does not answer: it has fallen off the bus\n"

@@ -101,10 +101,10 @@ func TestNoticeXid(t *testing.T) {
 		"":                                      {},
 		"154, GPU recovery action is not known": {},
 		"154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)": {
-			Source: "xid/154", Reason: "Xid 154: its driver asks for: GPU Reset Required",
+			Source: "xid/154", Reason: "Xid 154: its driver requires: GPU Reset Required",
 		},
 		"154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)": {
-			Source: "xid/154", Reason: "Xid 154: its driver asks for: OS Reboot",
+			Source: "xid/154", Reason: "Xid 154: its driver requires: OS Reboot",
 		},
 		"154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)": {Source: "xid"},
 	} {

@@ -124,7 +124,7 @@ func nvmeWritable(h *Host, d Device) error {
 		return nil
 	}
 	if zoned, err := h.Attr(d.SysPath, attr); err == nil && zoned == "host-managed" {
-		return excludedf("it is zoned: match ATTR{%s} to have it", attr)
+		return excludedf("it is zoned: to offer it, match ATTR{%s}", attr)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func nvmeReach(h *Host, d Device) error {
 			return incompletef("the transport of its controller is not known: %w", err)
 		}
 		if transport != "pcie" {
-			return excludedf("controller %s is reached by %s", path.Base(controller), transport)
+			return excludedf("controller %s is connected by %s", path.Base(controller), transport)
 		}
 	}
 	return nil

@@ -49,7 +49,7 @@ func TestNVMe(t *testing.T) {
 
 		{name: "over fabrics", recording: "nvme-loop", want: `
 			nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8 "Linux"
-			  held back: not for containers: controller nvme1 is reached by loop
+			  held back: not for containers: controller nvme1 is connected by loop
 			  /dev/nvme1n1 = /dev/disk/by-id/nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8`},
 		{name: "fallback wwid", recording: "nvme-qemu", want: `
 			nvme-1b36-SER0-1 "QEMU NVMe Ctrl, firmware 7.2.22"
@@ -68,7 +68,7 @@ func TestNVMeNodes(t *testing.T) {
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it
+			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}
 			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
 		{name: "those with zones", recording: "nvme-zoned", rules: nodes("", zoned), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
@@ -84,29 +84,29 @@ func TestNVMeNodes(t *testing.T) {
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
 		{name: "both", recording: "nvme-zoned", rules: nodes(device.NVMeBoth, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
 		{name: "both, of a drive that was plugged in again", recording: "nvme-zoned", edits: []string{"nvme4/nvme4n", "nvme4/nvme3n", "N: nvme4n", "N: nvme3n"}, rules: nodes(device.NVMeBoth, map[string]string{"DEVNAME": "/dev/nvme3n1"}), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme3n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
 		{name: "generic, without the link", recording: "nvme-zoned", edits: []string{"S: nvme-generic", "S: other"}, rules: nodes(device.NVMeGeneric, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: not complete: /dev/ng4n1 has no link /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210: udev's rule 60-metalplug.rules creates it
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
 		{name: "generic, not there yet", recording: "nvme-zoned", edits: []string{"N: ng4n1\nS: nvme-generic/by-id/nvme-eui.0014ee83000ba210\nE: SUBSYSTEM=nvme-generic", "E: SUBSYSTEM=other"}, rules: nodes(device.NVMeBoth, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: not complete: its generic node is missing
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
-			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
 	})
 }
 
@@ -162,7 +162,7 @@ func TestNVMeInUse(t *testing.T) {
 			name: "over fabrics, named, but in use", recording: "nvme-loop", edits: []string{"E: MINOR=5", "E: MINOR=5\nE: ID_FS_TYPE=ext4"},
 			rules: []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, Match: map[string]string{"DEVNAME": "/dev/nvme1n1"}}}, want: `
 			nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8 "Linux"
-			  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: controller nvme1 is reached by loop
+			  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: controller nvme1 is connected by loop
 			  /dev/nvme1n1 = /dev/disk/by-id/nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8`,
 		},
 

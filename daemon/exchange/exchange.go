@@ -69,7 +69,7 @@ func Serve(answer Answer) error { return serve(int(os.Stdin.Fd()), answer) }
 func serve(fd int, answer Answer) error {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return fmt.Errorf("ask for the peer of standard input: %w", err)
+		return fmt.Errorf("get the peer of standard input: %w", err)
 	}
 	if peer.Uid != 0 && peer.Uid != uint32(os.Geteuid()) {
 		return fmt.Errorf("serve uid %d (pid %d): %w", peer.Uid, peer.Pid, ErrForeign)

@@ -114,7 +114,7 @@ func (r *Record) of(sysPath string) (sick, warnings []string) {
 }
 
 // On returns the sorted faults and warnings of a device at a sysfs path. They come from its path and from the PCI
-// functions through which it is reached. A faulty function counts if needsAll is true, or if all functions are faulty.
+// functions that lead to it. A faulty function counts if needsAll is true, or if all functions are faulty.
 func (r *Record) On(sysPath string, functions []string, needsAll bool) (sick, warnings []string) {
 	if len(r.Marks) == 0 {
 		return nil, nil

@@ -153,8 +153,8 @@ func numberOf(path string) (n cgroup.Number, err error) {
 	return cgroup.ParseNumber(block, number)
 }
 
-// reaching returns the numbers of all nodes through which a device can be reached, its own first, and their sysfs
-// paths. For a device outside sysfs it returns only its own number (Documentation/ABI/testing/sysfs-dev).
+// reaching returns the numbers and the sysfs paths of all nodes that give access to a device. Its own node is the
+// first. For a device outside sysfs it returns only its own number (Documentation/ABI/testing/sysfs-dev).
 func (h *client) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
 	kind := "char"
 	if n.Block {

@@ -76,7 +76,7 @@ func TestCordonOutlivesRestartAndHardware(t *testing.T) {
 	r.stop()
 	r.stop = func() {}
 	r = start(t, udevtest.New(t, ""), state)
-	if got, want := r.standing(cordonedWidget), (standing{false, true, "cordoned: loose; not seen since metalplug was started"}); got != want {
+	if got, want := r.standing(cordonedWidget), (standing{false, true, "cordoned: loose; not found since metalplugd started"}); got != want {
 		t.Errorf("without the hardware: %+v, want %+v", got, want)
 	}
 	r.stop()

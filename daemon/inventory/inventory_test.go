@@ -434,7 +434,7 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 			"example.org/other": {"x": {NUMANode: -1}},
 		}
 	})
-	r.offers("example.org/widget", lost+" Unhealthy (not seen since metalplug was started)")
+	r.offers("example.org/widget", lost+" Unhealthy (not found since metalplugd started)")
 	s, _ := r.Snapshot()
 	if node := s.Offer("example.org/widget").Find(lost).Device.NUMANode; node != 1 {
 		t.Errorf("its NUMA node is %d, not the one that the kubelet knows", node)
@@ -497,7 +497,7 @@ func TestIdentitiesSurviveARestart(t *testing.T) {
 	r.stop = func() {}
 
 	r = start(t, udevtest.New(t, widget("widget5", "B")), state) // A is missing, B has another name
-	r.offers("example.org/widget", "node-A-widget Unhealthy (not seen since metalplug was started), node-B-widget Healthy")
+	r.offers("example.org/widget", "node-A-widget Unhealthy (not found since metalplugd started), node-B-widget Healthy")
 	s, _ := r.Snapshot()
 	if !s.Offer("example.org/widget").Find("node-A-widget").Held() {
 		t.Error("that a pod holds A is forgotten")
@@ -576,7 +576,7 @@ func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
 	other := []device.Rule{{Resource: "example.org/other", Class: &device.Generic, Match: rules[0].Match}, rules[0]}
 	<-r.SetRules(other, nil)
 	r.offers("example.org/other", "")
-	r.offers("example.org/widget", "node-A-widget Unhealthy (it belongs to another resource now, example.org/other: "+
+	r.offers("example.org/widget", "node-A-widget Unhealthy (it now belongs to the resource example.org/other: "+
 		"it moves there once no pod holds it)")
 	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
 	r.offers("example.org/other", "node-A-widget Healthy")

@@ -112,8 +112,8 @@ func TestHealth(t *testing.T) {
 		}},
 		{"Xid, and the driver's verdict", "gpu-nvidia", []string{
 			xid + "48, DBE", gpuID + " sick: Xid 48: DBE",
-			xid + action + "1 (GPU Reset Required)", gpuID + " sick: Xid 154: its driver asks for: GPU Reset Required; Xid 48: DBE",
-			xid + "32, Channel", gpuID + " sick: Xid 154: its driver asks for: GPU Reset Required; Xid 48: DBE but: Xid 32: Channel",
+			xid + action + "1 (GPU Reset Required)", gpuID + " sick: Xid 154: its driver requires: GPU Reset Required; Xid 48: DBE",
+			xid + "32, Channel", gpuID + " sick: Xid 154: its driver requires: GPU Reset Required; Xid 48: DBE but: Xid 32: Channel",
 			xid + action + "0 (None)", gpuID,
 		}},
 		{"Xid that nobody knows", "gpu-nvidia", []string{

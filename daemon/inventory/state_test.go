@@ -92,7 +92,7 @@ func TestStateLost(t *testing.T) {
 			text, err := os.ReadFile(file)
 			return errors.Join(err, os.WriteFile(file, bytes.Replace(text, []byte(`"machine":"here"`), []byte(`"machine":"there"`), 1), 0o600))
 		}, "it was written on another machine"},
-		"gone": {os.Remove, "state.json was removed, and audit.jsonl is still there"},
+		"gone": {os.Remove, "state.json was removed, but audit.jsonl still exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := t.TempDir()

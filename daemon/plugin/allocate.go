@@ -25,7 +25,7 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
 	if len(shares) == 0 {
-		return nil, nil, fmt.Errorf("the kubelet asked for no device of %s: %w", s.Resource.Name, errUnknown)
+		return nil, nil, fmt.Errorf("the kubelet requested no device of %s: %w", s.Resource.Name, errUnknown)
 	}
 	devices, names = make([]*inventory.Status, 0, len(shares)), make(map[string][]string, len(shares))
 	for _, share := range shares {

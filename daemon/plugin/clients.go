@@ -106,7 +106,7 @@ func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 		err = errors.Join(closed, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask for the peer: %w", err)
+		return nil, fmt.Errorf("get the peer: %w", err)
 	}
 	return peer, nil
 }

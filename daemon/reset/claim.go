@@ -122,7 +122,7 @@ func (c *claim) inspect(sysPath string) (err error) {
 	}
 	c.sysPath = sysPath
 	if c.size, c.block, err = c.sizes(c.fd); err != nil {
-		return commandError("ask for the size of "+c.Name(), err)
+		return commandError("get the size of "+c.Name(), err)
 	}
 	if c.size == 0 {
 		return errorf(Gone, "%s has no size: its driver has given it up, or it is being formatted", c.Name())

@@ -253,7 +253,7 @@ func (s *surface) content() string {
 func (s *surface) readable() error {
 	for _, c := range s.chunks {
 		if len(c.bad) > 0 {
-			return errorf(Failed, "%w; if no one needs what is on it, erase it by hand: %s", c.bad[0].err, byHand)
+			return errorf(Failed, "%w; if the data is not needed, erase it by hand: %s", c.bad[0].err, byHand)
 		}
 	}
 	return nil

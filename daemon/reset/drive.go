@@ -154,9 +154,9 @@ func commandError(what string, err error) error {
 	case unsupported(code):
 		return errorf(Unsupported, "%s: %w", what, err)
 	case code == statusSanitizeInProgress:
-		return errorf(Busy, "%s: %w: wait for it, or ask for a sanitize", what, err)
+		return errorf(Busy, "%s: %w: wait for it, or request a sanitize", what, err)
 	case errors.Is(err, unix.EINTR):
-		return errorf(Failed, "%s: the controller was reset meanwhile", what)
+		return errorf(Failed, "%s: the controller was reset in the meantime", what)
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		return errorf(Gone, "%s: %w", what, err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
@@ -224,7 +224,7 @@ type namespace struct {
 func (d drive) namespace() (namespace, error) {
 	id, err := d.ioctl(d.fd, nvmeIoctlID, nil)
 	if err != nil {
-		return namespace{}, commandError("ask for the namespace ID", err)
+		return namespace{}, commandError("get the namespace ID", err)
 	}
 	b, err := d.identify(cnsNamespace, uint32(id))
 	if err != nil {

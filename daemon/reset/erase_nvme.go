@@ -77,7 +77,7 @@ func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flb
 func (c *claim) sameSize() error {
 	size, block, err := c.sizes(c.fd)
 	if err != nil {
-		return commandError("ask for the size of "+c.Name(), err)
+		return commandError("get the size of "+c.Name(), err)
 	}
 	if size != c.size || block != c.block {
 		return errorf(Failed, "%s has %d bytes in blocks of %d now, not %d in blocks of %d", c.Name(), size, block, c.size, c.block)
@@ -306,7 +306,7 @@ func (d drive) followed(ctx context.Context) (string, error) {
 			return "", errorf(Failed, "the sanitize of %s has failed, and the disk refuses all reads and writes: sanitize again, or replace it", d.Name())
 		}
 		if !pause(ctx, pollEvery(time.Since(began))) {
-			return "", errorf(Running, "the sanitize of %s is in progress (%d %%): ask again", d.Name(), state.percent())
+			return "", errorf(Running, "the sanitize of %s is in progress (%d %%): repeat the request later", d.Name(), state.percent())
 		}
 	}
 }

@@ -132,7 +132,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"a file system that no pod left", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			n.ext4()
-		}, Foreign, "nvme0n1 holds unknown data at byte 0; if no one needs that"},
+		}, Foreign, "nvme0n1 holds unknown data at byte 0; if the data is not needed"},
 		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			n.data[4<<20-1] = 1
@@ -150,7 +150,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"partitions of nobody's", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			m.partition(disk0+"/nvme0n1p1", "259:1")
-		}, Foreign, "nvme0n1 holds partitions that the kernel still knows of"},
+		}, Foreign, "nvme0n1 holds partitions that the kernel has not dropped yet"},
 		{"read-only", func(m *machine, n *fakeNode, r *Request) { m.files(map[string]string{disk0 + "/ro": "1\n"}) }, Refused, "is read-only"},
 		{"claimed", func(m *machine, n *fakeNode, r *Request) { n.busy = true }, Busy, "cannot be opened exclusively"},
 		{"the root disk", func(m *machine, n *fakeNode, r *Request) {
@@ -349,7 +349,7 @@ func TestVerification(t *testing.T) {
 		{"discard", "ones", func(n *fakeNode) { n.set(0xff) }, OK, "all read as ff"},
 		{"discard", "in parts", func(n *fakeNode) { clear(n.data[:3<<20]) }, Failed, "data is still present at byte 3145728"},
 		{"secure-discard", "ignored", same, Failed, "the content at byte 0 has not changed"},
-		{"secure-discard", "another key", func(n *fakeNode) { n.noise() }, OK, "none reads as before, 1024 read as noise"},
+		{"secure-discard", "another key", func(n *fakeNode) { n.noise() }, OK, "none is unchanged, 1024 have random content"},
 	} {
 		t.Run(c.method+"/"+c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)

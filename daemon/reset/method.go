@@ -120,7 +120,7 @@ func (t *task) resetController(sysPath string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENETRESET): // nvme_reset_ctrl_sync
-		return errorf(Failed, "reset %s: it did not come back: look at the kernel's log, then power it off and on", name)
+		return errorf(Failed, "reset %s: it did not come back: read the kernel's log, then power it off and on", name)
 	case errors.Is(err, unix.ENOTTY):
 		return errorf(Unsupported, "reset %s: it does not support this reset", name)
 	case errors.Is(err, unix.EBUSY):
@@ -140,7 +140,7 @@ const dflPortReset = 0xb640
 func (t *task) resetPort(context.Context) (string, error) {
 	name := path.Base(t.SysPath)
 	if t.Link(t.SysPath, "driver") != "dfl-port" {
-		return "", errorf(Refused, "%s is no DFL port", name)
+		return "", errorf(Refused, "%s is not a DFL port", name)
 	}
 	fd, err := t.opened(t.SysPath, unix.O_RDWR|unix.O_EXCL)
 	if err != nil {

@@ -36,7 +36,7 @@ func TestControllerReset(t *testing.T) {
 		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{
 			"with what no pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Fingerprint = Blank },
-			Answer{Result: Foreign, Content: "unknown data at byte 0", Detail: "nvme0n1 holds unknown data at byte 0; if no one needs that, erase it by hand: metalplugctl reset ID --scrub zero"},
+			Answer{Result: Foreign, Content: "unknown data at byte 0", Detail: "nvme0n1 holds unknown data at byte 0; if the data is not needed, erase it by hand: metalplugctl reset ID --scrub zero"},
 			nil,
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
@@ -59,7 +59,7 @@ func TestControllerReset(t *testing.T) {
 		}, Answer{Result: Busy, Detail: "nvme0n2 is shared: controller 77, which is not bound to this host's driver nvme, also has namespace 2; detach it there"}, nil},
 		{
 			"used", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
-			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"},
+			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"},
 			nil,
 		},
 		{"over a network", func(m *machine, n *fakeNode, r *Request) {
@@ -67,7 +67,7 @@ func TestControllerReset(t *testing.T) {
 		}, Answer{Result: Refused, Detail: disk0 + ` has transport "rdma", not pcie`}, nil},
 		{"never comes back", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ENETRESET }
-		}, Answer{Result: Failed, Detail: "reset nvme0: it did not come back: look at the kernel's log, then power it off and on"}, []string{resetIoctl}},
+		}, Answer{Result: Failed, Detail: "reset nvme0: it did not come back: read the kernel's log, then power it off and on"}, []string{resetIoctl}},
 		{"is reset already", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EBUSY }
 		}, Answer{Result: Busy, Detail: "reset nvme0: it is already being reset, or its driver has given it up"}, []string{resetIoctl}},
@@ -79,7 +79,7 @@ func TestControllerReset(t *testing.T) {
 		}, Answer{Result: Refused, Detail: "/dev/nvme0 is the node of another device: 245:7, not 245:0"}, nil},
 		{"by another name", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller:x" }, Answer{Result: Refused, Detail: `invalid method "nvme-controller:x": ` + knownMethods}, nil},
 		{"by erasing", func(m *machine, n *fakeNode, r *Request) { r.Method = "zero" }, Answer{Result: Refused, Detail: `invalid method "zero": ` + knownMethods}, nil},
-		{"no port", func(m *machine, n *fakeNode, r *Request) { r.Method = "dfl-port" }, Answer{Result: Refused, Detail: "nvme0n1 is no DFL port"}, nil},
+		{"no port", func(m *machine, n *fakeNode, r *Request) { r.Method = "dfl-port" }, Answer{Result: Refused, Detail: "nvme0n1 is not a DFL port"}, nil},
 		{"no VFIO", func(m *machine, n *fakeNode, r *Request) { r.Method = "vfio" }, Answer{Result: Refused, Detail: disk0 + " is not bound to a VFIO driver"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -398,7 +398,7 @@ func TestFunctionReset(t *testing.T) {
 		{"a bridge", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.remove(function0 + "/driver")
 			m.files(map[string]string{function0 + "/class": "0x060400\n"})
-		}, Answer{Result: Refused, Detail: address0 + " is a bridge: all that is behind it would be reset too"}, nil},
+		}, Answer{Result: Refused, Detail: address0 + " is a bridge: all devices behind it would be reset too"}, nil},
 		{"a driver of network adapters", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/ice"), function0 + "/net/eth0/flags": "0x1002\n"})
 		}, Answer{Result: Refused, Detail: address0 + " is bound to ice, which does not survive a reset: unbind it first"}, nil},
@@ -434,7 +434,7 @@ func TestFunctionReset(t *testing.T) {
 		{"a disk that the request does not list", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would be affected too: the request does not list it among the disks that no pod has"}, nil},
 		{
 			"a disk that is used", "pci", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
-			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"},
+			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"},
 			nil,
 		},
 		{"does not work", "pci:flr", func(m *machine, n *fakeNode, r *Request) {

@@ -150,7 +150,7 @@ func TestFormat(t *testing.T) {
 		{
 			"cryptographic", "crypto-erase", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
 				d.format = func() (uint16, error) { first.noise(); return 0, nil }
-			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes contained data before, none reads as before, 1024 read as noise",
+			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes contained data before, none is unchanged, 1024 have random content",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
 		},
 		{
@@ -188,7 +188,7 @@ func TestFormat(t *testing.T) {
 		}, Unsupported, "NVMe status 0x001: invalid command opcode", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
 		{"reset meanwhile", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { return 0, unix.EINTR }
-		}, Failed, "the controller was reset meanwhile", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
+		}, Failed, "the controller was reset in the meantime", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
 		{"smaller than before", "format", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { first.data = make([]byte, 1<<20); return 0, nil }
 		}, Failed, "nvme0n1 has 1048576 bytes in blocks of 512 now, not 4194304", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
@@ -327,7 +327,7 @@ func TestSanitizeGoesOn(t *testing.T) {
 			return 0, nil
 		}
 		r := eraseOf0("sanitize")
-		percent := regexp.MustCompile(`^the sanitize of nvme0n1 is in progress \((2[5-9]|30) %\): ask again$`)
+		percent := regexp.MustCompile(`^the sanitize of nvme0n1 is in progress \((2[5-9]|30) %\): repeat the request later$`)
 		got := d.ask(r)
 		if !percent.MatchString(got.Detail) || !reflect.DeepEqual(got, Answer{Result: Running, Detail: got.Detail}) {
 			t.Errorf("answer is %+v", got)

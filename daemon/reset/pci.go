@@ -57,7 +57,7 @@ func (f function) may() error {
 		return errorf(Refused, "%s has %d virtual functions, which would be reset too: remove them first", f.name(), n)
 	}
 	if f.Uint(f.path, "class")>>16 == baseBridge {
-		return errorf(Refused, "%s is a bridge: all that is behind it would be reset too", f.name())
+		return errorf(Refused, "%s is a bridge: all devices behind it would be reset too", f.name())
 	}
 	return nil
 }
@@ -223,7 +223,7 @@ func (t *task) functions() ([]function, error) {
 	f := t.functionAt(t.Above(at, "pci"))
 	switch {
 	case f.path == "":
-		return nil, errorf(Refused, "%s is on no PCI function", t.SysPath)
+		return nil, errorf(Refused, "%s is not on a PCI function", t.SysPath)
 	case t.Method == "vfio" && !f.vfio():
 		return nil, errorf(Refused, "%s is not bound to a VFIO driver", t.SysPath)
 	}

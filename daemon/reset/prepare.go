@@ -68,7 +68,7 @@ func (t *task) prepare(ctx context.Context) error {
 	switch {
 	case len(done) > 0:
 	case t.Fingerprint == Blank:
-		done = append(done, name+" is free and blank, as far as the quick check reads")
+		done = append(done, name+" is free, and the quick check found no data")
 	case disk:
 		done = append(done, name+" is free")
 	default:
@@ -134,14 +134,14 @@ func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	switch {
 	case content == "":
 	case t.Fingerprint == Blank:
-		holds = content + "; if no one needs that, erase it by hand: " + byHand
+		holds = content + "; if the data is not needed, erase it by hand: " + byHand
 	case t.ByHand && other:
-		holds = content + ", which was written after its adoption; if no one needs that, adopt it again: metalplugctl adopt ID"
+		holds = content + ", which was written after its adoption; if the data is not needed, adopt it again: metalplugctl adopt ID"
 	case t.ByHand:
 	case len(signs) > 0 && t.Scrub != "":
-		holds = signs[0] + ", which is erased by hand only; if no one needs it: " + byHand
+		holds = signs[0] + ", which is erased only by hand; if the data is not needed: " + byHand
 	case t.Tenant && other:
-		holds = content + ", which its last pod did not leave there; if no one needs it, erase it by hand: " + byHand
+		holds = content + ", which its last pod did not leave there; if the data is not needed, erase it by hand: " + byHand
 	}
 	if holds == "" {
 		return print, nil
@@ -157,4 +157,4 @@ func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 const byHand = "metalplugctl reset ID --scrub zero"
 
 // knownPartitions is the content of a blank disk with partitions that the kernel has not dropped yet.
-const knownPartitions = "partitions that the kernel still knows of"
+const knownPartitions = "partitions that the kernel has not dropped yet"

@@ -65,17 +65,17 @@ func TestProbe(t *testing.T) {
 		{"empty", Probe, func(m *machine, n *fakeNode) {}, Answer{Result: OK}},
 		{"a file system", Probe, func(m *machine, n *fakeNode) { n.ext4() }, Answer{Result: OK, Content: "unknown data at byte 0"}},
 		{"a byte somewhere", Probe, func(m *machine, n *fakeNode) { n.data[3<<20+5000] = 1 }, Answer{Result: OK, Content: "unknown data at byte 3149824"}},
-		{"a partition that is not in the table", Probe, func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Answer{Result: OK, Content: "partitions that the kernel still knows of"}},
+		{"a partition that is not in the table", Probe, func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Answer{Result: OK, Content: "partitions that the kernel has not dropped yet"}},
 		{"mounted", Probe, func(m *machine, n *fakeNode) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data\\040a rw - ext4 /dev/nvme0n1 rw\n"})
 		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data a"}},
-		{"claimed", Probe, func(m *machine, n *fakeNode) { n.busy = true }, Answer{Result: Busy, Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"}},
+		{"claimed", Probe, func(m *machine, n *fakeNode) { n.busy = true }, Answer{Result: Busy, Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"}},
 		// The kernel lists neither a mount nor a holder of a disk in an imported ZFS pool, or of a running Ceph OSD.
-		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Content: "zfs_member", Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"}},
+		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Content: "zfs_member", Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"}},
 		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Content: "zfs_member"}},
 		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Content: "zfs_member"}},
 		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has given it up, or it is being formatted"}},
-		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if no one needs what is on it, erase it by hand: metalplugctl reset ID --scrub zero"}},
+		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if the data is not needed, erase it by hand: metalplugctl reset ID --scrub zero"}},
 		{"gone while read", Probe, func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: the device ends there"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestProbeHoldsNothing(t *testing.T) {
 // TestProbeWaitsForAClaim checks that a probe waits for another process that claims the disk for a moment, but not for
 // longer.
 func TestProbeWaitsForAClaim(t *testing.T) {
-	const claimed = "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"
+	const claimed = "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"
 	for _, c := range []struct {
 		name   string
 		claims time.Duration
@@ -247,14 +247,14 @@ func TestWhichDeviceItIs(t *testing.T) {
 		}, Refused, "is a link"},
 		{"not there", func(m *machine, n *fakeNode, r *Request) { m.remove(disk0) }, Gone, "is not there"},
 		{"no device", func(m *machine, n *fakeNode, r *Request) { m.remove(disk0 + "/subsystem") }, Refused, "has no subsystem"},
-		{"another class", func(m *machine, n *fakeNode, r *Request) { r.SysPath = controller0 }, Refused, "is no nvme device: its subsystem is nvme"},
+		{"another class", func(m *machine, n *fakeNode, r *Request) { r.SysPath = controller0 }, Refused, "is not an nvme device: its subsystem is nvme"},
 		{"a disk of another kind", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{controller0 + "/subsystem": in(controller0, "/sys/class/scsi_host"), "/sys/class/scsi_host/.": ""})
-		}, Refused, "is no nvme device: its subsystem is block"},
+		}, Refused, "is not an nvme device: its subsystem is block"},
 		{"a partition", func(m *machine, n *fakeNode, r *Request) {
 			m.partition(p1, "259:1")
 			r.SysPath = p1
-		}, Refused, "is no nvme device"},
+		}, Refused, "is not an nvme device"},
 		{"a partition as a node", func(m *machine, n *fakeNode, r *Request) {
 			m.partition(p1, "259:1")
 			r.SysPath, r.Class = p1, "node"

@@ -81,9 +81,9 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 	case r.Scrub == "":
 		return nil
 	case !s.Target.IsDisk():
-		return errorf(Refused, "resource %s (%s) does not take %s as a disk", resource.Name, where, path.Base(r.SysPath))
+		return errorf(Refused, "resource %s (%s) does not select %s as a disk", resource.Name, where, path.Base(r.SysPath))
 	case r.ByHand && (resource.AllowInUse || resource.Shares > 1):
-		return errorf(Refused, "resource %s (%s) gives out disks that others use: they are not erased", resource.Name, where)
+		return errorf(Refused, "resource %s (%s) offers disks that others use: they are not erased", resource.Name, where)
 	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // sanitize erases everything in the subsystem
 		return nil
 	}

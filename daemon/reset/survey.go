@@ -66,7 +66,7 @@ func (c *chunk) filled(filler byte) (first, last int64) {
 // readUntil reads a disk from its start until enough returns true, or to the end. purpose is part of the message about
 // the current step.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
-	c.step.is("reading all of %s to know %s", c.Name(), purpose)
+	c.step.is("reading all of %s to %s", c.Name(), purpose)
 	direct, err := c.look(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 	for one, err := range sweep(ctx, 0, c.size, direct.read) {
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return errorf(Failed, "reading all of %s to know %s took too long: nothing was erased; allow more time", c.Name(), purpose)
+			return errorf(Failed, "reading all of %s to %s took too long: nothing was erased; allow more time", c.Name(), purpose)
 		case err != nil:
 			return err
 		case enough(one):

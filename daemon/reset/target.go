@@ -22,7 +22,7 @@ func (t *task) find(ignored ...string) error {
 	}
 	subsystem := t.Link(t.SysPath, "subsystem")
 	if t.Class == "nvme" && (subsystem != "block" || !t.IsNVMe(t.SysPath)) {
-		return errorf(Refused, "%s is no nvme device: its subsystem is %s", t.SysPath, subsystem)
+		return errorf(Refused, "%s is not an nvme device: its subsystem is %s", t.SysPath, subsystem)
 	}
 	if subsystem == "block" {
 		if err := t.wholeDisk(t.SysPath); err != nil {
@@ -59,7 +59,7 @@ func (h *host) wholeDisk(sysPath string) error {
 	case h.Uint(sysPath, "hidden") != 0:
 		return errorf(Refused, "%s is one of several paths to a disk: name the disk", sysPath)
 	case h.Properties(sysPath)["DEVTYPE"] != "disk":
-		return errorf(Refused, "%s is no disk", sysPath)
+		return errorf(Refused, "%s is not a disk", sysPath)
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (h *host) isNode(fd int, name, number string, block bool) error {
 
 // errClaimed means that the disk is open exclusively, by a process or within the kernel. The kernel does not report by
 // which.
-var errClaimed = errors.New("cannot be opened exclusively: it is mounted, or part of something, or open")
+var errClaimed = errors.New("cannot be opened exclusively: it is mounted, part of another device, or open elsewhere")
 
 // openError returns the error for an errno that open(2) returned for a node.
 func openError(node string, err error) error {
@@ -158,7 +158,7 @@ func openError(node string, err error) error {
 // controllersOf returns the sysfs paths of the controllers of a namespace.
 func (h *host) controllersOf(sysPath string) ([]string, error) {
 	if !h.IsNVMe(sysPath) {
-		return nil, errorf(Refused, "%s is no NVMe namespace", sysPath)
+		return nil, errorf(Refused, "%s is not an NVMe namespace", sysPath)
 	}
 	controllers := h.NVMeControllers(sysPath)
 	if len(controllers) == 0 {

@@ -73,7 +73,7 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 	}
 	parts = 0
 	filler := s.filler()
-	err := c.readUntil(ctx, "which blocks prove its erasure", func(one chunk) bool {
+	err := c.readUntil(ctx, "find the blocks that prove its erasure", func(one chunk) bool {
 		first, last := one.filled(filler)
 		if first < 0 {
 			return false
@@ -123,7 +123,7 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 		}
 	}
 	if !e.known && e.bad == nil {
-		if err := c.readUntil(ctx, "that nothing is left there", each); err != nil {
+		if err := c.readUntil(ctx, "check that nothing is left", each); err != nil {
 			return nil, err
 		}
 	}
@@ -183,7 +183,7 @@ func (e *evidence) inWords() string {
 	}
 	switch {
 	case e.noise > 0:
-		return fmt.Sprintf("%s, none reads as before, %d read as noise", had, e.noise)
+		return fmt.Sprintf("%s, none is unchanged, %d have random content", had, e.noise)
 	case e.other > 0:
 		return had + ", all read as ff"
 	}

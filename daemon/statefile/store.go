@@ -95,7 +95,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 func (s *Store) removed() error {
 	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
 		if _, err := os.Lstat(trace); err == nil {
-			return fmt.Errorf("%s was removed, and %s is still there", s.path, filepath.Base(trace))
+			return fmt.Errorf("%s was removed, but %s still exists", s.path, filepath.Base(trace))
 		}
 	}
 	return nil

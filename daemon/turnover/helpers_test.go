@@ -159,7 +159,7 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 	case t.Written != nil && sysfs.Written(&tree, t.SysPath) > *t.Written:
 		return foreign
 	case w.Resource == "":
-		return fmt.Errorf("%w: no resource is named", turnover.ErrUnfit)
+		return fmt.Errorf("%w: the name of the resource is missing", turnover.ErrUnfit)
 	case w.Blank && content != "":
 		return foreign
 	case len(t.Identity) == 0:

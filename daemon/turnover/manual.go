@@ -28,7 +28,7 @@ const (
 // errors of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
-		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
+		return fmt.Errorf("%s: %w: the hardware is a recording, which cannot be changed", id, ErrUnfit)
 	}
 	j, err := t.take(ctx, id)
 	if err != nil {

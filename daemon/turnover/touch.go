@@ -105,7 +105,7 @@ func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.at(path)
 		if other == nil {
-			return fmt.Errorf("%w: it would also affect %s, which is not in an offer", ErrUnfit, path)
+			return fmt.Errorf("%w: it would also affect %s, which is not offered", ErrUnfit, path)
 		}
 		id := other.Device.ID
 		if !slices.Contains(j.taken, id) {

@@ -62,9 +62,9 @@ var (
 	// errElsewhere is the reason why a device is Unhealthy in the resource that offered it before. A device cannot be
 	// in two resources. A pod may hold it under the old name, and the kubelet could allocate it again under the new
 	// name.
-	errElsewhere = errors.New("it belongs to another resource now,")
+	errElsewhere = errors.New("it now belongs to the resource")
 	// errNotBack is the reason why a device of the last run is Unhealthy until an inspection finds it.
-	errNotBack = errors.New("not seen since metalplug was started")
+	errNotBack = errors.New("not found since metalplugd started")
 )
 
 // justLeft is the reason for a disk that is not erased and was not read again since its last pod ended.

@@ -34,8 +34,8 @@ func TestVerdict(t *testing.T) {
 	}{
 		{"nothing speaks against it", func(*verdict.Facts) {}, "healthy", ""},
 		{"gone", func(f *verdict.Facts) { f.Seen = nil }, "gone", ""},
-		{"not seen since the start", func(f *verdict.Facts) { f.Seen, f.Known = nil, false }, "not seen since metalplug was started", ""},
-		{"of another resource now", func(f *verdict.Facts) { f.Seen.Resource = "c/d" }, "it belongs to another resource now, c/d: it moves there once no pod holds it", ""},
+		{"not seen since the start", func(f *verdict.Facts) { f.Seen, f.Known = nil, false }, "not found since metalplugd started", ""},
+		{"of another resource now", func(f *verdict.Facts) { f.Seen.Resource = "c/d" }, "it now belongs to the resource c/d: it moves there once no pod holds it", ""},
 		{"in use by the host", func(f *verdict.Facts) { f.Seen.Offer = mounted }, "in use: it is mounted", ""},
 		{"in use by its pod", func(f *verdict.Facts) { f.Seen.Offer, f.Lease = mounted, held }, "healthy", "in use: it is mounted"},
 		{"with data that no tenant left", func(f *verdict.Facts) { f.Seen.Offer = ext4 }, "it holds data: ext4 is on it", ""},

@@ -165,7 +165,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	case err != nil:
 		return nil, err
 	case len(text) == 0:
-		return nil, fmt.Errorf("open recording %s: the file is empty; a comment alone stands for a machine without devices", s.file)
+		return nil, fmt.Errorf("open recording %s: the file is empty; for a machine without devices, write a comment", s.file)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
