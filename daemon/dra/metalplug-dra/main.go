@@ -49,7 +49,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("metalplug-dra", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	kubeconfig := flags.String("kubeconfig", "/etc/metalplug/dra.kubeconfig", "`FILE` with the API server and the identity")
+	kubeconfig := flags.String("kubeconfig", "/etc/metalplug-dra/kubeconfig", "`FILE` with the API server and the identity")
 	token := flags.String("token", "", "`FILE` with a token; the kubeconfig then gives only the API server")
 	impersonate := flags.Bool("impersonate", true, "let the token act as the node, which needs Kubernetes 1.36")
 	node := flags.String("node", hostName(), "`NAME` of the Node")
