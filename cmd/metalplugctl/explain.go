@@ -101,6 +101,14 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 		return
 	case len(t.Devices) == 0 && t.excludes:
 		t.key, text = "exclude", "exclude matches every device that match does"
+	case len(t.Devices) == 0 && r.Group != nil:
+		t.key = "group"
+		for _, node := range r.Group.Nodes {
+			if key, text = population(r.Class).Unmatched(map[string]string{"DEVNAME": node}); text != "" {
+				key = ""
+				break
+			}
+		}
 	case len(t.Devices) == 0 && len(t.Lost) == 0:
 		t.key = "match"
 		key, text = population(r.Class).Unmatched(r.Match)

@@ -30,7 +30,19 @@ func (o *clientOptions) listCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return show(cmd.OutOrStdout(), *output, false, devices, func(s *screen) { s.devices(devices, resources, all) })
+		status := api.Status{Ready: true}
+		if len(devices) == 0 { // a list at the start of metalplugd is not complete
+			if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
+				return err
+			}
+		}
+		return show(cmd.OutOrStdout(), *output, false, devices, func(s *screen) {
+			if !status.Ready {
+				s.line("", "", "metalplugd has not inspected the hardware yet: repeat the command in a few seconds.")
+				return
+			}
+			s.devices(devices, resources, all)
+		})
 	}
 	return cmd
 }

@@ -112,7 +112,7 @@ func exitCode(err error, stderr io.Writer) int {
 	case errors.Is(err, errSilent):
 		return exitNoAnswer // the output has already shown it
 	case errors.Is(err, api.ErrNoAnswer), errors.As(err, &refused) && refused.Code == api.Busy:
-		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
+		fmt.Fprintf(stderr, "metalplugctl: %s\n", cleanLines(err))
 		if refused == nil && !errors.Is(err, fs.ErrPermission) { // any other result means that metalplugd is running
 			fmt.Fprintln(stderr, "See why with: systemctl status metalplugd; start it with: systemctl start metalplugd")
 		}
@@ -121,10 +121,10 @@ func exitCode(err error, stderr io.Writer) int {
 		fmt.Fprintln(stderr, problems) // each begins with its file and line
 		return exitProblem
 	case errors.As(err, &wrongUsage):
-		fmt.Fprintf(stderr, "metalplugctl: %v\nSee 'metalplugctl --help'.\n", err)
+		fmt.Fprintf(stderr, "metalplugctl: %s\nSee 'metalplugctl --help'.\n", cleanLines(err))
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
+	fmt.Fprintf(stderr, "metalplugctl: %s\n", cleanLines(err))
 	return exitProblem
 }
 

@@ -129,6 +129,16 @@ func clean(text string) string {
 	}, text)
 }
 
+// cleanLines returns the text of an error without control characters, because it may repeat an argument or a name of
+// the hardware.
+func cleanLines(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		lines[i] = clean(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
 // cell is one field of a table.
 type cell struct {
 	text, colour string

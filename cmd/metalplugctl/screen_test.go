@@ -149,6 +149,26 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// TestListBeforeTheInspection checks that a list right after the start of metalplugd does not say that there is no device.
+func TestListBeforeTheInspection(t *testing.T) {
+	socket := answering(t, map[string]any{"/v1/resources": []api.Resource{}, "/v1/devices": []api.Device{}, "/v1/status": api.Status{}})
+	if code, stdout, _ := ctl(t, "--socket", socket, "list"); code != exitOK || !strings.Contains(stdout, "has not inspected the hardware yet") {
+		t.Errorf("exit %d: %s", code, stdout)
+	}
+}
+
+// TestErrorsHaveNoControlCharacters checks that an error does not repeat an escape sequence of an argument, and names the
+// cause of an answer that this version does not know.
+func TestErrorsHaveNoControlCharacters(t *testing.T) {
+	socket := answering(t, map[string]any{"/v1/status": raw("<html>")})
+	for want, args := range map[string][]string{"v [2Jx": {"cordon", "v\x1b[2Jx"}, "another version": {"status"}} {
+		code, _, stderr := ctl(t, append([]string{"--socket", socket}, args...)...)
+		if code != exitProblem || strings.Contains(stderr, "\x1b") || !strings.Contains(stderr, want) {
+			t.Errorf("exit %d: %q, want %q", code, stderr, want)
+		}
+	}
+}
+
 // TestFollowOfABrokenStream sends text that is not an event, or is too long for one. The command ends with the reason.
 func TestFollowOfABrokenStream(t *testing.T) {
 	for text, want := range map[string]string{

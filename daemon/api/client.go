@@ -80,10 +80,13 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	}
 	defer stream.Close()
 	if err := json.NewDecoder(stream).Decode(answer); err != nil {
-		return fmt.Errorf("read the answer of %s: %w", c.Socket, err)
+		return fmt.Errorf("read the answer of %s: %w: %s", c.Socket, err, otherVersion)
 	}
 	return nil
 }
+
+// otherVersion is the probable cause of an answer that this client does not understand.
+const otherVersion = "metalplugd has another version than this program, or the socket is another program's; after an upgrade: systemctl restart metalplugd"
 
 // refusalSize is the maximum length of the text of a refusal in bytes.
 const refusalSize = 4 << 10
@@ -118,7 +121,7 @@ func (c Client) ask(ctx context.Context, method, path string, content []byte) (i
 	defer answer.Close()
 	refused := &Refused{Code: code}
 	if err := json.NewDecoder(io.LimitReader(answer, refusalSize)).Decode(refused); err != nil || refused.Text == "" {
-		refused.Text = status
+		refused.Text = status + ": " + otherVersion
 	}
 	return nil, refused
 }
