@@ -109,7 +109,7 @@ func checkPermissions(permissions string) error {
 	}
 	for i, p := range permissions {
 		if !strings.ContainsRune("rwm", p) || strings.ContainsRune(permissions[:i], p) {
-			return fmt.Errorf(`%s is not a choice of "r", "w" and "m", each at most once`, quoted(permissions))
+			return fmt.Errorf(`%s is not a choice of "r", "w" and "m", each at most once, as in "rw"`, quoted(permissions))
 		}
 	}
 	return nil
@@ -131,10 +131,20 @@ func checkProperty(key string) error {
 		}
 		return nil
 	}
-	if !isProperty(key) {
-		return errors.New(`is neither a udev property like "PCI_ID" nor "ATTR{name}"`)
+	if isProperty(key) {
+		return nil
 	}
-	return nil
+	const neither = `is neither a udev property like "PCI_ID" nor "ATTR{name}"`
+	kind, name, _ := strings.Cut(strings.TrimSuffix(key, "}"), "{")
+	switch {
+	case kind == "ENV" && isProperty(name):
+		return fmt.Errorf("%s; write %s", neither, name)
+	case kind == "ATTR" && isProperty(name):
+		return fmt.Errorf(`%s; write "ATTR{%s}"`, neither, name)
+	case kind == "ATTRS":
+		return errors.New(neither + `; instead of an attribute of a parent, write a property that "udevadm info NODE" shows`)
+	}
+	return errors.New(neither)
 }
 
 // checkPattern accepts the values of Match and Exclude in a [device.Rule].
@@ -181,7 +191,13 @@ func checkTemplate(text string) error {
 
 // checkPath accepts absolute paths.
 func checkPath(name string) error {
-	if !filepath.IsAbs(name) {
+	scheme, _, isURL := strings.Cut(name, "://")
+	switch {
+	case isURL:
+		return fmt.Errorf("%s is not an absolute path; write it without %s://", quoted(name), plain(scheme))
+	case strings.HasPrefix(name, "~"), strings.HasPrefix(name, "$"):
+		return fmt.Errorf("%s is not an absolute path; write it in full, without ~ or variables", quoted(name))
+	case !filepath.IsAbs(name):
 		return fmt.Errorf("%s is not an absolute path", quoted(name))
 	}
 	if strings.ContainsRune(name, 0) {

@@ -47,14 +47,18 @@ func (f *file) reportUnknown() {
 }
 
 // foreign has keys of other programs that users may try here, with their replacements.
-var foreign = map[string]string{"log_level": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket", "replicas": "shares"}
+var foreign = map[string]string{
+	"log_level": "metalplugd --log-level", "loglevel": "metalplugd --log-level", "log": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket",
+	"replicas": "shares", "sharing": "shares", "time_slicing": "shares", "devices": "match.METALPLUG_ID", "device_ids": "match.METALPLUG_ID",
+	"kubelet_root": "device_plugins", "root_dir": "paths.device_plugins", "scrub": "resource.reset.scrub", "method": "resource.reset.method",
+}
 
 // meant returns the known key that is most similar to an unknown one, or "". It tries a key of the same table with a
 // similar or longer name, then one of another table with the same name, then the replacement of a foreign key.
 func (f *file) meant(path toml.Key) string {
 	last := len(path) - 1
 	name := strings.ToLower(path[last])
-	elsewhere := foreign[name]
+	elsewhere := foreign[strings.ReplaceAll(name, "-", "_")]
 	for edits := range min(2, len(name)/2) + 1 {
 		for _, key := range slices.Sorted(maps.Keys(f.known)) {
 			known := f.known[key]

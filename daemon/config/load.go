@@ -197,6 +197,12 @@ func syntax(name string, err error) Problem {
 		remedy = `; write plain quotes, as in key = "text"`
 	case strings.Contains(what, "got '/'"):
 		remedy = "; begin a comment with #"
+	case strings.Contains(what, "found '='"):
+		remedy = "; write = once"
+	case strings.Contains(what, "cannot contain newlines"):
+		remedy = "; close the quotes in the same line"
+	case strings.Contains(what, "invalid escape"):
+		remedy = `; write \\ for one \, or the text in single quotes`
 	case strings.Contains(what, "already been defined"):
 		remedy = "; write it once"
 	case strings.Contains(what, "name delimiter"):

@@ -81,6 +81,9 @@ func takePaths(t *table, p *Paths) {
 	if p.State == p.DevicePlugins {
 		t.reportf("state", "is the directory of device plugins, which the kubelet empties: write another one")
 	}
+	if t.has("state") && strings.HasPrefix(p.State+"/", "/run/") {
+		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory below /var", quoted(p.State))
+	}
 	for _, socket := range []struct{ key, name string }{
 		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},
 	} {
@@ -130,6 +133,8 @@ func takeHardware(t *table, c *Config, dir string) {
 		recording, ok := strings.CutPrefix(source, "recording:")
 		switch {
 		case source == "udev":
+		case filepath.IsAbs(source):
+			t.reportf("source", `%s is neither "udev" nor "recording:PATH"; did you mean %s?`, quoted(source), quoted("recording:"+source))
 		case !ok || recording == "" || strings.ContainsRune(recording, 0):
 			t.reportf("source", `%s is neither "udev" nor "recording:PATH"`, quoted(source))
 		case filepath.IsAbs(recording):
@@ -159,6 +164,8 @@ func (t *table) helperSocket(key string, to *string) {
 	case !ok:
 	case name == Direct:
 		*to = name
+	case strings.HasSuffix(name, "/"):
+		t.reportf(key, "%s is a directory, not a socket; write the path of the socket or %q", quoted(name), Direct)
 	case checkPath(name) != nil:
 		t.reportf(key, "%v or %q", checkPath(name), Direct)
 	default:

@@ -117,7 +117,7 @@ func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
 	if len(r.Match) == 0 && (isTable || !t.has("match")) && (isList && len(nodes) == 0 || !t.has("group")) {
-		t.reportf("match", "is empty: class %s would take every device node of this machine", r.Class)
+		t.reportf("match", `is empty: class %s would take every device node of this machine; write match = { DEVNAME = "/dev/kvm" } for one node`, r.Class)
 	}
 }
 
