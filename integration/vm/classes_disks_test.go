@@ -164,7 +164,7 @@ func loopNamespace(s *story, t *testing.T) {
 	s.udev.Block(events, "add")
 	find := "grep -ls uuid." + fabricUUID + " /sys/class/block/nvme*/wwid | xargs -rn1 dirname | xargs -rn1 basename | grep -v c"
 	s.m.Eventually("the namespace", patience, func() bool { return s.m.Try("sh", "-c", find).Code == 0 })
-	d := s.because(t, s.m.Sh(find), "is reached by loop")
+	d := s.because(t, s.m.Sh(find), "is connected by loop")
 	if d.ID != "nvme-uuid."+fabricUUID || d.Resource != "" {
 		t.Errorf("the namespace is %+v", d)
 	}
