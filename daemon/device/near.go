@@ -30,12 +30,13 @@ type Population struct {
 	class   *Class
 	devices []matched
 	traits  []trait        // of all devices, without repetition
+	has     map[trait]bool // the same traits
 	names   map[string]int // number of devices with a node or kernel name
 }
 
 // NewPopulation identifies the devices of a class. It reads sysfs.
 func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
-	p := &Population{host: h, class: class, names: make(map[string]int)}
+	p := &Population{host: h, class: class, has: make(map[trait]bool), names: make(map[string]int)}
 	for i := range seen {
 		u := withFunction(h, &seen[i])
 		of := selecting(*u)
@@ -95,7 +96,8 @@ func (p *Population) add(d Device) {
 		}
 	}
 	for _, t := range traits {
-		if t.text != "" && len(t.text) <= 128 && !slices.Contains(p.traits, t) {
+		if t.text != "" && len(t.text) <= 128 && !p.has[t] {
+			p.has[t] = true
 			p.traits = append(p.traits, t)
 		}
 	}
