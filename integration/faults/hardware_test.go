@@ -133,6 +133,12 @@ func (h *hardware) plug(d *disk, slot int) {
 	h.note(d.node(), d.id())
 }
 
+// plugWidget makes a widget with a serial number.
+func (h *hardware) plugWidget(name, serial string) {
+	h.widgets[name] = serial
+	h.note(name, widgetID(serial))
+}
+
 // note records that a node belongs to a device.
 func (h *hardware) note(node, id string) {
 	if h.were == nil {

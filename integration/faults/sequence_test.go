@@ -184,7 +184,7 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 	}
 	if bundled { // without these devices there is hardly ever a bundle
 		for n, d := range s.disks {
-			s.widgets[fmt.Sprintf("widget%d", n)] = fmt.Sprintf("W%d", n)
+			s.plugWidget(fmt.Sprintf("widget%d", n), fmt.Sprintf("W%d", n))
 			s.plug(d, n+1)
 		}
 	}
@@ -336,8 +336,7 @@ func (s *sequence) stepPlug() {
 			}
 		}
 		s.say("plug %s with serial %s", name, serial)
-		s.widgets[name] = serial
-		s.note(name, widgetID(serial))
+		s.plugWidget(name, serial)
 	} else if d := s.pick(func(d *disk) bool { return !plugged(d) }); d != nil {
 		s.plug(d, s.free())
 		s.say("plug %s into slot %d", d.serial[30:], d.slot)
