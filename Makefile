@@ -237,9 +237,10 @@ packages:
 	VERSION='$(VERSION)' packaging/packages.sh dist $(PACKAGED)
 
 # CI sets ARCHES to its own architecture. The nightly run builds the other architecture and the source packages. lint has
-# compiled the same sources for both architectures.
+# compiled the same sources for both architectures. CI sets AGAIN to nothing, and leaves the second build to the nightly run too.
+AGAIN ?= --again $(PACKAGED)
 packages-check: packages
-	VERSION='$(VERSION)' packaging/check.sh dist --again $(PACKAGED)
+	VERSION='$(VERSION)' packaging/check.sh dist $(AGAIN)
 
 # The deb of this architecture in containers of each release, from an older version to this one and away again. Needs root.
 SUITES ?= bookworm trixie jammy noble
