@@ -267,7 +267,10 @@ func mountedBetween(s *story, t *testing.T) {
 	s.kubelet.AdmitPod(pod)
 	for i, d := range drives {
 		node := s.m.Namespaces()[d.Serial]
-		s.m.Sh(fmt.Sprintf("mkfs.ext4 -qF %s; mkdir -p /mnt/%d; mount %s /mnt/%d; echo kept > /mnt/%d/file", node, i, node, i, i))
+		s.m.Eventually("a file system on "+d.Serial, patience, func() bool { // metalplug-reset may still read the drive
+			return s.m.Try("mkfs.ext4", "-qF", node).Code == 0
+		})
+		s.m.Sh(fmt.Sprintf("mkdir -p /mnt/%d; mount %s /mnt/%d; echo kept > /mnt/%d/file", i, node, i, i))
 	}
 	if _, _, err := s.kubelet.StartPod(pod); err == nil {
 		t.Error("a container was started with a drive that is mounted")
