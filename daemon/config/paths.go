@@ -4,7 +4,6 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -95,15 +94,13 @@ func takePaths(t *table, p *Paths) {
 	t.end()
 }
 
-// takeKinds reports a directory in place of a socket, and the reverse. It accepts an absent file, because the kubelet
-// creates both.
+// takeKinds reports the name of a directory in place of a socket, and the reverse. It does not look at the files, because the
+// helpers read the configuration too and may not search the kubelet's directories.
 func takeKinds(t *table, p *Paths) {
-	info, err := os.Stat(p.PodResources)
-	if t.has("pod_resources") && (err == nil && info.IsDir() || filepath.Base(p.PodResources) == "pod-resources") {
+	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
 		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quoted(p.PodResources), quoted(filepath.Join(p.PodResources, kubeletSocket)))
 	}
-	info, err = os.Stat(p.DevicePlugins)
-	if t.has("device_plugins") && (err == nil && !info.IsDir() || filepath.Base(p.DevicePlugins) == kubeletSocket) {
+	if t.has("device_plugins") && filepath.Base(p.DevicePlugins) == kubeletSocket {
 		t.reportf("device_plugins", "%s is a file, not a directory; write %s", quoted(p.DevicePlugins), quoted(filepath.Dir(p.DevicePlugins)))
 	}
 }
