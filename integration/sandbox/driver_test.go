@@ -5,6 +5,7 @@
 package sandbox
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +97,7 @@ func (m *machine) claimed() {
 	if log := m.sh("journalctl -b -o cat -u metalplug-dra"); strings.Contains(log, "metalplugd unavailable") {
 		m.t.Errorf("log:\n%s", log)
 	}
-	claims := api.Client{Socket: "/proc/" + m.leader + "/root/run/metalplug/claims.sock"}
+	claims := api.Client{Socket: filepath.Join("/proc", m.leader, "root/run/metalplug/claims.sock")}
 	ask := api.Claim{Namespace: "default", Name: "claim", Requests: []api.ClaimRequest{{Name: "zero", Devices: []string{"node-zero"}}}}
 	var prepared api.Prepared
 	if err := claims.Post(m.t.Context(), "/v1/claims/0123/prepare", ask, &prepared); err == nil || !strings.Contains(err.Error(), "ask metalplug-holders") {
