@@ -43,6 +43,12 @@ func (s *story) startDriver(node *Node, flags ...string) *process {
 		"/run/bin/metalplug-dra",
 		"--kubeconfig=" + node.cluster.File("node-"+node.Name+".kubeconfig"), "--node=" + node.Name,
 	}, flags...)...)
+	return s.driver(node, p, err)
+}
+
+// driver returns a started driver, and kills it at the end of the story.
+func (s *story) driver(node *Node, p *process, err error) *process {
+	s.Helper()
 	s.must(err)
 	s.Cleanup(func() {
 		if s.Failed() {

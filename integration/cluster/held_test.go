@@ -80,14 +80,7 @@ func (s *story) startHeld(node *Node, files []*os.File) *process {
 	p, err := spawnWith(files, node.dir, "metalplug-dra", "nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", node.runtime.cmd.Process.Pid), "--",
 		"sh", "-c", `export LISTEN_PID=$$; exec "$@"`, "sh", "env", fmt.Sprintf("LISTEN_FDS=%d", len(files)), "TMPDIR=/run/tmp",
 		"/run/bin/metalplug-dra", "--kubeconfig="+node.cluster.File("node-"+node.Name+".kubeconfig"), "--node="+node.Name)
-	s.must(err)
-	s.Cleanup(func() {
-		if s.Failed() {
-			s.Logf("%s", node.tails("metalplug-dra"))
-		}
-		p.kill()
-	})
-	return p
+	return s.driver(node, p, err)
 }
 
 func TestClaimHeldSockets(t *testing.T) {

@@ -118,12 +118,15 @@ func identity(file, token, user string) (*rest.Config, error) {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
 		for name := range kubeconfig.AuthInfos { // may name files that only the kubelet can read
-			kubeconfig.AuthInfos[name] = &api.AuthInfo{TokenFile: token, Impersonate: user} // client-go reads it again each minute
+			kubeconfig.AuthInfos[name] = &api.AuthInfo{}
 		}
 	}
 	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	if token != "" { // also if the kubeconfig has no user; client-go reads the file again each minute
+		config.BearerTokenFile, config.Impersonate.UserName = token, user
 	}
 	config.QPS, config.Burst = 100, 200
 	config.UserAgent = "metalplug-dra/" + version
