@@ -113,20 +113,18 @@ func identity(file, token, user string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
+	var overrides clientcmd.ConfigOverrides
 	if token != "" {
 		if _, err := os.ReadFile(token); err != nil {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
-		for name := range kubeconfig.AuthInfos { // may name files that only the kubelet can read
-			kubeconfig.AuthInfos[name] = &api.AuthInfo{}
-		}
+		// A user of the kubeconfig may name files that only the kubelet can read. client-go reads the token again each minute.
+		kubeconfig.AuthInfos["token"] = &api.AuthInfo{TokenFile: token, Impersonate: user}
+		overrides.Context.AuthInfo = "token"
 	}
-	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
+	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, &overrides).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
-	}
-	if token != "" { // also if the kubeconfig has no user; client-go reads the file again each minute
-		config.BearerTokenFile, config.Impersonate.UserName = token, user
 	}
 	config.QPS, config.Burst = 100, 200
 	config.UserAgent = "metalplug-dra/" + version

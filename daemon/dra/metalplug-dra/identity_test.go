@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A token is the identity of the driver, also with a kubeconfig that has no user, or one with files that only the kubelet can
+// read.
+func TestTokenReplacesTheUser(t *testing.T) {
+	for name, user := range map[string]string{
+		"no user":   "",
+		"a user":    "{name: kubelet, user: {client-certificate: /nonexistent/kubelet.pem, client-key: /nonexistent/kubelet.pem}}",
+		"same name": "{name: token, user: {username: admin, password: secret}}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			token, kubeconfig := filepath.Join(dir, "token"), filepath.Join(dir, "kubeconfig")
+			for file, text := range map[string]string{token: "secret", kubeconfig: `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://192.0.2.1:6443"}}]
+users: [` + user + `]
+contexts: [{name: x, context: {cluster: c, user: kubelet}}]
+current-context: x
+`} {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			config, err := identity(kubeconfig, token, "system:node:a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if config.BearerTokenFile != token || config.Impersonate.UserName != "system:node:a" || config.CertFile != "" || config.Username != "" {
+				t.Errorf("got the identity %+v, want the token that acts as system:node:a", config)
+			}
+		})
+	}
+}
