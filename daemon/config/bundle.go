@@ -40,14 +40,14 @@ func takeBundle(t *table, r *Resource) {
 		}
 		return
 	}
-	t.require("members", `the resources that make up a bundle: ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch*2"]`)
+	t.require("members", "the resources that make up a bundle")
 	if array, ok := t.value("members").([]any); ok && len(array) == 0 {
-		t.reportf("members", "is empty: name the resources that make up a bundle")
+		t.reportf("members", "is empty")
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
 		t.known = append(t.known, key) // keys of other classes are known too
 		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
-			t.reportf(key, "is not for the class %s, which has %s: set the other keys in the resources of the members",
+			t.reportf(key, "is not for the class %s, which has %s; set the other keys in the resources of the members",
 				device.BundleName, alternatives(bundleKeys))
 		}
 	}
@@ -57,7 +57,7 @@ func takeBundle(t *table, r *Resource) {
 
 // members reads the members of a bundle, such as "nvidia.com/gpu" or "example.org/scratch*2".
 func (t *table) members(m *device.Members) {
-	array, _ := take[[]any](t, "members", `an array of resources: ["nvidia.com/gpu", "example.org/scratch*2"]`)
+	array, _ := take[[]any](t, "members", "an array of resources")
 	total := 0
 	for _, element := range array {
 		text, ok := element.(string)
@@ -70,11 +70,11 @@ func (t *table) members(m *device.Members) {
 		case !ok:
 			t.reportf("members", "has %s in it, not only strings", typeName(element))
 		case err != nil || n < 1 || n > maxMembers:
-			t.reportf("members", `%s is not a resource with a number from 1 to %d, as in "example.org/scratch*2"`, quoted(text), maxMembers)
+			t.reportf("members", `%s is not a resource with a number from 1 to %d`, quoted(text), maxMembers)
 		case checkName(name) != nil:
 			t.check("members", checkName(name))
 		case slices.Contains(m.Resources, name):
-			t.reportf("members", `has %s twice: write its number of devices once, as in "%s*2"`, quoted(name), name)
+			t.reportf("members", `has %s twice; write its number of devices once, as in "%s*2"`, quoted(name), name)
 		default:
 			m.Resources, m.Counts, total = append(m.Resources, name), append(m.Counts, n), total+n
 		}
@@ -92,33 +92,30 @@ func (c *Config) checkMembers(t *table, r Resource) {
 	for _, name := range r.Members.Resources {
 		at := slices.IndexFunc(c.Resources, func(o Resource) bool { return o.Name == name })
 		switch {
-		case name == r.Name:
-			t.reportf("members", "%s is the bundle itself", quoted(name))
-			continue
 		case at < 0 && name == nvme:
-			t.reportf("members", "%s is off: add a [[resource]] of that name with a scrub", quoted(name))
+			t.reportf("members", "%s is off; add a [[resource]] of that name with a scrub", quoted(name))
 			continue
 		case at < 0:
 			wanted := "add a [[resource]] of that name"
 			for _, other := range c.Resources {
-				if like(strings.ToLower(name), other.Name, 2) {
+				if device.Edits(strings.ToLower(name), other.Name) <= 2 {
 					wanted = "did you mean " + quoted(other.Name) + "?"
 				}
 			}
-			t.reportf("members", "%s is not a resource: %s", quoted(name), wanted)
+			t.reportf("members", "%s is not a resource; %s", quoted(name), wanted)
 			continue
 		}
 		switch member := c.Resources[at]; {
 		case member.Class == device.BundleName:
-			t.reportf("members", "%s is a bundle too: name its members", quoted(name))
+			t.reportf("members", "%s is a bundle; name its members", quoted(name))
 		case member.Serve == ServeDRA:
-			t.reportf("members", `%s has serve = "dra": a bundle is for device plugins`, quoted(name))
+			t.reportf("members", `%s has serve = "dra"; write serve = "plugin" for the members of a bundle`, quoted(name))
 		case member.Shares > 1:
-			t.reportf("members", "%s has shares = %d: a device in a bundle belongs to one container", quoted(name), member.Shares)
+			t.reportf("members", "%s has shares = %d; write shares = 1 for the members of a bundle", quoted(name), member.Shares)
 		}
 		for _, other := range c.Resources {
 			if other.Name != r.Name && other.Members.Kind(name) >= 0 {
-				t.reportf("members", "%s is also in the bundle %s: a device can be in only one bundle", quoted(name), quoted(other.Name))
+				t.reportf("members", "%s is also in the bundle %s; remove it from one of them", quoted(name), quoted(other.Name))
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
 	switch {
 	case strings.Contains(name, "kubernetes.io/"), strings.HasPrefix(name, "requests."):
-		return fmt.Errorf("%s is a name of Kubernetes: use your own domain", quoted(name))
+		return fmt.Errorf("%s is a name of Kubernetes; use your own domain", quoted(name))
 	case !isResourceName(name), len(domain) > domainSize, len(rest) > wordSize:
 		return fmt.Errorf(`%s is not a resource name like "example.com/name": at most %d lower-case letters, digits, "-" and ".", a slash, `+
 			`and at most %d letters, digits, "-", "_" and "."`, quoted(name), domainSize, wordSize)
@@ -97,7 +97,7 @@ func checkCDIKind(kind string) error {
 	}
 	vendor, class, ok := strings.Cut(kind, "/")
 	if !ok || !isCDIWord(vendor) || !isCDIWord(class) {
-		return fmt.Errorf(`%s is not vendor/class as in "nvidia.com/gpu"`, quoted(kind))
+		return fmt.Errorf(`%s is not vendor/class`, quoted(kind))
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func checkPermissions(permissions string) error {
 	}
 	for i, p := range permissions {
 		if !strings.ContainsRune("rwm", p) || strings.ContainsRune(permissions[:i], p) {
-			return fmt.Errorf(`%s is not a choice of "r", "w" and "m", each at most once, as in "rw"`, quoted(permissions))
+			return fmt.Errorf(`%s is not a choice of "r", "w" and "m", each at most once`, quoted(permissions))
 		}
 	}
 	return nil
@@ -127,7 +127,7 @@ func checkUnit(name string) error {
 func checkProperty(key string) error {
 	if name, ok := device.AttrKey(key); ok {
 		if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
-			return fmt.Errorf("%s is not an attribute below the device in sysfs", quoted(name))
+			return fmt.Errorf(`%s is not an attribute below the device in sysfs; write "ATTR{size}"`, quoted(name))
 		}
 		return nil
 	}
@@ -144,7 +144,7 @@ func checkProperty(key string) error {
 	case kind == "ATTRS":
 		return errors.New(neither + `; instead of an attribute of a parent, write a property that "udevadm info NODE" shows`)
 	}
-	return errors.New(neither)
+	return errors.New(neither + `; write ID_MODEL or "ATTR{size}"`)
 }
 
 // checkPattern accepts the values of Match and Exclude in a [device.Rule].
@@ -164,10 +164,10 @@ const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 // checkVariable accepts the names of variables that metalplug does not set itself.
 func checkVariable(name string) error {
 	if !isVariable(name) {
-		return errors.New(`is not the name of a variable: letters, digits and "_", and no digit first`)
+		return errors.New(`is not the name of a variable; write letters, digits and "_", and no digit first`)
 	}
 	if strings.HasPrefix(name, variablePrefix) {
-		return fmt.Errorf("is reserved for metalplug: use a name without %s", variablePrefix)
+		return fmt.Errorf("is reserved for metalplug; use a name without %s", variablePrefix)
 	}
 	return nil
 }
@@ -177,12 +177,12 @@ func checkTemplate(text string) error {
 	for _, part := range strings.Split(text, "{")[1:] {
 		inside, _, closed := strings.Cut(part, "}")
 		if found := "{" + inside + "}"; closed && !slices.Contains(placeholders, found) {
-			return fmt.Errorf("%s is not a placeholder: %s", quoted(found), alternatives(placeholders))
+			return fmt.Errorf("%s is not a placeholder; write %s", quoted(found), alternatives(placeholders))
 		}
 	}
 	switch {
 	case strings.Contains(text, "${"), strings.Contains(text, "{{"):
-		return fmt.Errorf(`%s: write {id}, without "$" and with single braces`, quoted(text))
+		return fmt.Errorf(`%s is not a template; write {id}, without "$" and with single braces`, quoted(text))
 	case strings.ContainsRune(text, 0):
 		return fmt.Errorf("%s has a zero byte", quoted(text))
 	}
@@ -209,7 +209,7 @@ func checkPath(name string) error {
 // checkSocket accepts paths to which a socket can be bound.
 func checkSocket(name string) error {
 	if len(name) > socketSize {
-		return fmt.Errorf("%s has %d bytes; the path of a socket can have at most %d", quoted(name), len(name), socketSize)
+		return fmt.Errorf("%s has %d bytes, and the path of a socket at most %d", quoted(name), len(name), socketSize)
 	}
 	return nil
 }

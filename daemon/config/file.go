@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // file is a configuration file while it is being read.
@@ -37,7 +39,9 @@ func (f *file) reportUnknown() {
 	for _, p := range f.unknown {
 		switch meant := f.meant(unnumbered(p.path)); {
 		case meant == "":
-			p.reportf("unknown key; man metalplug.toml lists the keys")
+			p.reportf("unknown key; the keys here are %s", strings.Join(f.beside(p), ", "))
+		case strings.Contains(meant, " "):
+			p.reportf("unknown key; %s", meant)
 		case meant == p.path[len(p.path)-1]: // this key does not belong to a table
 			p.reportf("unknown key; write %s above the first table", meant)
 		default:
@@ -48,9 +52,30 @@ func (f *file) reportUnknown() {
 
 // foreign has keys of other programs that users may try here, with their replacements.
 var foreign = map[string]string{
-	"log_level": "metalplugd --log-level", "loglevel": "metalplugd --log-level", "log": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket",
+	"log_level": "use metalplugd --log-level", "loglevel": "use metalplugd --log-level", "log": "use metalplugd --log-level", "metrics": "metalplugd-metrics.socket",
 	"replicas": "shares", "sharing": "shares", "time_slicing": "shares", "devices": "match.METALPLUG_ID", "device_ids": "match.METALPLUG_ID",
 	"kubelet_root": "device_plugins", "root_dir": "paths.device_plugins", "scrub": "resource.reset.scrub", "method": "resource.reset.method",
+	"enabled": disable, "enable": disable, "disabled": disable, "health": health, "health_check": health, "include": include, "import": include,
+	"priority": "the first [[resource]] that matches takes a device, so write this one before the others",
+}
+
+// Remedies for keys that have no replacement.
+const (
+	disable = `to turn off a resource, write exclude = { METALPLUG_ID = "*" }`
+	health  = "remove it, since metalplug always checks the health of a device"
+	include = "write other files as conf.d/NAME.toml next to this file"
+)
+
+// beside returns the known keys of the table that has an unknown key.
+func (f *file) beside(p place) (keys []string) {
+	path := unnumbered(p.path)
+	for _, known := range f.known {
+		if last := len(known) - 1; len(path) == len(known) && slices.Equal(known[:last], path[:last]) {
+			keys = append(keys, known[last])
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // meant returns the known key that is most similar to an unknown one, or "". It tries a key of the same table with a
@@ -65,7 +90,7 @@ func (f *file) meant(path toml.Key) string {
 			if known[len(known)-1] == name {
 				elsewhere = key
 			}
-			if len(known) == len(path) && slices.Equal(known[:last], path[:last]) && (like(name, known[last], edits) || abbreviates(name, known[last])) {
+			if len(known) == len(path) && slices.Equal(known[:last], path[:last]) && (device.Edits(name, known[last]) <= edits || abbreviates(name, known[last])) {
 				return known[last]
 			}
 		}
@@ -76,17 +101,4 @@ func (f *file) meant(path toml.Key) string {
 // abbreviates reports whether a is an abbreviation of b, with or without a plural s, such as "perms" of "permissions".
 func abbreviates(a, b string) bool {
 	return len(a) > 2 && strings.HasPrefix(b, strings.TrimSuffix(a, "s"))
-}
-
-// like reports whether a can be changed to b by inserting, removing or replacing at most the given number of letters.
-func like(a, b string, edits int) bool {
-	switch {
-	case a == b:
-		return true
-	case a == "" || b == "":
-		return len(a)+len(b) <= edits
-	case a[0] == b[0]:
-		return like(a[1:], b[1:], edits)
-	}
-	return edits > 0 && (like(a[1:], b, edits-1) || like(a, b[1:], edits-1) || like(a[1:], b[1:], edits-1))
 }

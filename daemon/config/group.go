@@ -28,10 +28,10 @@ func takeGroup(t *table, r *Resource) {
 		return
 	}
 	if len(g.Optional) > 0 {
-		t.reportf("optional", "needs a group: at least one node that every device must have")
+		t.reportf("optional", `needs a group; write group = ["/dev/video*"] too`)
 	}
 	if g.By != "" {
-		t.reportf("group_by", "needs a group")
+		t.reportf("group_by", `needs a group; write group = ["/dev/video*"] too`)
 	}
 }
 
@@ -40,7 +40,7 @@ func checkGroup(t *table, r Resource) {
 	t.onlyFor("group", r.Class, device.NodeName)
 	for _, node := range r.Group.Optional {
 		if slices.Contains(r.Group.Nodes, node) {
-			t.reportf("optional", "%s is already in the group", quoted(node))
+			t.reportf("optional", "%s is already in the group; remove it here", quoted(node))
 		}
 	}
 	checkHardwareOnly(t, "match", r.Match, r.Group.By)
@@ -54,9 +54,9 @@ func checkHardwareOnly(t *table, key string, patterns map[string]string, by stri
 	for _, property := range slices.Sorted(maps.Keys(patterns)) {
 		switch {
 		case by == "":
-			t.reportBelowf(key, property, "describes the hardware of a group, which requires group_by")
+			t.reportBelowf(key, property, `describes the hardware of a group; write group_by = "usb" or "pci" too`)
 		case strings.HasPrefix(property, "ID_"), property == "DEVLINKS", property == "TAGS":
-			t.reportBelowf(key, property, "is set by udev's rules: match a group by a property that the kernel reports for its hardware, "+
+			t.reportBelowf(key, property, "is set by udev's rules; match a group by a property that the kernel reports for its hardware, "+
 				"such as ATTR{serial} or PCI_ID")
 		}
 	}
@@ -66,21 +66,21 @@ func checkHardwareOnly(t *table, key string, patterns map[string]string, by stri
 func checkNodePattern(pattern string) error {
 	name, ok := strings.CutPrefix(pattern, "/dev/")
 	if !ok || !filepath.IsLocal(name) || strings.ContainsAny(name, "|\x00") {
-		return fmt.Errorf(`%s is not a device node like "/dev/snd/pcmC0D*"`, quoted(pattern))
+		return fmt.Errorf(`%s is not a device node`, quoted(pattern))
 	}
 	return checkPattern(pattern)
 }
 
 // nodes reads an array of patterns for device nodes.
 func (t *table) nodes(key string, to *[]string) {
-	array, _ := take[[]any](t, key, `an array of device nodes: ["/dev/…"]`)
+	array, _ := take[[]any](t, key, "an array of device nodes")
 	for i, element := range array {
 		node, ok := element.(string)
 		switch {
 		case !ok:
 			t.reportf(key, "has %s in it, not only strings", typeName(element))
 		case slices.Contains(array[:i], element):
-			t.reportf(key, "has %s twice", quoted(node))
+			t.reportf(key, "has %s twice; remove one", quoted(node))
 		default:
 			t.check(key, checkNodePattern(node))
 			*to = append(*to, node)

@@ -23,7 +23,7 @@ import (
 // error is a [Problems], and the names of the files are returned with it.
 func Load(file string) (Config, error) {
 	if file == "" {
-		return Config{}, Problems{{File: `""`, What: "the name of the file is empty: name a file, or omit it to use " + DefaultFile}}
+		return Config{}, Problems{{File: `""`, What: "the name of the file is empty; name a file, or omit it to use " + DefaultFile}}
 	}
 	return load(file, file == DefaultFile)
 }
@@ -124,8 +124,8 @@ func dropIns(dir string) ([]string, error) {
 func read(name string) *file {
 	null, _ := os.Stat(os.DevNull) // SameFile is false for nil
 	info, err := os.Stat(name)
-	if err == nil && !info.Mode().IsRegular() && !info.IsDir() && !os.SameFile(info, null) {
-		return &file{name: name, problems: Problems{{File: name, What: "is not a regular file"}}}
+	if err == nil && !info.Mode().IsRegular() && !os.SameFile(info, null) {
+		return &file{name: name, problems: Problems{{File: name, What: "is not a regular file; name a file such as " + DefaultFile}}}
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -159,11 +159,11 @@ func TestProblemsOfSeveralFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := config.Load(filepath.Join(dir, "m.toml"))
-	want := `m.toml:1: colour: unknown key; man metalplug.toml lists the keys
+	want := `m.toml:1: colour: unknown key; the keys here are builtin, hardware, paths, reset, resource
 conf.d/a.toml:1: unexpected '=': key name appears blank; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes
-conf.d/b.toml:4: resource.shares: 0 is not between 1 and 1000
-conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2: make one of the two
-conf.d/c.toml: read: is a directory
+conf.d/b.toml:4: resource.shares: 0 is not between 1 and 1000; write shares = 1
+conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2; make one of the two
+conf.d/c.toml: is not a regular file; name a file such as /etc/metalplug/metalplug.toml
 conf.d/d.toml: open: no such file or directory`
 	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
@@ -173,7 +173,7 @@ conf.d/d.toml: open: no such file or directory`
 func TestUnreadable(t *testing.T) {
 	dir := tree(t, map[string]string{"m.toml": "", "x/conf.d": "", "x/m.toml": ""})
 	for name, want := range map[string]string{
-		"":             "read: is a directory",
+		"":             "is not a regular file; name a file such as /etc/metalplug/metalplug.toml",
 		"m.toml/x":     "m.toml/conf.d: open: not a directory",
 		"x/m.toml":     "x/conf.d: open: not a directory",
 		"m\x00.toml":   "m\x00.toml: open: invalid argument",
@@ -201,7 +201,7 @@ func TestFormsOfText(t *testing.T) {
 		"blanks at both ends":  strings.ReplaceAll(strings.ReplaceAll(text, "\n", " \t\n"), "\nclass", "\n  class"),
 		"comments at all ends": strings.ReplaceAll(text, "\n", " # = [ ' \"\"\"\n"),
 	} {
-		if got, want := problems(t, form), "m.toml:5: resource.colour: unknown key; man metalplug.toml lists the keys"; got != want {
+		if got, want := problems(t, form), "m.toml:5: resource.colour: unknown key; the keys here are "+resourceKeys; got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 		if got := good(t, strings.Replace(form, "colour", "# colour", 1)).Resources[0].Shares; got != 3 {

@@ -117,7 +117,7 @@ func TestOverrideNestedKeys(t *testing.T) {
 	})
 	_, err := config.Load(filepath.Join(dir, "m.toml"))
 	want := `m.toml:5: resource.reset.scrub: zero would erase the data of other containers, shares = 3 (conf.d/c.toml:3); write shares = 1 or scrub = "none"
-conf.d/b.toml:3: resource.reset.colour: unknown key; man metalplug.toml lists the keys`
+conf.d/b.toml:3: resource.reset.colour: unknown key; the keys here are method, scrub, timeout, when`
 	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}
@@ -147,9 +147,9 @@ func TestDiskNamedTwice(t *testing.T) {
 		return "[[resource]]\nname = \"example.com/" + name + "\"\nclass = \"nvme\"\nreset.scrub = \"none\"\nmatch.METALPLUG_ID = \"" + ids + "\"\n"
 	}
 	for name, test := range map[string]struct{ second, want string }{
-		"the same":         {head("b", "nvme-1"), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-1" is also named by "example.com/a" (m.toml:5): a device belongs to one resource, so remove it from one match`},
-		"one of several":   {head("b", "nvme-7|nvme-2"), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-2" is also named by "example.com/a" (m.toml:5): a device belongs to one resource, so remove it from one match`},
-		"another class":    {strings.Replace(head("b", "nvme-1"), `"nvme"`, `"node"`, 1), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-1" is also named by "example.com/a" (m.toml:5): a device belongs to one resource, so remove it from one match`},
+		"the same":         {head("b", "nvme-1"), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-1" is also named by "example.com/a" (m.toml:5); remove it from one match`},
+		"one of several":   {head("b", "nvme-7|nvme-2"), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-2" is also named by "example.com/a" (m.toml:5); remove it from one match`},
+		"another class":    {strings.Replace(head("b", "nvme-1"), `"nvme"`, `"node"`, 1), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-1" is also named by "example.com/a" (m.toml:5); remove it from one match`},
 		"another":          {head("b", "nvme-3"), ""},
 		"a pattern":        {head("b", "nvme-*|nvme-[12]"), ""},
 		"excluded":         {head("b", "nvme-1") + "exclude.METALPLUG_ID = \"nvme-1\"\n", ""},

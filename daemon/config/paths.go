@@ -78,7 +78,7 @@ func takePaths(t *table, p *Paths) {
 		p.PodResources = filepath.Join(filepath.Dir(p.DevicePlugins), "pod-resources", kubeletSocket)
 	}
 	if p.State == p.DevicePlugins {
-		t.reportf("state", "is the directory of device plugins, which the kubelet empties: write another one")
+		t.reportf("state", "is the directory of device plugins, which the kubelet empties; write another one")
 	}
 	if t.has("state") && strings.HasPrefix(p.State+"/", "/run/") {
 		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory below /var", quoted(p.State))

@@ -99,7 +99,7 @@ func meantWord(key, word string, words []string) string {
 	}
 	for edits := 0; edits <= min(2, len(lower)/2) && meant == ""; edits++ {
 		for _, known := range words {
-			if like(lower, known, edits) || abbreviates(lower, known) {
+			if device.Edits(lower, known) <= edits || abbreviates(lower, known) {
 				meant = known
 				break
 			}

@@ -4,7 +4,9 @@ package config_test
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +19,10 @@ const (
 	bundled = "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\n"
 	disk    = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\n"
 )
+
+// resourceKeys are the keys of a resource, as an error lists them.
+const resourceKeys = "allow_in_use, cdi_kind, class, env, exclude, group, group_by, inject, issm, match, members, name, near, nodes, " +
+	"optional, permissions, prefer, reset, rest, serve, shares, takeover, umad, units"
 
 // problems loads a configuration and returns its problems, without the directory.
 func problems(t *testing.T, text string) string {
@@ -58,10 +64,14 @@ func TestProblems(t *testing.T) {
 		{"integer too large", "a = 99999999999999999999\n", `m.toml:1: a: 99999999999999999999 is out of range for int64; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
 
 		// Unknown keys.
-		{"unknown table", "[colours]\n", `m.toml:1: colours: unknown key; man metalplug.toml lists the keys`},
-		{"unknown key", "\n[paths]\ncolour = 1\n", `m.toml:3: paths.colour: unknown key; man metalplug.toml lists the keys`},
-		{"flag of the daemon", "log_level = \"debug\"\n", `m.toml:1: log_level: unknown key; did you mean metalplugd --log-level?`},
+		{"unknown table", "[colours]\n", `m.toml:1: colours: unknown key; the keys here are builtin, hardware, paths, reset, resource`},
+		{"unknown key", "\n[paths]\ncolour = 1\n", `m.toml:3: paths.colour: unknown key; the keys here are cdi, cgroup, dev, device_plugins, pod_resources, proc, run, state, sysfs`},
+		{"flag of the daemon", "log_level = \"debug\"\n", `m.toml:1: log_level: unknown key; use metalplugd --log-level`},
 		{"key of other plugins", valid + "replicas = 2\n", `m.toml:4: resource.replicas: unknown key; did you mean shares?`},
+		{"switch of other programs", valid + "enabled = false\n", `m.toml:4: resource.enabled: unknown key; to turn off a resource, write exclude = { METALPLUG_ID = "*" }`},
+		{"order of other programs", valid + "priority = 1\n", `m.toml:4: resource.priority: unknown key; the first [[resource]] that matches takes a device, so write this one before the others`},
+		{"checks of other programs", valid + "health = true\n", `m.toml:4: resource.health: unknown key; remove it, since metalplug always checks the health of a device`},
+		{"files of other programs", "include = [\"a\"]\n", `m.toml:1: include: unknown key; write other files as conf.d/NAME.toml next to this file`},
 		{"misspelt", "[paths]\nsysf = \"/sys\"\n", `m.toml:2: paths.sysf: unknown key; did you mean sysfs?`},
 		{"other case", "[paths]\nCDI = \"/run/cdi\"\n", `m.toml:2: paths.CDI: unknown key; did you mean cdi?`},
 		{"misspelt table", "[[resources]]\nname = \"a\"\n", `m.toml:1: resources: unknown key; did you mean resource?`},
@@ -71,54 +81,54 @@ func TestProblems(t *testing.T) {
 		{"key of no table", valid + "builtin = false\n", `m.toml:4: resource.builtin: unknown key; write builtin above the first table`},
 		{"misspelt built-in", "[[resource]]\nname = \"nvidia.com/gpus\"\n", `m.toml:1: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle; for a built-in resource write "nvidia.com/gpu"`},
 		{"misspelt, deep", valid + "reset.timout = \"1s\"\n", `m.toml:4: resource.reset.timout: unknown key; did you mean timeout?`},
-		{"quoted", "\"a b\" = 1\n", `m.toml:1: "a b": unknown key; man metalplug.toml lists the keys`},
-		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key; man metalplug.toml lists the keys`},
+		{"quoted", "\"a b\" = 1\n", `m.toml:1: "a b": unknown key; the keys here are builtin, hardware, paths, reset, resource`},
+		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key; the keys here are builtin, hardware, paths, reset, resource`},
 
 		// Types.
-		{"state in the kubelet's directory", "[paths]\nstate = \"/var/lib/kubelet/device-plugins\"\n", `m.toml:2: paths.state: is the directory of device plugins, which the kubelet empties: write another one`},
-		{"table as value", "paths = 1\n", `m.toml:1: paths: is an integer, not a table: write [paths]`},
-		{"value as table", "[paths.run]\n", `m.toml:1: paths.run: is a table, not a string in quotes`},
-		{"resource as table", "[resource]\nname = \"example.com/x\"\n", `m.toml:1: resource: is a table, not an array of tables: write [[resource]]`},
-		{"resource as array", "resource = [1]\n", `m.toml:1: resource: is an array, not an array of tables: write [[resource]]`},
-		{"array of tables as table", "[[hardware]]\n", `m.toml:1: hardware: is an array of tables, not a table: write [hardware]`},
-		{"name", "[[resource]]\nname = 1.5\nclass = \"gpu\"\n", `m.toml:2: resource.name: is a float, not a string in quotes`},
-		{"class", "[[resource]]\nname = \"example.com/x\"\nclass = [\"nvme\"]\n", `m.toml:3: resource.class: is an array, not a string in quotes`},
-		{"shares", valid + "shares = \"2\"\n", `m.toml:4: resource.shares: is a string in quotes, not an integer`},
-		{"umad", valid + "umad = 1\n", `m.toml:4: resource.umad: is an integer, not true or false`},
-		{"issm", valid + "issm = \"all\"\n", `m.toml:4: resource.issm: is a string in quotes, not true or false`},
-		{"allow_in_use", valid + "allow_in_use = \"yes\"\n", `m.toml:4: resource.allow_in_use: is a string in quotes, not true or false`},
-		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not a string in quotes`},
-		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string in quotes, not a table: write match = { ID_MODEL = "Samsung*" }`},
+		{"state in the kubelet's directory", "[paths]\nstate = \"/var/lib/kubelet/device-plugins\"\n", `m.toml:2: paths.state: is the directory of device plugins, which the kubelet empties; write another one`},
+		{"table as value", "paths = 1\n", `m.toml:1: paths: is an integer, not a table; write [paths]`},
+		{"value as table", "[paths.run]\n", `m.toml:1: paths.run: is a table, not a string in quotes; write run = "/run/metalplug"`},
+		{"resource as table", "[resource]\nname = \"example.com/x\"\n", `m.toml:1: resource: is a table, not an array of tables; write [[resource]]`},
+		{"resource as array", "resource = [1]\n", `m.toml:1: resource: is an array, not an array of tables; write [[resource]]`},
+		{"array of tables as table", "[[hardware]]\n", `m.toml:1: hardware: is an array of tables, not a table; write [hardware]`},
+		{"name", "[[resource]]\nname = 1.5\nclass = \"gpu\"\n", `m.toml:2: resource.name: is a float, not a string in quotes; write name = "example.com/gpu"`},
+		{"class", "[[resource]]\nname = \"example.com/x\"\nclass = [\"nvme\"]\n", `m.toml:3: resource.class: is an array, not a string in quotes; write class = "gpu"`},
+		{"shares", valid + "shares = \"2\"\n", `m.toml:4: resource.shares: is a string in quotes, not an integer; write shares = 1`},
+		{"umad", valid + "umad = 1\n", `m.toml:4: resource.umad: is an integer, not true or false; write umad = false`},
+		{"issm", valid + "issm = \"all\"\n", `m.toml:4: resource.issm: is a string in quotes, not true or false; write issm = false`},
+		{"allow_in_use", valid + "allow_in_use = \"yes\"\n", `m.toml:4: resource.allow_in_use: is a string in quotes, not true or false; write allow_in_use = false`},
+		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not a string in quotes; write ID_NSID = "A*" or "A*|B"`},
+		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string in quotes, not a table; write match = { ID_MODEL = "Samsung*" }`},
 		{"YAML", "resources:\n- name: a\n", `m.toml:1: expected '.' or '=', but got ':' instead; this is not TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`},
-		{"NVIDIA's variable", valid + "env = { NVIDIA_VISIBLE_DEVICES = \"all\" }\n", `m.toml:4: resource.env.NVIDIA_VISIBLE_DEVICES: is set by metalplug: another value would give a container the GPUs of others`},
-		{"built-in without its keys", "builtin = false\n[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n", `m.toml:2: resource.class: is missing: with builtin = false, write all keys of metalplug.io/nvme: class = "nvme"`},
-		{"match list", valid + "match = { ID_MODEL = [\"A\", \"B\"] }\n", `m.toml:4: resource.match.ID_MODEL: is an array, not a string in quotes; a pattern has | between alternatives, as in "A*|B"`},
-		{"reset of a disk", "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\nreset = \"zero\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table: write [resource.reset]`},
-		{"reset", valid + "reset = \"none\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table: write [resource.reset]`},
-		{"timeout", valid + "reset.timeout = 20\n", `m.toml:4: resource.reset.timeout: is an integer, not a duration in quotes such as "20s", "5m" or "1h30m"`},
-		{"prefer", valid + "prefer = true\n", `m.toml:4: resource.prefer: is a boolean, not a string in quotes`},
-		{"cdi_kind", valid + "cdi_kind = 2020-01-01\n", `m.toml:4: resource.cdi_kind: is a date or time, not a string in quotes`},
+		{"NVIDIA's variable", valid + "env = { NVIDIA_VISIBLE_DEVICES = \"all\" }\n", `m.toml:4: resource.env.NVIDIA_VISIBLE_DEVICES: is set by metalplug, since another value would give a container the GPUs of others; remove it`},
+		{"built-in without its keys", "builtin = false\n[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n", `m.toml:2: resource.class: is missing: builtin is false; write class = "nvme" and the other keys of metalplug.io/nvme`},
+		{"match list", valid + "match = { ID_MODEL = [\"A\", \"B\"] }\n", `m.toml:4: resource.match.ID_MODEL: is an array, not a string in quotes; write ID_MODEL = "A*" or "A*|B"`},
+		{"reset of a disk", "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\nreset = \"zero\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table; write [resource.reset]`},
+		{"reset", valid + "reset = \"none\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table; write [resource.reset]`},
+		{"timeout", valid + "reset.timeout = 20\n", `m.toml:4: resource.reset.timeout: is an integer, not a duration in quotes; write timeout = "20s", "5m" or "1h30m"`},
+		{"prefer", valid + "prefer = true\n", `m.toml:4: resource.prefer: is a boolean, not a string in quotes; write prefer = "packed"`},
+		{"cdi_kind", valid + "cdi_kind = 2020-01-01\n", `m.toml:4: resource.cdi_kind: is a date or time, not a string in quotes; write cdi_kind = "nvidia.com/gpu"`},
 
 		// [paths], [hardware], [reset].
-		{"relative", "[paths]\nrun = \"run/metalplug\"\n", `m.toml:2: paths.run: "run/metalplug" is not an absolute path`},
-		{"empty", "[paths]\nproc = \"\"\n", `m.toml:2: paths.proc: "" is not an absolute path`},
-		{"zero in path", "[paths]\nrun = \"/\\u0000\"\n", `m.toml:2: paths.run: "/\x00" has a zero byte`},
+		{"relative", "[paths]\nrun = \"run/metalplug\"\n", `m.toml:2: paths.run: "run/metalplug" is not an absolute path; write run = "/run/metalplug"`},
+		{"empty", "[paths]\nproc = \"\"\n", `m.toml:2: paths.proc: "" is not an absolute path; write proc = "/proc"`},
+		{"zero in path", "[paths]\nrun = \"/\\u0000\"\n", `m.toml:2: paths.run: "/\x00" has a zero byte; write run = "/run/metalplug"`},
 		{
 			"device_plugins of 77 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 76) + "\"\n",
-			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" has 108 bytes; the path of a socket can have at most 107`,
+			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" has 108 bytes, and the path of a socket at most 107; write device_plugins = "/var/lib/kubelet/device-plugins"`,
 		},
 		{"device_plugins of 76 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 75) + "\"\n", ""},
 		{
 			"run of 95 bytes", "[paths]\nrun = \"/" + strings.Repeat("d", 94) + "\"\n",
-			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `" has 108 bytes; the path of a socket can have at most 107`,
+			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `" has 108 bytes, and the path of a socket at most 107; write run = "/run/metalplug"`,
 		},
 		{
 			"pod_resources of 108 bytes", "[paths]\npod_resources = \"/" + strings.Repeat("d", 107) + "\"\n",
-			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" has 108 bytes; the path of a socket can have at most 107`,
+			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" has 108 bytes, and the path of a socket at most 107; write pod_resources = "/var/lib/kubelet/pod-resources/kubelet.sock"`,
 		},
 		{"state and run are one", "[paths]\nstate = \"/k\"\nrun = \"/k\"\n", ""},
-		{"source", "[hardware]\nsource = \"sysfs\"\n", `m.toml:2: hardware.source: "sysfs" is neither "udev" nor "recording:PATH"`},
-		{"no recording", "[hardware]\nsource = \"recording:\"\n", `m.toml:2: hardware.source: "recording:" is neither "udev" nor "recording:PATH"`},
+		{"source", "[hardware]\nsource = \"sysfs\"\n", `m.toml:2: hardware.source: "sysfs" is neither "udev" nor "recording:PATH"; write source = "udev"`},
+		{"no recording", "[hardware]\nsource = \"recording:\"\n", `m.toml:2: hardware.source: "recording:" is neither "udev" nor "recording:PATH"; write source = "udev"`},
 		{"a file as source", "[hardware]\nsource = \"/tmp/r\"\n", `m.toml:2: hardware.source: "/tmp/r" is neither "udev" nor "recording:PATH"; did you mean "recording:/tmp/r"?`},
 		{"home", "[paths]\nrun = \"~/run\"\n", `m.toml:2: paths.run: "~/run" is not an absolute path; write it in full, without ~ or variables`},
 		{"URL", "[paths]\nrun = \"unix:///run\"\n", `m.toml:2: paths.run: "unix:///run" is not an absolute path; write it without unix://`},
@@ -126,30 +136,30 @@ func TestProblems(t *testing.T) {
 		{"directory of a helper", "[reset]\nsocket = \"/run/x/\"\n", `m.toml:2: reset.socket: "/run/x/" is a directory, not a socket; write the path of the socket or "direct"`},
 		{"two signs", "a == 1\n", `m.toml:1: a: expected value but found '=' instead; write = once`},
 		{"attribute of a parent", valid + "match = { \"ATTRS{x}\" = \"x\" }\n", `m.toml:4: resource.match."ATTRS{x}": is neither a udev property like "PCI_ID" nor "ATTR{name}"; instead of an attribute of a parent, write a property that "udevadm info NODE" shows`},
-		{"socket", "[reset]\nsocket = \"reset.sock\"\n", `m.toml:2: reset.socket: "reset.sock" is not an absolute path or "direct"`},
-		{"holders", "[reset]\nholders = \"Direct\"\n", `m.toml:2: reset.holders: "Direct" is not an absolute path or "direct"`},
+		{"socket", "[reset]\nsocket = \"reset.sock\"\n", `m.toml:2: reset.socket: "reset.sock" is not an absolute path or "direct"; write socket = "/run/metalplug/reset.sock"`},
+		{"holders", "[reset]\nholders = \"Direct\"\n", `m.toml:2: reset.holders: "Direct" is not an absolute path or "direct"; write holders = "/run/metalplug/holders.sock"`},
 		{
 			"socket of 108 bytes", "reset.socket = \"/" + strings.Repeat("d", 107) + "\"\n",
-			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" has 108 bytes; the path of a socket can have at most 107`,
+			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" has 108 bytes, and the path of a socket at most 107; write socket = "/run/metalplug/reset.sock"`,
 		},
 
 		// [[resource]].
 		{
-			"nothing", "\n[[resource]]\n", "m.toml:2: resource.name: is missing: the name by which pods request the devices\n" +
-				"m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle",
+			"nothing", "\n[[resource]]\n", "m.toml:2: resource.name: is missing: the name by which pods request the devices; write name = \"example.com/gpu\"\n" +
+				"m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle; write class = \"gpu\"",
 		},
 		{
 			"twice in a file", valid + "\n" + valid,
-			`m.toml:6: resource.name: "example.com/x" is defined twice, first on line 2: make one of the two`,
+			`m.toml:6: resource.name: "example.com/x" is defined twice, first on line 2; make one of the two`,
 		},
 		{
 			"one variable for two", "[[resource]]\nname = \"a.com/x-y\"\nclass = \"gpu\"\n[[resource]]\nname = \"a.com/x.y\"\nclass = \"gpu\"\n",
-			`m.toml:5: resource.name: "a.com/x.y" and "a.com/x-y" have the same environment variable METALPLUG_A_COM_X_Y in a container: rename one`,
+			`m.toml:5: resource.name: "a.com/x.y" and "a.com/x-y" have the same environment variable METALPLUG_A_COM_X_Y in a container; rename one`,
 		},
 		{
 			"twice in a file, the first broken", "[[resource]]\nname = \"x\"\nclass = \"gpu\"\n[[resource]]\nname = \"x\"\nclass = \"gpu\"\n",
-			"m.toml:2: resource.name: \"x\" is not a resource name like \"example.com/name\": at most 244 lower-case letters, digits, \"-\" and \".\", a slash, and at most 63 letters, digits, \"-\", \"_\" and \".\"\n" +
-				"m.toml:5: resource.name: \"x\" is defined twice, first on line 2: make one of the two",
+			"m.toml:2: resource.name: \"x\" is not a resource name like \"example.com/name\": at most 244 lower-case letters, digits, \"-\" and \".\", a slash, and at most 63 letters, digits, \"-\", \"_\" and \".\"; write name = \"example.com/gpu\"\n" +
+				"m.toml:5: resource.name: \"x\" is defined twice, first on line 2; make one of the two",
 		},
 		{
 			"no class", "[[resource]]\nname = \"example.com/x\"\nclass = \"npu\"\n",
@@ -160,58 +170,58 @@ func TestProblems(t *testing.T) {
 			"everything, written out", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch = {}\nexclude = { DEVNAME = \"/dev/a\" }\n",
 			`m.toml:4: resource.match: is empty: class node would take every device node of this machine; write match = { DEVNAME = "/dev/kvm" } for one node`,
 		},
-		{"match of a node", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch = 1\n", `m.toml:4: resource.match: is an integer, not a table: write match = { ID_MODEL = "Samsung*" }`},
+		{"match of a node", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch = 1\n", `m.toml:4: resource.match: is an integer, not a table; write match = { ID_MODEL = "Samsung*" }`},
 		{"key of match", valid + "match = { \"ENV{ID_MODEL}\" = \"x\" }\n", `m.toml:4: resource.match."ENV{ID_MODEL}": is neither a udev property like "PCI_ID" nor "ATTR{name}"; write ID_MODEL`},
 		{"key of match, open", valid + "match = { \"ATTR{size\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{size": is neither a udev property like "PCI_ID" nor "ATTR{name}"; write "ATTR{size}"`},
-		{"attribute without name", valid + "match = { \"ATTR{}\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{}": "" is not an attribute below the device in sysfs`},
-		{"attribute elsewhere", valid + "exclude = { \"ATTR{../../x}\" = \"x\" }\n", `m.toml:4: resource.exclude."ATTR{../../x}": "../../x" is not an attribute below the device in sysfs`},
-		{"pattern", valid + "[resource.match]\nID_MODEL = \"a|[b\"\n", `m.toml:5: resource.match.ID_MODEL: "a|[b" is not a pattern: an unfinished "[" or a "\" at the end`},
-		{"pattern of exclude", valid + "exclude.ID_MODEL = 'a\\'\n", `m.toml:4: resource.exclude.ID_MODEL: "a\\" is not a pattern: an unfinished "[" or a "\" at the end`},
+		{"attribute without name", valid + "match = { \"ATTR{}\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{}": "" is not an attribute below the device in sysfs; write "ATTR{size}"`},
+		{"attribute elsewhere", valid + "exclude = { \"ATTR{../../x}\" = \"x\" }\n", `m.toml:4: resource.exclude."ATTR{../../x}": "../../x" is not an attribute below the device in sysfs; write "ATTR{size}"`},
+		{"pattern", valid + "[resource.match]\nID_MODEL = \"a|[b\"\n", `m.toml:5: resource.match.ID_MODEL: "a|[b" is not a pattern: an unfinished "[" or a "\" at the end; write ID_MODEL = "A*" or "A*|B"`},
+		{"pattern of exclude", valid + "exclude.ID_MODEL = 'a\\'\n", `m.toml:4: resource.exclude.ID_MODEL: "a\\" is not a pattern: an unfinished "[" or a "\" at the end; write ID_MODEL = "A*" or "A*|B"`},
 		{
 			"unknown placeholder", valid + "env = { X = \"{pci} {serial}\" }\n",
-			`m.toml:4: resource.env.X: "{serial}" is not a placeholder: {id}, {pci} or {node}`,
+			`m.toml:4: resource.env.X: "{serial}" is not a placeholder; write {id}, {pci} or {node}`,
 		},
-		{"name of a variable", valid + "[resource.env]\n1X = \"\"\n", `m.toml:5: resource.env.1X: is not the name of a variable: letters, digits and "_", and no digit first`},
-		{"variable of metalplug", valid + "env.METALPLUG_X = \"\"\n", `m.toml:4: resource.env.METALPLUG_X: is reserved for metalplug: use a name without METALPLUG_`},
-		{"value of a variable", valid + "env = { X = 1 }\n", `m.toml:4: resource.env.X: is an integer, not a string in quotes`},
-		{"zero byte in a variable", valid + "env = { X = \"\\u0000\" }\n", `m.toml:4: resource.env.X: "\x00" has a zero byte`},
-		{"no shares", valid + "shares = 0\n", `m.toml:4: resource.shares: 0 is not between 1 and 1000`},
-		{"too many shares", valid + "shares = 1001\n", `m.toml:4: resource.shares: 1001 is not between 1 and 1000`},
+		{"name of a variable", valid + "[resource.env]\n1X = \"\"\n", `m.toml:5: resource.env.1X: is not the name of a variable; write letters, digits and "_", and no digit first`},
+		{"variable of metalplug", valid + "env.METALPLUG_X = \"\"\n", `m.toml:4: resource.env.METALPLUG_X: is reserved for metalplug; use a name without METALPLUG_`},
+		{"value of a variable", valid + "env = { X = 1 }\n", `m.toml:4: resource.env.X: is an integer, not a string in quotes; write X = "text"`},
+		{"zero byte in a variable", valid + "env = { X = \"\\u0000\" }\n", `m.toml:4: resource.env.X: "\x00" has a zero byte; write X = "text"`},
+		{"no shares", valid + "shares = 0\n", `m.toml:4: resource.shares: 0 is not between 1 and 1000; write shares = 1`},
+		{"too many shares", valid + "shares = 1001\n", `m.toml:4: resource.shares: 1001 is not between 1 and 1000; write shares = 1`},
 		{"prefer", valid + "prefer = \"near\"\n", `m.toml:4: resource.prefer: "near" is not a preference: packed or spread; did you mean "packed"?`},
-		{"inject", valid + "inject = \"env\"\n", `m.toml:4: resource.inject: "env" is not a way of injection: nodes or cdi`},
-		{"cdi_kind alone", valid + "cdi_kind = \"nvidia.com/gpu\"\n", `m.toml:4: resource.cdi_kind: needs inject = "cdi"`},
-		{"cdi_kind", valid + "inject = \"cdi\"\ncdi_kind = \"gpu\"\n", `m.toml:5: resource.cdi_kind: "gpu" is not vendor/class as in "nvidia.com/gpu"`},
-		{"no permissions", valid + "permissions = \"\"\n", `m.toml:4: resource.permissions: is empty: a container could not use the device`},
-		{"other permissions", valid + "permissions = \"rwx\"\n", `m.toml:4: resource.permissions: "rwx" is not a choice of "r", "w" and "m", each at most once, as in "rw"`},
-		{"permissions twice", valid + "permissions = \"rwr\"\n", `m.toml:4: resource.permissions: "rwr" is not a choice of "r", "w" and "m", each at most once, as in "rw"`},
+		{"inject", valid + "inject = \"env\"\n", `m.toml:4: resource.inject: "env" is not a way of injection: nodes or cdi; write inject = "nodes"`},
+		{"cdi_kind alone", valid + "cdi_kind = \"nvidia.com/gpu\"\n", `m.toml:4: resource.cdi_kind: needs another key; write inject = "cdi" too`},
+		{"cdi_kind", valid + "inject = \"cdi\"\ncdi_kind = \"gpu\"\n", `m.toml:5: resource.cdi_kind: "gpu" is not vendor/class; write cdi_kind = "nvidia.com/gpu"`},
+		{"no permissions", valid + "permissions = \"\"\n", `m.toml:4: resource.permissions: is empty: a container could not use the device; write permissions = "rw"`},
+		{"other permissions", valid + "permissions = \"rwx\"\n", `m.toml:4: resource.permissions: "rwx" is not a choice of "r", "w" and "m", each at most once; write permissions = "rw"`},
+		{"permissions twice", valid + "permissions = \"rwr\"\n", `m.toml:4: resource.permissions: "rwr" is not a choice of "r", "w" and "m", each at most once; write permissions = "rw"`},
 		{
 			"allow_in_use of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nallow_in_use = true\n",
-			`m.toml:4: resource.allow_in_use: is only for class nvme or node, not for gpu`,
+			`m.toml:4: resource.allow_in_use: is only for class nvme or node, not for gpu; remove it`,
 		},
 
-		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string in quotes, not true or false`},
+		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string in quotes, not true or false; write takeover = false`},
 		{"serve by the device plugin API", valid + "serve = \"plugin\"\n", ""},
 		{"serve by DRA", valid + "serve = \"dra\"\n", ""},
 		{"shares by DRA", valid + "serve = \"dra\"\nshares = 2\n", `m.toml:5: resource.shares: claims do not support shares = 2; write shares = 1 or serve = "plugin"`},
 		{"takeover by DRA", valid + "serve = \"dra\"\ntakeover = true\n", `m.toml:5: resource.takeover: applies only to device plugins; write takeover = false or serve = "plugin"`},
 		{
 			"bundle by DRA", valid + "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nserve = \"dra\"\nmembers = [\"example.com/x*2\"]\n",
-			`m.toml:7: resource.serve: "dra" has no bundles: serve the members by "dra", and let a claim ask for devices that are near each other`,
+			`m.toml:7: resource.serve: "dra" has no bundles; serve the members by "dra", and let a claim ask for devices that are near each other`,
 		},
 		{
 			"bundle of what DRA serves", valid + "serve = \"dra\"\n[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nmembers = [\"example.com/x*2\"]\n",
-			`m.toml:8: resource.members: "example.com/x" has serve = "dra": a bundle is for device plugins`,
+			`m.toml:8: resource.members: "example.com/x" has serve = "dra"; write serve = "plugin" for the members of a bundle`,
 		},
 		{"long erasure by DRA", disk + "serve = \"dra\"\nreset.scrub = \"zero\"\nreset.timeout = \"2h\"\n", ""},
-		{"serve", valid + "serve = \"csi\"\n", `m.toml:4: resource.serve: "csi" is not a kubelet API: plugin or dra`},
-		{"builtin", "builtin = 1\n", `m.toml:1: builtin: is an integer, not true or false`},
+		{"serve", valid + "serve = \"csi\"\n", `m.toml:4: resource.serve: "csi" is not a kubelet API: plugin or dra; write serve = "plugin"`},
+		{"builtin", "builtin = 1\n", `m.toml:1: builtin: is an integer, not true or false; write builtin = true`},
 		{
 			"a built-in name without the built-in resources", "builtin = false\n[[resource]]\nname = \"amd.com/gpu\"\n",
-			`m.toml:2: resource.class: is missing: with builtin = false, write all keys of amd.com/gpu: class = "gpu"`,
+			`m.toml:2: resource.class: is missing: builtin is false; write class = "gpu" and the other keys of amd.com/gpu`,
 		},
 		{
 			"the variable of a built-in resource", "[[resource]]\nname = \"amd-com/gpu\"\nclass = \"gpu\"\n",
-			`m.toml:2: resource.name: "amd-com/gpu" and "amd.com/gpu" have the same environment variable METALPLUG_AMD_COM_GPU in a container: rename one`,
+			`m.toml:2: resource.name: "amd-com/gpu" and "amd.com/gpu" have the same environment variable METALPLUG_AMD_COM_GPU in a container; rename one`,
 		},
 
 		// [resource.reset].
@@ -231,23 +241,23 @@ func TestProblems(t *testing.T) {
 		{"method", disk + "reset.method = \"flr\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, pci or vfio; did you mean "pci:flr"?`},
 		{
 			"way that no kernel knows", disk + "reset.method = \"pci:hard\"\nreset.scrub = \"none\"\n",
-			`m.toml:4: resource.reset.method: "pci:hard" is not a method of class nvme: auto, none, nvme-controller, pci or vfio`,
+			`m.toml:4: resource.reset.method: "pci:hard" is not a method of class nvme: auto, none, nvme-controller, pci or vfio; write method = "auto"`,
 		},
 		{
 			"method of another class", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nreset.method = \"vfio\"\n",
-			`m.toml:4: resource.reset.method: "vfio" is not a method of class infiniband: auto, none or pci`,
+			`m.toml:4: resource.reset.method: "vfio" is not a method of class infiniband: auto, none or pci; write method = "auto"`,
 		},
 		{
 			"method without a class", "[[resource]]\nname = \"example.com/x\"\nclass = \"x\"\nreset.method = \"x\"\n",
-			`m.toml:3: resource.class: "x" is not a class: gpu, fpga, infiniband, nvme, node or bundle`,
+			`m.toml:3: resource.class: "x" is not a class: gpu, fpga, infiniband, nvme, node or bundle; write class = "gpu"`,
 		},
 		{
 			"scrub of a class without", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nreset.scrub = \"zero\"\n",
-			`m.toml:4: resource.reset.scrub: "zero" is not a scrub of class gpu: none`,
+			`m.toml:4: resource.reset.scrub: "zero" is not a scrub of class gpu: none; write scrub = "none"`,
 		},
 		{
 			"scrub of a class with others", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch.A = \"1\"\nreset.scrub = \"format\"\n",
-			`m.toml:5: resource.reset.scrub: "format" is not a scrub of class node: none, discard or zero`,
+			`m.toml:5: resource.reset.scrub: "format" is not a scrub of class node: none, discard or zero; write scrub = "none"`,
 		},
 		{"scrub", disk + "reset.scrub = \"shred\"\n", `m.toml:4: resource.reset.scrub: "shred" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize; did you mean "zero"?`},
 		{
@@ -270,9 +280,9 @@ func TestProblems(t *testing.T) {
 				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{"when", disk + "reset.when = \"stop\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both; did you mean "release"?`},
-		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`},
-		{"no timeout", valid + "reset.timeout = \"0s\"\n", `m.toml:4: resource.reset.timeout: "0s" is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`},
-		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: "-1s" is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`},
+		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is not a duration above 0s; write timeout = "20s", "5m" or "1h30m"`},
+		{"no timeout", valid + "reset.timeout = \"0s\"\n", `m.toml:4: resource.reset.timeout: "0s" is not a duration above 0s; write timeout = "20s", "5m" or "1h30m"`},
+		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: "-1s" is not a duration above 0s; write timeout = "20s", "5m" or "1h30m"`},
 		{
 			"long timeout", valid + "reset.timeout = \"25.1s\"\n",
 			`m.toml:4: resource.reset.timeout: 25.1s is more than 25s: the kubelet waits 30s for everything that precedes a start; only when = "release" allows more`,
@@ -287,11 +297,11 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"umad of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\numad = true\n",
-			`m.toml:4: resource.umad: is only for class infiniband, not for gpu`,
+			`m.toml:4: resource.umad: is only for class infiniband, not for gpu; remove it`,
 		},
 		{
 			"issm without umad", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nissm = true\n",
-			`m.toml:4: resource.issm: needs umad = true, which a subnet manager uses to send packets`,
+			`m.toml:4: resource.issm: needs umad, with which a subnet manager sends packets; write umad = true too`,
 		},
 		{
 			"issm for several", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nshares = 2\numad = true\nissm = true\n",
@@ -303,60 +313,144 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"release without anything", disk + "reset.method = \"none\"\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
-			`m.toml:5: resource.reset.when: release has no effect without a scrub or a method`,
+			`m.toml:5: resource.reset.when: release has no effect without a scrub or a method; write when = "start"`,
 		},
 		{
 			"release of a class that survives nothing", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nreset.when = \"both\"\n",
-			`m.toml:4: resource.reset.when: both has no effect without a scrub or a method`,
+			`m.toml:4: resource.reset.when: both has no effect without a scrub or a method; write when = "start"`,
 		},
 		{
 			"release of shares", disk + "shares = 2\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
-			`m.toml:5: resource.reset.when: release has no effect without a scrub or a method`,
+			`m.toml:5: resource.reset.when: release has no effect without a scrub or a method; write when = "start"`,
 		},
 
 		// Bundles.
-		{"members of a GPU", valid + "members = [\"amd.com/gpu*2\"]\n", `m.toml:4: resource.members: is only for class bundle, not for gpu`},
+		{"members of a GPU", valid + "members = [\"amd.com/gpu*2\"]\n", `m.toml:4: resource.members: is only for class bundle, not for gpu; remove it`},
 		{
 			"no members", "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\n",
-			`m.toml:1: resource.members: is missing: the resources that make up a bundle: ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch*2"]`,
+			`m.toml:1: resource.members: is missing: the resources that make up a bundle; write members = ["nvidia.com/gpu", "example.com/scratch*2"]`,
 		},
-		{"one member", bundled + "members = [\"nvidia.com/gpu\"]\n", `m.toml:4: resource.members: the number of devices is 1, not 2 to 64`},
-		{"no member", bundled + "members = []\n", `m.toml:4: resource.members: is empty: name the resources that make up a bundle`},
+		{"one member", bundled + "members = [\"nvidia.com/gpu\"]\n", `m.toml:4: resource.members: the number of devices is 1, not 2 to 64; write members = ["nvidia.com/gpu", "example.com/scratch*2"]`},
+		{"no member", bundled + "members = []\n", `m.toml:4: resource.members: is empty; write members = ["nvidia.com/gpu", "example.com/scratch*2"]`},
 		{
 			"a member that is off", bundled + "members = [\"metalplug.io/nvme*2\"]\n",
-			`m.toml:4: resource.members: "metalplug.io/nvme" is off: add a [[resource]] of that name with a scrub`,
+			`m.toml:4: resource.members: "metalplug.io/nvme" is off; add a [[resource]] of that name with a scrub`,
 		},
 		{
 			"a number that is none", bundled + "members = [\"nvidia.com/gpu*two\"]\n",
-			`m.toml:4: resource.members: "nvidia.com/gpu*two" is not a resource with a number from 1 to 64, as in "example.org/scratch*2"`,
+			`m.toml:4: resource.members: "nvidia.com/gpu*two" is not a resource with a number from 1 to 64; write members = ["nvidia.com/gpu", "example.com/scratch*2"]`,
 		},
 		{
 			"a member twice", bundled + "members = [\"nvidia.com/gpu\", \"nvidia.com/gpu\"]\n",
-			`m.toml:4: resource.members: has "nvidia.com/gpu" twice: write its number of devices once, as in "nvidia.com/gpu*2"`,
+			`m.toml:4: resource.members: has "nvidia.com/gpu" twice; write its number of devices once, as in "nvidia.com/gpu*2"`,
 		},
 		{
 			"in two bundles", bundled + "members = [\"nvidia.com/gpu*2\"]\n[[resource]]\nname = \"example.com/c\"\nclass = \"bundle\"\nmembers = [\"example.com/b\", \"nvidia.com/gpu\"]\n",
-			`m.toml:4: resource.members: "nvidia.com/gpu" is also in the bundle "example.com/c": a device can be in only one bundle
-m.toml:8: resource.members: "example.com/b" is a bundle too: name its members
-m.toml:8: resource.members: "nvidia.com/gpu" is also in the bundle "example.com/b": a device can be in only one bundle`,
+			`m.toml:4: resource.members: "nvidia.com/gpu" is also in the bundle "example.com/c"; remove it from one of them
+m.toml:8: resource.members: "example.com/b" is a bundle; name its members
+m.toml:8: resource.members: "nvidia.com/gpu" is also in the bundle "example.com/b"; remove it from one of them`,
 		},
 		{
 			"a key of the members", bundled + "members = [\"nvidia.com/gpu*2\"]\nshares = 2\n",
-			`m.toml:5: resource.shares: is not for the class bundle, which has members, near, rest or takeover: set the other keys in the resources of the members`,
+			`m.toml:5: resource.shares: is not for the class bundle, which has members, near, rest or takeover; set the other keys in the resources of the members`,
 		},
 
 		// [resource.units].
-		{"no template", valid + "units.init = \"qrng.service\"\n", `m.toml:4: resource.units.init: "qrng.service" is not a template unit like "name@.service"`},
-		{"an instance", valid + "units.start = \"qrng@1.service\"\n", `m.toml:4: resource.units.start: "qrng@1.service" is not a template unit like "name@.service"`},
-		{"no service", valid + "units.release = \"qrng@.socket\"\n", `m.toml:4: resource.units.release: "qrng@.socket" is not a template unit like "name@.service"`},
-		{"a path", valid + "units.init = \"../qrng@.service\"\n", `m.toml:4: resource.units.init: "../qrng@.service" is not a template unit like "name@.service"`},
-		{"no name", valid + "units.init = \"@.service\"\n", `m.toml:4: resource.units.init: "@.service" is not a template unit like "name@.service"`},
+		{"no template", valid + "units.init = \"qrng.service\"\n", `m.toml:4: resource.units.init: "qrng.service" is not a template unit like "name@.service"; write init = "name@.service"`},
+		{"an instance", valid + "units.start = \"qrng@1.service\"\n", `m.toml:4: resource.units.start: "qrng@1.service" is not a template unit like "name@.service"; write start = "name@.service"`},
+		{"no service", valid + "units.release = \"qrng@.socket\"\n", `m.toml:4: resource.units.release: "qrng@.socket" is not a template unit like "name@.service"; write release = "name@.service"`},
+		{"a path", valid + "units.init = \"../qrng@.service\"\n", `m.toml:4: resource.units.init: "../qrng@.service" is not a template unit like "name@.service"; write init = "name@.service"`},
+		{"no name", valid + "units.init = \"@.service\"\n", `m.toml:4: resource.units.init: "@.service" is not a template unit like "name@.service"; write init = "name@.service"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := problems(t, test.text); got != test.want {
+			got := problems(t, test.text)
+			if got != test.want {
 				t.Errorf("\n%s\nwant\n%s", got, test.want)
 			}
+			for line := range strings.Lines(got) {
+				if !strings.Contains(line, "; ") {
+					t.Errorf("there is no remedy in %q", line)
+				}
+			}
 		})
+	}
+}
+
+// wrongTypes are values of all types of TOML, by the name of the type in an error.
+var wrongTypes = map[string]string{
+	"a string in quotes": `"text"`, "an integer": "7", "a float": "1.5", "a boolean": "true", "a date or time": "2026-11-25", "an array": "[1]",
+	"a table": "{ a = 1 }",
+}
+
+// TestTypes writes a value of each other type for each key of the reference. The error must name the file, the line, the key,
+// the two types and an example that is valid.
+func TestTypes(t *testing.T) {
+	header, seen := "", map[string]bool{}
+	for line := range strings.Lines(reference) {
+		line, active := strings.CutPrefix(strings.TrimSpace(line), "#")
+		key, value, isKey := strings.Cut(line, " = ")
+		switch {
+		case !active || strings.HasPrefix(line, " "):
+		case strings.HasPrefix(line, "["):
+			header = line
+		case isKey && !seen[header+key] && !strings.Contains(key, " "):
+			seen[header+key] = true
+			testTypes(t, header, key, value)
+		}
+	}
+	for _, table := range []string{"match", "exclude", "env"} {
+		testTypes(t, "[resource."+table+"]", "ID_X", `"text"`)
+	}
+	for _, table := range []string{"[paths]", "[hardware]", "[reset]", "[resource.reset]", "[resource.units]"} {
+		parent, key, below := strings.Cut(strings.Trim(table, "[]"), ".")
+		if !below {
+			parent, key = "", parent
+		}
+		testTypes(t, map[bool]string{true: "[[resource]]"}[parent != ""], key, "{}")
+	}
+	if len(seen) < 43 {
+		t.Errorf("only %d keys", len(seen))
+	}
+}
+
+// testTypes tests a key below a header with values that have another type than the given one.
+func testTypes(t *testing.T, header, key, valid string) {
+	t.Helper()
+	for name, wrong := range wrongTypes {
+		if wrong[0] == valid[0] || valid == "false" && wrong == "true" || valid == "1" && wrong == "7" {
+			continue
+		}
+		begin := ""
+		switch {
+		case header == "[[resource]]" && (key == "name" || key == "class"):
+			begin = "[[resource]]\n"
+		case header == "[[resource]]" && (key == "near" || key == "rest" || key == "members"):
+			begin = bundled
+		case strings.HasPrefix(header, "[resource."):
+			begin = disk + header + "\n"
+		case header == "[[resource]]":
+			begin = disk
+		case header != "":
+			begin = header + "\n"
+		}
+		path := strings.TrimPrefix(strings.Trim(header, "[]")+"."+key, ".")
+		want := fmt.Sprintf("m.toml:%d: %s: is %s, not ", strings.Count(begin, "\n")+1, path, name)
+		got := problems(t, begin+key+" = "+wrong+"\n")
+		found := slices.DeleteFunc(strings.Split(got, "\n"), func(line string) bool { return !strings.HasPrefix(line, want) })
+		if len(found) != 1 {
+			t.Errorf("%s = %s: %q, want %q", path, wrong, got, want)
+			continue
+		}
+		_, remedy, _ := strings.Cut(found[0], "; write ")
+		if remedy == "["+path+"]" {
+			continue
+		}
+		remedy, _, _ = strings.Cut(remedy, `, "5m"`)
+		remedy, _, _ = strings.Cut(remedy, ` or "`)
+		again := problems(t, begin+remedy+"\n")
+		if !strings.HasPrefix(remedy, key+" = ") || strings.Contains(again, " "+path+": is a") {
+			t.Errorf("%s = %s: %q, whose example gives %q", path, wrong, found[0], again)
+		}
 	}
 }
 
@@ -385,14 +479,14 @@ socket = ""
 
 [paths.x]
 `)
-	want := `m.toml:2: paths.dev: "dev" is not an absolute path
-m.toml:3: colour: unknown key; man metalplug.toml lists the keys
-m.toml:6: resource.name: "example" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."
-m.toml:9: resource.match.PCI_ID: "[" is not a pattern: an unfinished "[" or a "\" at the end
-m.toml:10: resource.match."PCI ID": is neither a udev property like "PCI_ID" nor "ATTR{name}"
-m.toml:15: resource.reset.scrub: "x" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize
-m.toml:20: reset.socket: "" is not an absolute path or "direct"
-m.toml:22: paths.x: unknown key; man metalplug.toml lists the keys`
+	want := `m.toml:2: paths.dev: "dev" is not an absolute path; write dev = "/dev"
+m.toml:3: colour: unknown key; the keys here are builtin, hardware, paths, reset, resource
+m.toml:6: resource.name: "example" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."; write name = "example.com/gpu"
+m.toml:9: resource.match.PCI_ID: "[" is not a pattern: an unfinished "[" or a "\" at the end; write PCI_ID = "A*" or "A*|B"
+m.toml:10: resource.match."PCI ID": is neither a udev property like "PCI_ID" nor "ATTR{name}"; write ID_MODEL or "ATTR{size}"
+m.toml:15: resource.reset.scrub: "x" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize; write scrub = "none"
+m.toml:20: reset.socket: "" is not an absolute path or "direct"; write socket = "/run/metalplug/reset.sock"
+m.toml:22: paths.x: unknown key; the keys here are cdi, cgroup, dev, device_plugins, pod_resources, proc, run, state, sysfs`
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}
@@ -402,10 +496,10 @@ m.toml:22: paths.x: unknown key; man metalplug.toml lists the keys`
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("ä", 2048)
 	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"gpu\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")
-	want := `m.toml:2: resource.name: "` + long[:160] + `" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."
-m.toml:4: resource.match."` + long[:288] + `: is neither a udev property like "PCI_ID" nor "ATTR{name}"
-m.toml:4: resource.match."` + long[:288] + `: "[" is not a pattern: an unfinished "[" or a "\" at the end
-m.toml:5: resource."` + long[:300] + `: unknown key; man metalplug.toml lists the keys`
+	want := `m.toml:2: resource.name: "` + long[:160] + `" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."; write name = "example.com/gpu"
+m.toml:4: resource.match."` + long[:288] + `: is neither a udev property like "PCI_ID" nor "ATTR{name}"; write ID_MODEL or "ATTR{size}"
+m.toml:4: resource.match."` + long[:288] + `: "[" is not a pattern: an unfinished "[" or a "\" at the end; write "` + long[:318] + ` = "A*" or "A*|B"
+m.toml:5: resource."` + long[:300] + `: unknown key; the keys here are ` + resourceKeys
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}

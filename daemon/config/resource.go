@@ -71,7 +71,7 @@ func resource(t *table) Resource {
 	r.Exclude = takePairs(t.table("exclude"), checkProperty, checkPattern)
 	r.Env = takePairs(t.table("env"), checkVariable, checkTemplate)
 	if r.Class == device.GPUName && r.Env[visibleGPUs] != "" {
-		t.reportBelowf("env", visibleGPUs, "is set by metalplug: another value would give a container the GPUs of others")
+		t.reportBelowf("env", visibleGPUs, "is set by metalplug, since another value would give a container the GPUs of others; remove it")
 	}
 	takeGroup(t, &r)
 	if r.Class == device.NodeName && r.Group == nil {
@@ -103,7 +103,7 @@ func takeAPI(t *table, r *Resource) {
 	r.Serve = api
 	switch {
 	case r.Class == device.BundleName:
-		t.reportf("serve", `"dra" has no bundles: serve the members by "dra", and let a claim ask for devices that are near each other`)
+		t.reportf("serve", `"dra" has no bundles; serve the members by "dra", and let a claim ask for devices that are near each other`)
 	case r.Shares > 1:
 		t.reportf("shares", `claims do not support shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
 	case r.Takeover:
@@ -127,13 +127,13 @@ func takeClass(t *table, r *Resource) {
 	for _, values := range builtin {
 		switch name := values["name"].(string); {
 		case r.Name == name:
-			wanted = fmt.Sprintf("with builtin = false, write all keys of %s: class = \"%s\"", name, values["class"])
-		case like(strings.ToLower(r.Name), name, 2):
+			wanted = fmt.Sprintf("builtin is false; write class = \"%s\" and the other keys of %s", values["class"], name)
+		case device.Edits(strings.ToLower(r.Name), name) <= 2:
 			wanted += "; for a built-in resource write " + quoted(name)
 		}
 	}
 	if t.has("members") {
-		wanted = `write class = "bundle"`
+		wanted = `members are for bundles; write class = "bundle"`
 	}
 	t.require("class", wanted)
 }
@@ -143,7 +143,7 @@ func (t *table) onlyFor(key string, class string, classes ...string) {
 	if class == "" || slices.Contains(classes, class) {
 		return
 	}
-	t.reportf(key, "is only for class %s, not for %s", alternatives(classes), class)
+	t.reportf(key, "is only for class %s, not for %s; remove it", alternatives(classes), class)
 }
 
 // takePairs reads a table of strings. It returns nil if the table is empty.
@@ -155,12 +155,7 @@ func takePairs(t *table, checkKey, checkValue func(string) error) map[string]str
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
 		t.check(key, checkKey(key))
 		var value string
-		if _, list := t.value(key).([]any); list {
-			t.known = append(t.known, key)
-			t.reportf(key, `is an array, not a string in quotes; a pattern has | between alternatives, as in "A*|B"`)
-		} else {
-			t.checked(key, &value, checkValue)
-		}
+		t.checked(key, &value, checkValue)
 		pairs[key] = value
 	}
 	return pairs
@@ -173,7 +168,7 @@ func takeOffer(t *table, r *Resource) {
 	t.choice("inject", "way of injection", &r.Inject, InjectNodes, InjectCDI)
 	t.checked("cdi_kind", &r.CDIKind, checkCDIKind)
 	if r.CDIKind != "" && r.Inject != InjectCDI {
-		t.reportf("cdi_kind", `needs inject = "cdi"`)
+		t.reportf("cdi_kind", `needs another key; write inject = "cdi" too`)
 	}
 	t.checked("permissions", &r.Permissions, checkPermissions)
 	takeNodes(t, r)
@@ -196,7 +191,7 @@ func takeManagement(t *table, r *Resource) {
 	switch {
 	case !slices.Contains(r.Extras, "issm"):
 	case len(r.Extras) == 1:
-		t.reportf("issm", "needs umad = true, which a subnet manager uses to send packets")
+		t.reportf("issm", "needs umad, with which a subnet manager sends packets; write umad = true too")
 	case r.Shares > 1:
 		t.reportf("issm", "can be open in only one container, shares = %d; write shares = 1", r.Shares)
 	}

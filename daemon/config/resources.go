@@ -49,7 +49,7 @@ func resourceTables(files []*file, builtin bool) []*table {
 			at := place{f, toml.Key{resourceKey, strconv.Itoa(i)}}
 			name, _ := values["name"].(string)
 			if line, twice := lines[name]; twice {
-				at.at("name").reportf("%s is defined twice, first on line %d: make one of the two", quoted(name), line)
+				at.at("name").reportf("%s is defined twice, first on line %d; make one of the two", quoted(name), line)
 				continue
 			}
 			t := byName[name]
@@ -74,7 +74,7 @@ func (f *file) resources() []map[string]any {
 	array, ok := f.tree[resourceKey].([]map[string]any)
 	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) { // no tables, as in resource = []
 		at := place{f, toml.Key{resourceKey}}
-		at.reportf("is %s, not an array of tables: write [[%s]]", typeName(f.tree[resourceKey]), resourceKey)
+		at.reportf("is %s, not an array of tables; write [[%s]]", typeName(f.tree[resourceKey]), resourceKey)
 	}
 	return array
 }
@@ -83,12 +83,12 @@ func (f *file) resources() []map[string]any {
 // distinguish their devices. It also reports two resources that name the same device by its ID.
 func (c *Config) clash(t *table, r, other Resource) {
 	if other.Name != r.Name && other.Variable() == r.Variable() {
-		t.reportf("name", "%s and %s have the same environment variable %s in a container: rename one",
+		t.reportf("name", "%s and %s have the same environment variable %s in a container; rename one",
 			quoted(r.Name), quoted(other.Name), r.Variable())
 	}
 	for _, id := range namedIDs(r) {
 		if slices.Contains(namedIDs(other), id) {
-			t.reportBelowf("match", device.IDProperty, "%s is also named by %s (%s): a device belongs to one resource, so remove it from one match",
+			t.reportBelowf("match", device.IDProperty, "%s is also named by %s (%s); remove it from one match",
 				quoted(id), quoted(other.Name), c.Where(other.Name, "match."+device.IDProperty))
 		}
 	}

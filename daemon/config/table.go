@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/BurntSushi/toml"
@@ -21,11 +22,37 @@ type place struct {
 // at returns the place of a key of the table at p.
 func (p place) at(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
-// problem returns a problem at p.
+// problem returns a problem at p. The remedy follows a semicolon. A message without one gets an example of the key.
 func (p place) problem(format string, args ...any) Problem {
-	return Problem{
-		File: p.file.name, Line: p.file.lines.line(p.path), Key: plain(spelt(p.path)), What: fmt.Sprintf(format, args...),
+	what := fmt.Sprintf(format, args...)
+	if what != "" && !strings.Contains(what, "; ") {
+		what += "; write " + p.example()
 	}
+	return Problem{File: p.file.name, Line: p.file.lines.line(p.path), Key: plain(spelt(p.path)), What: what}
+}
+
+// examples has a value of each key that has one, by name, or by path where that is not unique.
+var examples = map[string]string{
+	"builtin": "true", "device_plugins": `"/var/lib/kubelet/device-plugins"`, "pod_resources": `"/var/lib/kubelet/pod-resources/kubelet.sock"`,
+	"state": `"/var/lib/metalplug"`, "run": `"/run/metalplug"`, "cdi": `"/run/cdi"`, "sysfs": `"/sys"`, "dev": `"/dev"`, "proc": `"/proc"`,
+	"cgroup": `"/sys/fs/cgroup"`, "source": `"udev"`, "reset.socket": `"/run/metalplug/reset.sock"`,
+	"reset.holders": `"/run/metalplug/holders.sock"`, "reset.units": `"/run/metalplug/unit.sock"`, "name": `"example.com/gpu"`, "class": `"gpu"`,
+	"match": `{ ID_MODEL = "Samsung*" }`, "exclude": `{ ID_MODEL = "Samsung*" }`, "group": `["/dev/video*"]`, "optional": `["/dev/snd/*"]`,
+	"group_by": `"usb"`, "nodes": `"block"`, "shares": "1", "prefer": `"packed"`, "inject": `"nodes"`, "cdi_kind": `"nvidia.com/gpu"`,
+	"permissions": `"rw"`, "env": `{ NAME = "value" }`, "allow_in_use": "false", "umad": "false", "issm": "false",
+	"members": `["nvidia.com/gpu", "example.com/scratch*2"]`, "near": `"any"`, "rest": `"hold"`, "serve": `"plugin"`, "takeover": "false",
+	"method": `"auto"`, "scrub": `"none"`, "when": `"start"`, "timeout": `"20s", "5m" or "1h30m"`,
+	"init": `"name@.service"`, "start": `"name@.service"`, "release": `"name@.service"`,
+}
+
+// example returns how to write the key at p.
+func (p place) example() string {
+	last := len(p.path) - 1
+	key, value := p.path[last:].String(), whole[p.path[max(0, last-1)]]
+	if value = cmp.Or(value, examples[p.path.String()], examples[key]); value == "" {
+		return "[" + spelt(p.path) + "]"
+	}
+	return plain(key) + " = " + value
 }
 
 // reportf reports a problem at p.
@@ -48,8 +75,9 @@ type table struct {
 	wrong  bool // the file has a value that is not a table
 }
 
-// whole are the tables that a later file replaces as a whole. Other tables are overridden key by key.
-var whole = []string{"match", "exclude", "env"}
+// whole has the tables that a later file replaces as a whole, with an example of a value. Other tables are overridden key
+// by key.
+var whole = map[string]string{"match": `"A*" or "A*|B"`, "exclude": `"A*" or "A*|B"`, "env": `"text"`}
 
 // merge adds the table that a file has at a position.
 func (t *table) merge(at place, values map[string]any) {
@@ -60,7 +88,7 @@ func (t *table) merge(at place, values map[string]any) {
 	for key, v := range values {
 		if below, ok := v.(map[string]any); ok {
 			sub, _ := t.values[key].is.(*table)
-			if sub == nil || slices.Contains(whole, key) {
+			if sub == nil || whole[key] != "" {
 				sub = &table{}
 			}
 			sub.merge(at.at(key), below)
@@ -187,10 +215,10 @@ func (t *table) choice(key, noun string, to *string, words ...string) bool {
 
 // duration reads a positive duration.
 func (t *table) duration(key string, to *time.Duration) bool {
-	text, ok := take[string](t, key, `a duration in quotes such as "20s", "5m" or "1h30m"`)
+	text, ok := take[string](t, key, "a duration in quotes")
 	d, err := time.ParseDuration(text)
 	if ok && (err != nil || d <= 0) {
-		t.reportf(key, `%s is not a duration above 0s: write a number and its unit, as in "20s", "5m" or "1h30m"`, quoted(text))
+		t.reportf(key, "%s is not a duration above 0s", quoted(text))
 		return false
 	}
 	if ok {
@@ -199,14 +227,9 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return ok
 }
 
-// inline has examples of tables that fit on one line.
-var inline = map[string]string{
-	"match": `match = { ID_MODEL = "Samsung*" }`, "exclude": `exclude = { ID_MODEL = "Samsung*" }`, "env": `env = { NAME = "value" }`,
-}
-
 // table returns the table of a key. It is empty if the key does not exist.
 func (t *table) table(key string) *table {
-	sub, ok := take[*table](t, key, "a table: write "+cmp.Or(inline[key], "["+spelt(t.place(key).path)+"]"))
+	sub, ok := take[*table](t, key, "a table")
 	if !ok {
 		sub = &table{last: t.place(key), wrong: t.has(key)}
 	}

@@ -3,7 +3,6 @@
 package device
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -174,8 +173,7 @@ func (p *Population) nearest(key, pattern string) string {
 	case len(values) > 0:
 		return "; " + key + " is " + some(values)
 	}
-	near := slices.MinFunc(keys, func(a, b string) int { return cmp.Compare(edits(fold(a), fold(key)), edits(fold(b), fold(key))) })
-	if edits(fold(near), fold(key)) <= 2 {
+	if near := closest(keys, key); near != "" {
 		return "; did you mean the key " + near + "?"
 	}
 	slices.Sort(keys)
@@ -194,13 +192,21 @@ func (p *Population) nearestAttribute(key, name string) string {
 	if len(values) > 0 {
 		return "; " + key + " is " + some(values)
 	}
-	if len(names) > 0 {
-		near := slices.MinFunc(names, func(a, b string) int { return cmp.Compare(edits(fold(a), fold(name)), edits(fold(b), fold(name))) })
-		if edits(fold(near), fold(name)) <= 2 {
-			return fmt.Sprintf("; did you mean \"ATTR{%s}\"?", near)
-		}
+	if near := closest(names, name); near != "" {
+		return fmt.Sprintf("; did you mean \"ATTR{%s}\"?", near)
 	}
 	return "; their directories in /sys have no such file"
+}
+
+// closest returns the first of the names that differs least from another name, or "" if all differ in more than two letters.
+func closest(names []string, name string) (near string) {
+	least := 3
+	for _, n := range names {
+		if d := Edits(fold(n), fold(name)); d < least {
+			near, least = n, d
+		}
+	}
+	return near
 }
 
 // some quotes a few of the values.
@@ -224,7 +230,7 @@ func resemblance(key, pattern string, t trait) (cost int, write string) {
 	const short = 3 // shorter texts begin many names
 	wanted, is := fold(pattern), fold(t.text)
 	if t.key != key {
-		cost = otherKey + min(edits(fold(t.key), fold(key)), prefix-otherKey-3)
+		cost = otherKey + min(Edits(fold(t.key), fold(key)), prefix-otherKey-3)
 	}
 	if t.alias() {
 		cost++
@@ -249,9 +255,9 @@ func resemblance(key, pattern string, t trait) (cost int, write string) {
 		return cost + within, t.write
 	case !same:
 	case bare != pattern && len(is) > len(wanted) && isMisspelt(wanted, is[:len(wanted)]):
-		return misspelt + edits(is[:len(wanted)], wanted), beginning(t.text, len(wanted))
+		return misspelt + Edits(is[:len(wanted)], wanted), beginning(t.text, len(wanted))
 	case isMisspelt(wanted, is):
-		return misspelt + edits(is, wanted), t.write
+		return misspelt + Edits(is, wanted), t.write
 	}
 	return -1, ""
 }
@@ -259,16 +265,9 @@ func resemblance(key, pattern string, t trait) (cost int, write string) {
 // isMisspelt reports whether few letters of a text differ from another text. A different number in a short text, such as
 // the name of a node, is probably another device.
 func isMisspelt(text, other string) bool {
-	const digits, long = "0123456789", 16
-	withoutDigits := func(text string) string {
-		return strings.Map(func(r rune) rune {
-			if strings.ContainsRune(digits, r) {
-				return -1
-			}
-			return r
-		}, text)
-	}
-	return edits(text, other) <= min(2, len(text)/3) && (len(text) >= long || withoutDigits(text) != withoutDigits(other))
+	const long = 16
+	withoutDigits := func(text string) string { return strings.Join(strings.FieldsFunc(text, unicode.IsDigit), "") }
+	return Edits(text, other) <= min(2, len(text)/3) && (len(text) >= long || withoutDigits(text) != withoutDigits(other))
 }
 
 // beginning returns a pattern for texts that begin like text, up to the given number of letters and digits.
@@ -287,35 +286,29 @@ func beginning(text string, letters int) string {
 // fold returns the letters and digits of a text in lower case, without the marks of patterns, regular expressions and hexadecimal
 // numbers.
 func fold(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) {
-			return -1
-		}
-		return unicode.ToLower(r)
-	}, strings.TrimPrefix(strings.TrimPrefix(text, "0x"), "0X"))
+	return strings.Join(strings.FieldsFunc(strings.TrimPrefix(strings.ToLower(text), "0x"), func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}), "")
 }
 
-// edits returns the number of letters to insert, remove, replace or swap with the next one that changes a to b.
-func edits(a, b string) int {
-	var before, last []int
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before, last, row = last, row, make([]int, len(b)+1)
-		row[0] = i + 1
-		for j := range len(b) {
-			row[j+1] = min(last[j+1]+1, row[j]+1)
-			if a[i] == b[j] {
-				row[j+1] = min(row[j+1], last[j])
-			} else {
-				row[j+1] = min(row[j+1], last[j]+1)
+// Edits returns the number of letters to insert, remove, replace or swap with the next one that changes a to b.
+func Edits(a, b string) int {
+	cost := make([][]int, len(a)+1) // of the first i letters of a and the first j of b
+	for i := range cost {
+		cost[i] = make([]int, len(b)+1)
+		for j := range cost[i] {
+			switch {
+			case i == 0 || j == 0:
+				cost[i][j] = i + j
+			case a[i-1] == b[j-1]:
+				cost[i][j] = cost[i-1][j-1]
+			default:
+				cost[i][j] = 1 + min(cost[i-1][j], cost[i][j-1], cost[i-1][j-1])
 			}
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], before[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cost[i][j] = min(cost[i][j], cost[i-2][j-2]+1)
 			}
 		}
 	}
-	return row[len(b)]
+	return cost[len(a)][len(b)]
 }
