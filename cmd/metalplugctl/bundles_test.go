@@ -208,15 +208,15 @@ func TestBundlesOfOddNumbers(t *testing.T) {
 func TestCheckOfBundles(t *testing.T) {
 	const members = `["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch"]`
 	for _, test := range []struct{ name, now, want string }{
-		{"not a resource", `["nvidia.com/gpu", "example.org/nothing"]`, `t.toml:9: resource.members: "example.org/nothing" is not a resource: add a [[resource]] of that name`},
-		{"in itself", `["nvidia.com/gpu", "example.org/train"]`, `t.toml:9: resource.members: "example.org/train" is the bundle itself`},
+		{"not a resource", `["nvidia.com/gpu", "example.org/nothing"]`, `t.toml:9: resource.members: "example.org/nothing" is not a resource; add a [[resource]] of that name`},
+		{"in itself", `["nvidia.com/gpu", "example.org/train"]`, `t.toml:9: resource.members: "example.org/train" is a bundle; name its members`},
 		{
 			"in two", members + "\n[[resource]]\nname = \"example.org/other\"\nclass = \"bundle\"\nmembers = [\"amd.com/gpu\", \"nvidia.com/gpu\"]",
-			`t.toml:13: resource.members: "nvidia.com/gpu" is also in the bundle "example.org/train": a device can be in only one bundle`,
+			`t.toml:13: resource.members: "nvidia.com/gpu" is also in the bundle "example.org/train"; remove it from one of them`,
 		},
 		{
 			"shared", members + "\n[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 2",
-			`t.toml:9: resource.members: "nvidia.com/gpu" has shares = 2: a device in a bundle belongs to one container`,
+			`t.toml:9: resource.members: "nvidia.com/gpu" has shares = 2; write shares = 1 for the members of a bundle`,
 		},
 		{"too few", `["nvidia.com/gpu*2", "amd.com/gpu"]`, `t.toml:9: example.org/train takes no device: too few are left of amd.com/gpu; see`},
 		{"too far", `["nvidia.com/gpu*2"]`, `t.toml:9: example.org/train takes no device: the remaining devices are not near enough (near = "numa"); see`},

@@ -138,7 +138,9 @@ func (d *doctor) checkHelpers() (fine string) {
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			d.skip(d.readRemedy(err, ""), "%s: permission denied", helper.socket)
-		case err != nil || info.Mode().Type() != fs.ModeSocket:
+		case err == nil && info.Mode().Type() != fs.ModeSocket:
+			d.fail("correct [reset] in the configuration; or remove the file, then: "+restart, "%s is not a socket: %s", helper.socket, helper.without)
+		case err != nil:
 			d.fail("systemctl restart metalplugd, which starts "+helper.unit+".socket", "there is no socket %s: %s", helper.socket, helper.without)
 		}
 	}

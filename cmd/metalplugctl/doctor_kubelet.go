@@ -126,7 +126,7 @@ func (d *doctor) checkRegistration() (fine string) {
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
-		d.warn("check that the kubelet is running, and paths.pod_resources", "the kubelet does not answer: %v", err)
+		d.warn("check that the kubelet is running, and that paths.pod_resources is its socket", "the kubelet does not answer: %v", err)
 		return ""
 	}
 	if answer.Unknown != "" {

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -53,7 +52,7 @@ type choice struct {
 // Set sets the value of the flag.
 func (c *choice) Set(value string) error {
 	if !slices.Contains(c.all, value) {
-		return fmt.Errorf("must be %s", listed(c.all))
+		return fmt.Errorf("must be %s", config.Alternatives(c.all))
 	}
 	c.value = value
 	return nil
@@ -64,12 +63,6 @@ func (c *choice) String() string { return c.value }
 
 // Type returns the name of the value in the help.
 func (c *choice) Type() string { return c.of }
-
-// listed returns all values as a text.
-func listed(all []string) string {
-	last := len(all) - 1
-	return strings.Join(all[:last], ", ") + " or " + all[last]
-}
 
 // choiceFlag adds a flag with a fixed set of values. letter is its short name, or empty. of is the name of the value in
 // the help. value is the default.
@@ -87,5 +80,5 @@ func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, value
 // outputFlag adds the flag -o and returns its value. Each command supports table and json.
 func outputFlag(cmd *cobra.Command, more ...string) *string {
 	all := append([]string{"table", "json"}, more...)
-	return choiceFlag(cmd, "output", "o", "FORMAT", "table", listed(all), all...)
+	return choiceFlag(cmd, "output", "o", "FORMAT", "table", config.Alternatives(all), all...)
 }

@@ -259,7 +259,7 @@ func TestChecksSayTheSame(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := file + ":4: resource.units.init: \"x.service\" is not a template unit like \"name@.service\"\n"
+	want := file + ":4: resource.units.init: \"x.service\" is not a template unit like \"name@.service\"; write init = \"name@.service\"\n"
 	for _, args := range [][]string{{"check", file}, {"preview", "--config", file}} {
 		if code, _, stderr := ctl(t, args...); code != exitProblem || stderr != want {
 			t.Errorf("%v: exit %d, %q, want %q", args, code, stderr, want)

@@ -190,10 +190,5 @@ func (b *bugReport) write(name string) error {
 			return err
 		}
 	}
-	for _, close := range []func() error{archive.Close, packed.Close, f.Close} {
-		if err := close(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(archive.Close(), packed.Close(), f.Close())
 }

@@ -48,7 +48,7 @@ func takeBundle(t *table, r *Resource) {
 		t.known = append(t.known, key) // keys of other classes are known too
 		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
 			t.reportf(key, "is not for the class %s, which has %s; set the other keys in the resources of the members",
-				device.BundleName, alternatives(bundleKeys))
+				device.BundleName, Alternatives(bundleKeys))
 		}
 	}
 	m.Near, m.Hold = near, rest == RestHold

@@ -177,7 +177,7 @@ func checkTemplate(text string) error {
 	for _, part := range strings.Split(text, "{")[1:] {
 		inside, _, closed := strings.Cut(part, "}")
 		if found := "{" + inside + "}"; closed && !slices.Contains(placeholders, found) {
-			return fmt.Errorf("%s is not a placeholder; write %s", quoted(found), alternatives(placeholders))
+			return fmt.Errorf("%s is not a placeholder; write %s", quoted(found), Alternatives(placeholders))
 		}
 	}
 	switch {

@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
-
-	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // file is a configuration file while it is being read.
@@ -39,7 +37,7 @@ func (f *file) reportUnknown() {
 	for _, p := range f.unknown {
 		switch meant := f.meant(unnumbered(p.path)); {
 		case meant == "":
-			p.reportf("unknown key; the keys here are %s", strings.Join(f.beside(p), ", "))
+			p.reportf("unknown key; the keys here are %s", strings.Join(f.beside(unnumbered(p.path)), ", "))
 		case strings.Contains(meant, " "):
 			p.reportf("unknown key; %s", meant)
 		case meant == p.path[len(p.path)-1]: // this key does not belong to a table
@@ -67,8 +65,7 @@ const (
 )
 
 // beside returns the known keys of the table that has an unknown key.
-func (f *file) beside(p place) (keys []string) {
-	path := unnumbered(p.path)
+func (f *file) beside(path toml.Key) (keys []string) {
 	for _, known := range f.known {
 		if last := len(known) - 1; len(path) == len(known) && slices.Equal(known[:last], path[:last]) {
 			keys = append(keys, known[last])
@@ -81,24 +78,14 @@ func (f *file) beside(p place) (keys []string) {
 // meant returns the known key that is most similar to an unknown one, or "". It tries a key of the same table with a
 // similar or longer name, then one of another table with the same name, then the replacement of a foreign key.
 func (f *file) meant(path toml.Key) string {
-	last := len(path) - 1
-	name := strings.ToLower(path[last])
-	elsewhere := foreign[strings.ReplaceAll(name, "-", "_")]
-	for edits := range min(2, len(name)/2) + 1 {
-		for _, key := range slices.Sorted(maps.Keys(f.known)) {
-			known := f.known[key]
-			if known[len(known)-1] == name {
-				elsewhere = key
-			}
-			if len(known) == len(path) && slices.Equal(known[:last], path[:last]) && (device.Edits(name, known[last]) <= edits || abbreviates(name, known[last])) {
-				return known[last]
-			}
+	name := strings.ToLower(path[len(path)-1])
+	if near := similar(name, f.beside(path)); near != "" {
+		return near
+	}
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(f.known))) {
+		if known := f.known[key]; known[len(known)-1] == name {
+			return key
 		}
 	}
-	return elsewhere
-}
-
-// abbreviates reports whether a is an abbreviation of b, with or without a plural s, such as "perms" of "permissions".
-func abbreviates(a, b string) bool {
-	return len(a) > 2 && strings.HasPrefix(b, strings.TrimSuffix(a, "s"))
+	return foreign[strings.ReplaceAll(name, "-", "_")]
 }

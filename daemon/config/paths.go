@@ -80,8 +80,8 @@ func takePaths(t *table, p *Paths) {
 	if p.State == p.DevicePlugins {
 		t.reportf("state", "is the directory of device plugins, which the kubelet empties; write another one")
 	}
-	if t.has("state") && strings.HasPrefix(p.State+"/", "/run/") {
-		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory below /var", quoted(p.State))
+	if t.has("state") && strings.HasPrefix(strings.TrimPrefix(p.State, "/var")+"/", "/run/") {
+		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quoted(p.State), examples["state"])
 	}
 	for _, socket := range []struct{ key, name string }{
 		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},

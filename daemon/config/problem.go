@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,8 +61,8 @@ func plain(s string) string {
 	}, fmt.Sprintf("%.160s", s))
 }
 
-// alternatives joins words to "a, b or c".
-func alternatives(words []string) string {
+// Alternatives joins words to "a, b or c".
+func Alternatives(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}
@@ -93,23 +94,28 @@ var foreignWords = map[string]map[string]string{
 // meantWord returns the one of the words that was probably meant by another one, as the end of a message, or "".
 func meantWord(key, word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
-	meant := foreignWords[key][lower]
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {
 		return `; did you mean "pci:` + lower + `"?`
 	}
-	for edits := 0; edits <= min(2, len(lower)/2) && meant == ""; edits++ {
-		for _, known := range words {
-			if device.Edits(lower, known) <= edits || abbreviates(lower, known) {
-				meant = known
-				break
-			}
-		}
-	}
-	switch {
+	switch meant := cmp.Or(foreignWords[key][lower], similar(lower, words)); {
 	case !slices.Contains(words, meant):
 		return ""
 	case key == "class" && meant == device.NVMeName && lower != meant:
 		return `; did you mean "nvme", or for other disks "node" with match = { DEVTYPE = "disk" }?`
+	default:
+		return "; did you mean " + quoted(meant) + "?"
 	}
-	return "; did you mean " + quoted(meant) + "?"
+}
+
+// similar returns the word that is most similar to a name, or that it abbreviates with or without a plural s, such as
+// "permissions" for "perms". If there is none, it returns "".
+func similar(name string, words []string) string {
+	for edits := range min(2, len(name)/2) + 1 {
+		for _, word := range words {
+			if device.Edits(name, word) <= edits || len(name) > 2 && strings.HasPrefix(word, strings.TrimSuffix(name, "s")) {
+				return word
+			}
+		}
+	}
+	return ""
 }

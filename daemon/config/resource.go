@@ -123,7 +123,7 @@ func checkNarrow(t *table, r Resource) {
 
 func takeClass(t *table, r *Resource) {
 	t.choice("class", "class", &r.Class, classNames...)
-	wanted := alternatives(classNames)
+	wanted := Alternatives(classNames)
 	for _, values := range builtin {
 		switch name := values["name"].(string); {
 		case r.Name == name:
@@ -143,7 +143,7 @@ func (t *table) onlyFor(key string, class string, classes ...string) {
 	if class == "" || slices.Contains(classes, class) {
 		return
 	}
-	t.reportf(key, "is only for class %s, not for %s; remove it", alternatives(classes), class)
+	t.reportf(key, "is only for class %s, not for %s; remove it", Alternatives(classes), class)
 }
 
 // takePairs reads a table of strings. It returns nil if the table is empty.

@@ -204,7 +204,7 @@ func (t *table) number(key string, least, most int, to *int) {
 func (t *table) choice(key, noun string, to *string, words ...string) bool {
 	word, ok := take[string](t, key, "a string in quotes")
 	if ok && !slices.Contains(words, word) {
-		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, alternatives(words), meantWord(key, word, words))
+		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, Alternatives(words), meantWord(key, word, words))
 		return false
 	}
 	if ok {

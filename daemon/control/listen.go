@@ -25,7 +25,7 @@ func Listen(path string) (*net.UnixListener, error) {
 	_ = os.Remove(path) // an old socket file would make the bind fail
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, fsutil.Cause(err))
+		return nil, fmt.Errorf("listen on %s: %w: make paths.run a directory in which metalplugd can write", path, fsutil.Cause(err))
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()

@@ -90,7 +90,7 @@ func (p Peer) connect() (fd int, err error) {
 	}
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: p.Socket}); err != nil {
 		unix.Close(fd)
-		return -1, fmt.Errorf("connect to %s: %w: is %s.socket started?", p.Socket, err, p.Program)
+		return -1, fmt.Errorf("connect to %s: %w: this must be the socket of %s.socket, and that must be started", p.Socket, err, p.Program)
 	}
 	if p.Activated {
 		// The peer is the process that called listen(2) (unix_listen in net/unix/af_unix.c).
