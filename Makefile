@@ -7,6 +7,7 @@
 #   make integration   tests with the real device manager and kubelet, with faults, and of nodes and packages in virtual machines
 #   make integration-night  the same with each release of Kubernetes, thousands of sequences and all machines; takes hours
 #   make integration-releases  tests with the device managers of all supported releases of Kubernetes; the first run takes an hour
+#   make dra-sanity    builds bin/dra-sanity, which checks a DRA driver of any vendor in place of the kubelet
 #   make cluster       runs pods in a cluster of a control plane, kubelets, and metalplug on recorded hardware; needs root
 #   make cluster-slice runs three of these tests with each release in CLUSTER_RELEASES, on one node and on eight
 #   make cluster-night longer runs of these tests: 100 pods use one disk in turn, and eight nodes change for five minutes
@@ -68,7 +69,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build dra dra-program run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check build-check distributions-check repo selinux
+.PHONY: all build dra dra-program dra-sanity run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check build-check distributions-check repo selinux
 all: build
 
 deps:
@@ -85,6 +86,10 @@ dra: dra-program
 
 dra-program:
 	$(DRA) build -trimpath -tags '$(TAGS)' -ldflags '-s -w -X main.version=$(VERSION)' -o ../../bin/ ./metalplug-dra
+
+# The flags are those of the cluster, so that both share the compiled packages. One of its tests runs this program.
+dra-sanity:
+	cd integration/dra-sanity && $(GO) build $(KUBERNETES) -o ../../bin/ .
 
 run: build
 	bin/metalplugctl preview $(ARGS)
@@ -145,9 +150,10 @@ cluster-containerd:
 	cd integration/cluster/containerd && $(GO) build $(KUBERNETES) -tags no_btrfs,no_devmapper,no_zfs,no_tracing \
 		-ldflags '-s -w' -o ../../../bin/cluster/ $(CONTAINERD)
 
-cluster-programs: build dra-program cluster-kube-$(RELEASE)
+cluster-programs: build dra-program dra-sanity cluster-kube-$(RELEASE)
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=next' -o bin/cluster/metalplugd-next ./cmd/metalplugd
 	cd integration/cluster && $(GO) build $(KUBERNETES) -o ../../bin/cluster/ ./cmd/...
+	cd integration/cluster && $(GO) build $(KUBERNETES) -o ../../bin/cluster/dra-test-driver k8s.io/kubernetes/test/e2e/dra/test-driver
 
 root:
 	@[ "$$(id -u)" = 0 ] || { echo 'A cluster needs root, for its mounts and device nodes: try again with sudo.' >&2; exit 1; }
@@ -225,6 +231,7 @@ lint:
 	cd integration/devicemanager && $(GO) vet $(KUBERNETES) ./... && $(GO) run -exec 'env GOFLAGS=$(KUBERNETES)' $(STATICCHECK) ./...
 	@# Skip integration/cluster/kube, for which vet would compile and read all of Kubernetes.
 	cd integration/cluster && $(GO) vet $(KUBERNETES) . ./cmd/... && $(GO) run -exec 'env GOFLAGS=$(KUBERNETES)' $(STATICCHECK) . ./cmd/...
+	cd integration/dra-sanity && $(GO) vet $(KUBERNETES) . && $(GO) run -exec 'env GOFLAGS=$(KUBERNETES)' $(STATICCHECK) .
 	shellcheck $$(git ls-files '*.sh' .ci/run 'packaging/debian/*.post*' packaging/debian/*.prerm)
 
 install: build
