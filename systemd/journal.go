@@ -19,15 +19,15 @@ import (
 // LevelNotice is the slog level for normal but significant messages, priority 5 of the journal.
 const LevelNotice = slog.Level(2)
 
-// TextLogger returns a logger that writes text without time to w. A call of the logger blocks until w has written
-// the message.
+// TextLogger returns a logger that writes text without timestamps to w. A call of the logger blocks until w has accepted the
+// message.
 func TextLogger(w io.Writer, level slog.Level) *slog.Logger { return slog.New(textHandler(w, level)) }
 
 func textHandler(w io.Writer, level slog.Level) slog.Handler {
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})
 }
 
-// plain removes the time and sets the name of the level notice.
+// plain removes the timestamp, and names the level notice.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -65,8 +65,8 @@ type journalHandler struct {
 // Enabled reports whether a line of that level is written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a line. Its text consists of the message and its attributes. Each attribute is also a field. Message
-// and priority are the first two fields, for [textOf].
+// Handle writes a line. Its text consists of the message and the attributes. Each attribute is also a field. The message and
+// the priority are the first two fields, because [textOf] expects them there.
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder
 	var fields []byte
@@ -103,8 +103,8 @@ func textOf(entry []byte) []byte {
 }
 
 // fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket, which
-// is 212,992 bytes unless net.core.wmem_default differs (socket(7)). A line can have all keys as fields, and contains each
-// value a second time in its text.
+// is 212,992 bytes unless net.core.wmem_default differs (socket(7)). A line can have all keys as fields, and its text
+// repeats each value.
 const fieldSize = 12 << 10
 
 // appendField appends a field of the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). A value

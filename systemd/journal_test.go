@@ -71,8 +71,8 @@ func TestJournalFields(t *testing.T) {
 	}
 }
 
-// TestJournalIsNotRead simulates a journald that reads nothing while its queue is full of datagrams from others. The
-// callers do not wait, and journald gets the lines when it reads.
+// TestJournalIsNotRead simulates a journald that reads nothing while other senders' datagrams fill its queue. The callers do
+// not wait. journald gets the lines when it reads again.
 func TestJournalIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -177,7 +177,7 @@ type flaky struct {
 	fails atomic.Bool
 	mu    sync.Mutex
 	text  bytes.Buffer
-	calls chan struct{} // nil if the test does not wait for calls
+	calls chan struct{} // nil if the test ignores the calls
 }
 
 func (f *flaky) Write(p []byte) (int, error) {

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// queueLines is the maximum number of lines that wait for a reader. Most lines have about 200 bytes, and none
-	// exceeds [fieldSize] for each key.
+	// queueLines is the maximum number of lines that wait for a reader. Most lines have about 200 bytes. [fieldSize] limits
+	// each field of a line.
 	queueLines = 4096
 	// errorLines is the part of the queue that is reserved for errors.
 	errorLines = queueLines / 4
@@ -27,9 +27,9 @@ const (
 	journalPath = "/run/systemd/journal/socket"
 )
 
-// Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue, and a goroutine writes them.
-// Lines that do not fit into the queue or cannot be written are dropped and counted. A warning reports the count when
-// the queue is empty and a write has succeeded.
+// Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue, and a goroutine writes them. A
+// line that does not fit into the queue or cannot be written is dropped and counted. A warning reports the count when the
+// queue is empty and a write has succeeded.
 type Log struct {
 	*slog.Logger
 
@@ -97,7 +97,7 @@ func (l *Log) write() {
 	for {
 		select {
 		case line := <-l.lines:
-			if _, err := l.w.Write(line); err != nil { // the program continues without a reader of its log
+			if _, err := l.w.Write(line); err != nil { // the program must continue even if its log has no reader
 				l.dropped.Add(1)
 				continue
 			}
@@ -115,17 +115,17 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each Write as one datagram. Its socket is connected. If it were not connected, and the receiver's
-// queue were full of other senders' datagrams, the kernel would not wake the sender (net/unix/af_unix.c,
+// journalSocket sends each Write as one datagram. Its socket is connected, because the kernel would not wake a sender
+// without a connection when other senders' datagrams had filled the receiver's queue (net/unix/af_unix.c,
 // unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
 	conn net.Conn  // nil while not connected
-	text io.Writer // standard error. It still works after journald has created a new socket, which is hidden in a sandbox that binds the old one
+	text io.Writer // standard error, for the time after journald has created a new socket; a sandbox that binds the old one hides it
 }
 
-// Write sends a datagram, and connects to the new socket if journald has created one. If there is no socket, it writes
-// the message as text.
+// Write sends a datagram. It connects again if journald has created a new socket. If there is no socket, it writes the
+// message as text.
 func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 	for range 2 {
 		if j.conn == nil {

@@ -49,8 +49,8 @@ func (s *stuck) String() string {
 	return s.text.String()
 }
 
-// TestReaderThatIsStuck checks that no caller waits for the reader. When it reads, it gets the lines in their order.
-// The count of dropped lines follows, and no error was dropped.
+// TestReaderThatIsStuck checks that no caller waits for the reader. When the reader continues, it gets the lines in their
+// order, and then the count of dropped lines. No error may be dropped.
 func TestReaderThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stuck{free: make(chan struct{})}
@@ -86,7 +86,7 @@ func TestReaderThatIsStuck(t *testing.T) {
 	})
 }
 
-// TestCloseIsBounded checks that the daemon can end while a reader is stuck.
+// TestCloseIsBounded checks that the daemon can exit while a reader is stuck.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stuck{free: make(chan struct{})}

@@ -13,12 +13,12 @@ import (
 // machineVariable contains the machine ID, because the sandbox of the unit hides /etc/machine-id.
 const machineVariable = "METALPLUG_MACHINE_ID"
 
-// application is the key of metalplug for [MachineID], created with "systemd-id128 new".
+// application is the application ID of metalplug for [MachineID]. "systemd-id128 new" created it.
 var application = [16]byte{0xe4, 0xe8, 0xf5, 0x2b, 0xc2, 0xdb, 0x4d, 0x32, 0xa2, 0x50, 0xe0, 0xa6, 0x00, 0x65, 0x46, 0xcf}
 
-// MachineID returns a machine ID that only metalplug uses, in 32 hexadecimal digits. It is derived from machine-id(5)
-// as in sd_id128_get_machine_app_specific(3). It is empty if the machine has no ID yet, or if METALPLUG_MACHINE_ID is
-// empty.
+// MachineID returns a machine ID that only metalplug uses, as 32 hexadecimal digits. It derives the ID from machine-id(5)
+// like sd_id128_get_machine_app_specific(3). The result is empty if the machine has no ID yet, or if METALPLUG_MACHINE_ID is
+// set and empty.
 func MachineID() string {
 	text, passed := os.LookupEnv(machineVariable)
 	if !passed {
@@ -26,7 +26,7 @@ func MachineID() string {
 		text = string(bytes.TrimSpace(file))
 	}
 	machine, err := hex.DecodeString(text)
-	if err != nil || len(machine) != len(application) { // "uninitialized" in an image
+	if err != nil || len(machine) != len(application) { // an image has "uninitialized"
 		return ""
 	}
 	mac := hmac.New(sha256.New, machine)

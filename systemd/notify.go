@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd connects the daemon to the service manager. It handles readiness, watchdog, status and the journal.
-// Without systemd, every function does nothing or returns nothing.
+// Package systemd connects the daemon to the service manager. It handles readiness, the watchdog, the status line and the
+// journal. Without systemd, its functions have no effect.
 package systemd
 
 import (
@@ -42,8 +42,8 @@ func notify(state string) error {
 }
 
 // Store passes a copy of a descriptor to the service manager, which keeps it for the next process
-// (sd_pid_notify_with_fds(3), FDSTORE=1). The unit must set FileDescriptorStoreMax=. The descriptor is kept until its
-// peer hangs up.
+// (sd_pid_notify_with_fds(3), FDSTORE=1). The unit must set FileDescriptorStoreMax=. The service manager closes the
+// descriptor when its peer hangs up.
 func Store(name string, f *os.File) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -61,7 +61,7 @@ func store(path, name string, f *os.File) error {
 		return err
 	}
 	defer unix.Close(to)
-	raw, err := f.SyscallConn() // f.Fd would make reads of other copies block
+	raw, err := f.SyscallConn() // f.Fd would make reads of other copies blocking
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// manager listens as the service manager.
+// manager listens in place of the service manager.
 func manager(t *testing.T) *net.UnixConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
@@ -105,7 +105,7 @@ func TestNotifyError(t *testing.T) {
 	}
 }
 
-// TestMachineID compares the result with that of "systemd-id128 machine-id
+// TestMachineID compares the result with the output of "systemd-id128 machine-id
 // --app-specific=e4e8f52bc2db4d32a250e0a6006546cf".
 func TestMachineID(t *testing.T) {
 	for machine, want := range map[string]string{

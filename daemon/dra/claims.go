@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// PrepareResourceClaims passes claims to metalplugd, all at the same time. An erasure may take longer than the kubelet waits.
-// Then the error is that the work goes on, and the kubelet asks again.
+// PrepareResourceClaims passes claims to metalplugd, all at the same time. An erasure may take longer than the kubelet
+// waits. The error then says that the work continues, and the kubelet repeats the call.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	now, err := d.fetch(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 	if err := d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/prepare", ask, &prepared); err != nil {
 		return nil, err
 	}
-	names := make(map[string][]string) // of CDI devices, which are for all devices of a request
+	names := make(map[string][]string) // the CDI devices of each request, which cover all its devices
 	for _, r := range prepared.Requests {
 		names[r.Name] = r.CDI
 	}
@@ -91,7 +91,7 @@ func (d *driver) given(claim *resourceapi.ResourceClaim) (given []resourceapi.De
 	return given, nil
 }
 
-// UnprepareResourceClaims takes the devices of claims from them. Their clean-up begins, and does not delay the end of the pod.
+// UnprepareResourceClaims releases the devices of claims. Cleaning the devices up does not delay the end of the pod.
 func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	answer := make(map[types.UID]error)
 	for _, claim := range claims {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dra is the driver for Dynamic Resource Allocation. It publishes the devices of metalplugd in ResourceSlices, and
-// passes the kubelet's claims to metalplugd. It has no state of its own: metalplugd knows which claim holds a device.
+// passes the kubelet's claims to metalplugd. It saves no state, because metalplugd knows which claim holds a device.
 package dra
 
 import (
@@ -29,8 +29,8 @@ import (
 const DriverName = "metalplug.io"
 
 const (
-	// syncDelay is the time between a change of a ResourceSlice by another client and its repair. The kubelet deletes all
-	// slices of its node when it starts. The library's 30 s would leave the node without devices for that time.
+	// syncDelay is the time after which a ResourceSlice that another client changed is restored. The kubelet deletes all
+	// slices of its node when it starts. With the library's default, the node would then have no devices for 30 s.
 	syncDelay = 5 * time.Millisecond
 	// initialBackoff and maxBackoff are the times between two attempts to write a ResourceSlice.
 	initialBackoff = 5 * time.Millisecond
@@ -39,7 +39,7 @@ const (
 	retryInterval = 500 * time.Millisecond
 )
 
-// Options are the parts that the driver connects. All but Listen are required.
+// Options has the parts that the driver connects. All fields except Listen are required.
 type Options struct {
 	Node    string // name of the Node, which is also the name of the pool
 	Kube    kubernetes.Interface
@@ -50,7 +50,7 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// The library serves health only for a driver with this method.
+// The library serves health only if the driver has the methods of this interface.
 var _ health.DRAResourceHealthServer = (*driver)(nil)
 
 type driver struct {
@@ -60,12 +60,12 @@ type driver struct {
 	fail   context.CancelCauseFunc // ends Run
 
 	mu      sync.Mutex
-	state   *state        // the last one, or nil before the first answer of metalplugd
-	changed chan struct{} // closed and replaced with each state
+	state   *state        // from metalplugd's last answer; nil before the first answer
+	changed chan struct{} // closed and replaced when the state changes
 }
 
-// Run serves the kubelet and publishes the devices until ctx ends or a part fails. ready is called when the kubelet can connect.
-// The ResourceSlices stay when Run returns. The kubelet removes them if no driver connects within 30 s.
+// Run serves the kubelet and publishes the devices until ctx ends or a part fails. It calls ready when the kubelet can
+// connect. The ResourceSlices remain when Run returns. The kubelet removes them if no driver connects within 30 s.
 func Run(ctx context.Context, o Options, ready func()) error {
 	outer := ctx
 	ctx, fail := context.WithCancelCause(ctx)
@@ -85,7 +85,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 		kubeletplugin.PluginDataDirectoryPath(data),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(o.Kubelet, "plugins_registry")),
 		kubeletplugin.PluginListener(listen), kubeletplugin.RegistrarListener(listen),
-		kubeletplugin.GRPCInterceptor(served.intercept), kubeletplugin.Serialize(false)) // metalplugd does that for each claim
+		kubeletplugin.GRPCInterceptor(served.intercept), kubeletplugin.Serialize(false)) // metalplugd serializes the requests of each claim
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	}
 }
 
-// stream calls changed for each event of one run of metalplugd.
+// stream calls changed for each event of metalplugd until the connection ends.
 func (d *driver) stream(ctx context.Context, changed func()) error {
 	events, err := d.client.Stream(ctx, "/v1/events")
 	if err != nil {
@@ -148,7 +148,8 @@ func (d *driver) stream(ctx context.Context, changed func()) error {
 	}
 }
 
-// publish writes each new state into the ResourceSlices until ctx ends. Without an answer of metalplugd they stay as they are.
+// publish writes each new state into the ResourceSlices until ctx ends. While metalplugd does not answer, the ResourceSlices
+// stay as they are.
 func (d *driver) publish(ctx context.Context, dirty <-chan struct{}) {
 	var slices layout
 	var controller *resourceslice.Controller
@@ -162,7 +163,7 @@ func (d *driver) publish(ctx context.Context, dirty <-chan struct{}) {
 		case <-retry:
 		}
 		s, err := d.fetch(ctx)
-		if err != nil { // follow reports that there is no metalplugd
+		if err != nil { // follow logs that metalplugd cannot be reached
 			retry = time.After(retryInterval)
 			continue
 		}
@@ -180,7 +181,8 @@ func (d *driver) publish(ctx context.Context, dirty <-chan struct{}) {
 	}
 }
 
-// control starts what writes ResourceSlices. It blocks until the API server has listed those of the node, or ctx ends.
+// control starts the controller that writes the ResourceSlices. It blocks until the API server has listed the slices of the
+// node, or ctx ends.
 func (d *driver) control(ctx context.Context, resources *resourceslice.DriverResources) (*resourceslice.Controller, error) {
 	delay := syncDelay
 	return resourceslice.StartController(ctx, resourceslice.Options{
@@ -210,7 +212,7 @@ func (d *driver) fetch(ctx context.Context) (state, error) {
 	return newState(status.Resources, devices), nil
 }
 
-// set makes a state known to the streams of health.
+// set sets the state and wakes the health streams.
 func (d *driver) set(s state) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -219,7 +221,7 @@ func (d *driver) set(s state) {
 	d.changed = make(chan struct{})
 }
 
-// HandleError ends the driver if the kubelet cannot be served any more.
+// HandleError stops the driver if it can no longer serve the kubelet.
 func (d *driver) HandleError(_ context.Context, err error, message string) {
 	if err = fmt.Errorf("%s: %w", message, err); !errors.Is(err, kubeletplugin.ErrRecoverable) {
 		d.fail(err)

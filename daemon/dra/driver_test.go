@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// daemon answers in place of metalplugd, with one device for claims.
+// daemon simulates metalplugd with one device for claims.
 func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared, *api.Refused)) *driver {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -84,7 +84,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// Each refusal is in an event of the pod.
+// The kubelet reports each refusal in an event of the pod.
 func TestRefused(t *testing.T) {
 	d := daemon(t, func(string, api.Claim) (api.Prepared, *api.Refused) {
 		return api.Prepared{}, &api.Refused{Code: 503, Text: "its devices are being erased for 40s"}
@@ -106,7 +106,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A kubelet whose pods end while metalplugd is down gets an error, and asks again.
+// If a pod ends while metalplugd is down, the kubelet gets an error and repeats the call.
 func TestNoDaemon(t *testing.T) {
 	d := &driver{client: api.Client{Socket: filepath.Join(t.TempDir(), "s")}}
 	all, err := d.UnprepareResourceClaims(context.Background(), []kubeletplugin.NamespacedObject{{UID: types.UID("u1")}})

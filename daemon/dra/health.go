@@ -11,11 +11,12 @@ import (
 	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 )
 
-// healthTimeout is how long the kubelet trusts a message. It forgets all of them when the stream ends, so that no message has to
-// be repeated often.
+// healthTimeout is how long the kubelet trusts a message. It can be long, because the kubelet drops all messages when the
+// stream ends.
 const healthTimeout = 24 * time.Hour
 
-// NodeWatchResources sends the health of all devices for claims, and again after each change, until the kubelet disconnects.
+// NodeWatchResources sends the health of all devices for claims at once and after each change, until the kubelet
+// disconnects.
 func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
 	for {
 		d.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// sliceLen is the number of devices in a ResourceSlice. More are not allowed if one of them has a taint
+// sliceLen is the number of devices in a ResourceSlice. More devices are not allowed if one of them has a taint
 // (ResourceSliceMaxDevicesWithAdvancedFeatures in k8s.io/api/resource/v1).
 const sliceLen = 64
 
@@ -28,12 +28,12 @@ const (
 
 // state is an answer of metalplugd.
 type state struct {
-	devices map[string]api.Device // by name, with those that claims cannot get
-	claimed map[string]bool       // the names of the devices for claims
+	devices map[string]api.Device // by name, including devices that no claim can get
+	claimed map[string]bool       // names of the devices for claims
 }
 
 // newState returns the state with these resources and devices. A device that a pod got through the device plugin API is not
-// for claims until that pod has ended.
+// available to claims until that pod has ended.
 func newState(resources []api.Resource, devices []api.Device) state {
 	s := state{devices: named(devices), claimed: make(map[string]bool)}
 	served := make(map[string]bool)
@@ -49,11 +49,11 @@ func newState(resources []api.Resource, devices []api.Device) state {
 }
 
 // layout has the names of the devices in each ResourceSlice. A device stays in its slice, so that a change of one device
-// changes one slice.
+// requires only one write.
 type layout [][]string
 
-// place removes and adds devices until the slices have exactly these. There is always a slice, because a pool without one
-// would mean that no driver runs.
+// place removes and adds devices until the slices have exactly these names. It leaves at least one slice, because a pool
+// without slices would mean that no driver runs.
 func (l layout) place(names map[string]bool) layout {
 	left := maps.Clone(names)
 	for i := range l {
@@ -90,7 +90,7 @@ func (l layout) pool(s state) resourceslice.Pool {
 	return p
 }
 
-// published returns a device as a ResourceSlice has it.
+// published returns the entry of a device in a ResourceSlice.
 func published(name string, d api.Device) resourceapi.Device {
 	p := resourceapi.Device{Name: name, Attributes: attributes(d), Taints: taints(d)}
 	if d.Size > 0 {
@@ -100,8 +100,8 @@ func published(name string, d api.Device) resourceapi.Device {
 	return p
 }
 
-// taints keep the scheduler from a device that metalplugd gives to no claim now. NoExecute also evicts the pod that has lost its
-// device. All other reasons may pass, so they leave the pod alone.
+// taints returns the taints that stop the scheduler from choosing a device that metalplugd would refuse now. NoExecute also
+// evicts the pod that has lost its device. All other reasons may be temporary, so they do not evict the pod.
 func taints(d api.Device) []resourceapi.DeviceTaint {
 	var all []resourceapi.DeviceTaint
 	if d.Cordoned {
@@ -120,7 +120,7 @@ func taints(d api.Device) []resourceapi.DeviceTaint {
 	return append(all, t)
 }
 
-// attributes of a device. Names without a domain have that of the driver.
+// attributes returns the attributes of a device. A name without a domain belongs to the domain of the driver.
 func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	all := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute)
 	root, above := place(d.SysPath)
@@ -128,7 +128,7 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 		"id": d.ID, "class": d.Class, "resource": d.Resource, "model": d.Model, "serial": d.Serial, "wwid": d.WWID, "switch": above,
 		"resource.kubernetes.io/pcieRoot": root, "resource.kubernetes.io/pciBusID": d.PCI,
 	} {
-		// A part of a longer text could be equal for two devices.
+		// A longer text is omitted, because a part of it could be the same for two devices.
 		if text = strings.TrimSpace(text); text != "" && len(text) <= resourceapi.DeviceAttributeMaxValueLength {
 			all[name] = resourceapi.DeviceAttribute{StringValue: &text}
 		}
@@ -140,11 +140,12 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 	return all
 }
 
-// onPCI matches the path of a device below a PCI host bridge, with the host bridge and the functions down to the device.
+// onPCI matches the path of a device below a PCI host bridge. Its groups are the host bridge and the functions down to the
+// device.
 var onPCI = regexp.MustCompile(`/devices/(pci[0-9a-f]+:[0-9a-f]{2})((?:/[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])+)`)
 
-// place returns the PCIe root of a device, and the function of the switch that it is connected to, if there is one. Below a
-// root port, a switch has an upstream port and a downstream port for each device.
+// place returns the PCIe root of a device. It also returns the function of the switch to which the device is connected, if
+// any. A switch below a root port has one upstream port, and a downstream port for each device.
 func place(path string) (root, above string) {
 	m := onPCI.FindStringSubmatch(path)
 	if m == nil {

@@ -107,7 +107,7 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// The first two columns are what metalplugd answers for a device that is Unhealthy.
+// The first two columns are metalplugd's answer for an Unhealthy device.
 func TestTaints(t *testing.T) {
 	const stays, evicted = resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute
 	for _, test := range []struct {

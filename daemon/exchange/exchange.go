@@ -3,9 +3,9 @@
 // Package exchange sends one request and one answer between the daemon and a program that runs only for this request.
 // These programs are the helpers, which do work that the daemon is not allowed to do.
 //
-// Both sides use a unix socket that preserves message boundaries (SOCK_SEQPACKET, unix(7)). So a message arrives as a
-// whole or not at all. The service manager accepts the connection and starts the program with it as standard input
-// (systemd.socket(5), Accept=yes). Without a service manager, [Peer] starts the program itself.
+// Both sides use a unix socket that preserves message boundaries (SOCK_SEQPACKET, unix(7)). So a message arrives as a whole
+// or not at all. The service manager accepts the connection, and starts the program with the connection as its standard
+// input (systemd.socket(5), Accept=yes). Without a service manager, [Peer] starts the program itself.
 package exchange
 
 import (
@@ -33,7 +33,7 @@ var errSize = errors.New("message is too long")
 // ErrMessage means that the peer sent an invalid message.
 var ErrMessage = errors.New("malformed message")
 
-// Encode returns the JSON (RFC 8259) of a value. It panics if the value has no JSON.
+// Encode returns a value as JSON (RFC 8259). It panics if JSON cannot represent the value.
 func Encode(v any) []byte {
 	message, err := json.Marshal(v)
 	if err != nil {
@@ -42,8 +42,8 @@ func Encode(v any) []byte {
 	return message
 }
 
-// Decode parses a message, which must be one JSON value. An unknown field is an [ErrMessage], because the sender expects an
-// effect from it.
+// Decode parses a message, which must be one JSON value. An unknown field results in [ErrMessage], because the sender
+// expects the field to have an effect.
 func Decode(message []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(message))
 	d.DisallowUnknownFields()
@@ -57,13 +57,12 @@ func Decode(message []byte, v any) error {
 	return fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
 }
 
-// Answer returns the answer to a request. ctx ends when the peer no longer waits. pid is the requesting process. It has
-// connected, or in direct mode has started this process (SO_PEERCRED of unix(7)). It is 0 for a process in another PID
-// namespace.
+// Answer returns the answer to a request. ctx ends when the peer no longer waits. pid is the process that sends the request
+// (SO_PEERCRED of unix(7)). In direct mode it is the parent process. pid is 0 if that process is in another PID namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
-// Serve answers the one request that comes over standard input. It blocks until the request is there and answered. It does
-// not read the request of a foreign peer. If the peer does not wait for the answer, this is not an error.
+// Serve reads one request from standard input and answers it. It blocks until it has sent the answer. It does not read the
+// request of a foreign peer. If the peer disconnects before the answer, Serve returns no error.
 func Serve(answer Answer) error { return serve(int(os.Stdin.Fd()), answer) }
 
 func serve(fd int, answer Answer) error {
@@ -90,8 +89,8 @@ func serve(fd int, answer Answer) error {
 	return nil
 }
 
-// awaitHangup returns when the peer has closed or shut down its end, or when fd is closed. After an answer, the program
-// exits before awaitHangup returns.
+// awaitHangup returns when the peer has closed or shut down its end, or when fd is closed. The program usually answers and
+// exits before that.
 func awaitHangup(fd int) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {
@@ -114,7 +113,8 @@ func send(fd int, message []byte) error {
 	}
 }
 
-// receive returns the next message. An empty message means the end, because no process sends one.
+// receive returns the next message. An empty message means that the peer has disconnected, because no peer sends an empty
+// message.
 func receive(fd int) ([]byte, error) {
 	message := make([]byte, MessageSize)
 	for {

@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// TestMain makes the test binary act as a program that answers, if it was started under its name.
+// TestMain makes the test binary act as one of these programs if it was started under the name of that program.
 func TestMain(m *testing.M) {
 	answers := map[string]exchange.Answer{
 		"echo":   func(_ context.Context, _ int, request []byte) []byte { return append([]byte("answer to "), request...) },
@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(exchange.Main(name, "is for tests.", func() error { return exchange.Serve(answer) }))
 }
 
-// program creates a link to the test binary in its directory, where Direct looks first. It returns the name of the
-// link.
+// program creates a link to the test binary in the directory of the test binary, where Direct looks first. It returns the
+// name of the link.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	own, err := os.Executable()
@@ -89,7 +89,7 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 	}
 }
 
-// TestByHand starts such a program without a request, and reads its description.
+// TestByHand starts a program manually, without a request, and reads the description that it prints.
 func TestByHand(t *testing.T) {
 	own, err := os.Executable()
 	if err != nil {
@@ -189,7 +189,7 @@ func pairOf(t *testing.T, uid int) (ends [2]int) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked, so the thread, which now has another user, ends with this function
+		runtime.LockOSThread() // never unlocked: the thread has another user now, and must end with this function
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
 		if errno != 0 {
 			done <- errno
@@ -205,7 +205,7 @@ func pairOf(t *testing.T, uid int) (ends [2]int) {
 	return ends
 }
 
-// TestActivatedPeer checks that a request is not sent to a socket with which another process has replaced systemd's.
+// TestActivatedPeer checks that no request is sent if another process has replaced systemd's socket with its own.
 func TestActivatedPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Direct, in place of the path of a socket, means that the program runs as a child process.
+// Direct replaces the path of a socket in [Peer.Socket]. The program then runs as a child process.
 const Direct = "direct"
 
 // libexec is the directory into which the packages install the programs (packaging/install.sh).
@@ -23,7 +23,7 @@ const libexec = "/usr/libexec/metalplug"
 // configVariable passes the name of the configuration file to a child process. No unit sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the configuration file that the parent process has passed, or standard.
+// ConfigFile returns the configuration file that the parent process has passed, or standard if it has passed none.
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file
@@ -36,11 +36,11 @@ type Peer struct {
 	Program string // name of the program, such as "metalplug-reset"
 	Socket  string // socket of the service manager, or [Direct]
 	Config  string // configuration file of the program with [Direct], or "" for its default
-	// Activated rejects a socket on which another process than the service manager listens. metalplugd can replace the
+	// Activated makes Ask reject a socket if the listening process is not the service manager. metalplugd can replace the
 	// sockets in its directory, so a helper must not trust the answers of such a process.
 	Activated bool
-	// Slots has a value for each current request, and its capacity limits their number. If it is nil, there is no
-	// limit. The service manager refuses connections above MaxConnections= of the socket (systemd.socket(5)).
+	// Slots limits the number of simultaneous requests to its capacity. If it is nil, there is no limit. The service manager
+	// refuses connections above MaxConnections= of the socket (systemd.socket(5)).
 	Slots chan struct{}
 }
 
@@ -70,7 +70,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 		answer, err = receive(fd)
 	}
 	if !stop() {
-		<-ended // otherwise the shutdown could affect a later descriptor with the same number
+		<-ended // otherwise the shutdown could affect a new descriptor with the same number
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -79,7 +79,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// connect returns a blocking descriptor of a socket that is connected to the program.
+// connect returns the blocking descriptor of a socket that is connected to the program.
 func (p Peer) connect() (fd int, err error) {
 	if p.Socket == Direct {
 		return p.start()
@@ -127,12 +127,12 @@ func (p Peer) start() (fd int, err error) {
 		unix.Close(ends[0])
 		return -1, fmt.Errorf("start %s: %w", path, err)
 	}
-	go child.Wait() // the answer of the program contains any error
+	go child.Wait() // the program reports errors in its answer
 	return ends[0], nil
 }
 
-// find returns the path of the program. It looks in the directory of our own program, which is correct for a build, and then
-// where the packages install the programs.
+// find returns the path of the program. It looks in the directory of our own program first, where a build puts all programs.
+// Then it looks where the packages install them.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

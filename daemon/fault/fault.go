@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault records hardware faults that events and error counters report, until they are cleared. It also makes
-// devices Unhealthy that fail repeatedly.
+// Package fault records hardware faults that events and error counters report, until they are cleared. It also makes a
+// device Unhealthy that fails repeatedly.
 package fault
 
 import (
@@ -16,7 +16,7 @@ import (
 // value has no faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
-	// Marks are the uncleared marks, in the order in which they came.
+	// Marks are the uncleared marks, oldest first.
 	Marks []mark `json:"marks,omitempty"`
 	// Counters are the base values of error counters, by sysfs path and name.
 	Counters map[string]uint64 `json:"counters,omitempty"`
@@ -25,11 +25,11 @@ type Record struct {
 // mark is an uncleared [device.Mark].
 type mark struct {
 	device.Mark
-	// Cleared are paths below which the mark no longer applies.
+	// Cleared lists the paths below which the mark no longer applies.
 	Cleared []string `json:"cleared,omitempty"`
 }
 
-// Within reports whether a sysfs path is equal to above or below it.
+// Within reports whether sysPath is the path above, or lies below it.
 func Within(sysPath, above string) bool {
 	rest, ok := strings.CutPrefix(sysPath, above)
 	return ok && (rest == "" || rest[0] == '/')
@@ -37,7 +37,7 @@ func Within(sysPath, above string) bool {
 
 func counterKey(sysPath, name string) string { return sysPath + " " + name }
 
-// Take adds a mark, or clears the marks that m clears, and reports whether anything has changed.
+// Take adds the mark m, or clears marks if m has no reason. It reports whether anything has changed.
 func (r *Record) Take(m device.Mark) (changed bool) {
 	if m.Source == "" { // the next inspection sets new base values of the counters
 		delete(r.Counters, counterKey(m.SysPath, device.FatalErrors))
@@ -61,9 +61,9 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	return true
 }
 
-// takeBack clears the marks at the path of m and below it. If a function recovers and the bridge above it has not, the mark
-// of the bridge still applies to the other functions below it. Events of other devices, such as a disk that was found again,
-// contain no news about the hardware.
+// takeBack clears the marks at the path of m and below it. If a function recovers, a mark on a bridge above it still applies
+// to the other functions below the bridge. Only a PCI function clears such a mark. Another device, such as a disk that was
+// found again, does not prove that the bridge has recovered.
 func (r *Record) takeBack(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect decides when to inspect hardware. An event, a lost event, the periodic check and the polling of a
-// class all lead to the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a
-// few at a time, and post their results.
+// Package inspect decides when to inspect hardware. Events, lost events, the periodic check and the polling of a class all
+// lead to the same request: inspect a path in sysfs. Inspections run in separate goroutines, a few at a time, and post their
+// results.
 package inspect
 
 import (
@@ -23,7 +23,7 @@ const enumeratePause = time.Second
 type Options struct {
 	Source udev.Source
 	Log    *slog.Logger
-	// Post runs a function later in the goroutine that owns the inspector. It does not wait.
+	// Post runs a function later in the goroutine that owns the inspector. Post does not block.
 	Post func(f func())
 	// Host returns the host for an inspection that begins now.
 	Host func() *device.Host
@@ -39,7 +39,7 @@ type Options struct {
 type Inspector struct {
 	Options
 	rules    []device.Rule
-	polled   map[*device.Class]bool // classes with a scheduled poll
+	polled   map[*device.Class]bool // classes for which a poll is scheduled
 	subjects subjects               // the udev devices that represent hardware
 	queue    []*Subject             // subjects that wait for an inspection, in order
 	looking  int                    // running inspections that occupy a slot
@@ -47,7 +47,7 @@ type Inspector struct {
 
 	enumerating bool            // an enumeration is running
 	again       bool            // another enumeration is needed after the running one
-	newer       map[string]bool // paths with an event since the enumeration began; the event is more recent
+	newer       map[string]bool // paths with an event since the enumeration began; their enumerated state is outdated
 	enumerated  bool            // the first enumeration has finished
 
 	mu     sync.Mutex
@@ -142,7 +142,8 @@ func (n *Inspector) hint(e udev.Event) {
 	}
 }
 
-// concerns reports whether d may be a subject. If sysfs is needed to decide, an inspection decides.
+// concerns reports whether d may be a subject. If only sysfs can tell, it returns true and leaves the decision to an
+// inspection.
 func (n *Inspector) concerns(d udev.Device) bool {
 	for _, c := range device.Classes {
 		if c.Selects(d) {
@@ -159,7 +160,7 @@ func (n *Inspector) add(d udev.Device) {
 	n.pollSubject(s)
 }
 
-// pollSubject schedules a poll for each class of a subject that has none yet.
+// pollSubject schedules polls of the classes of a subject that are not polled yet.
 func (n *Inspector) pollSubject(s *Subject) {
 	for _, c := range device.Classes {
 		if c.Every > 0 && !n.polled[c] && c.Selects(*s.udev) && n.wanted(c) {
@@ -173,7 +174,7 @@ func (n *Inspector) wanted(c *device.Class) bool {
 	return slices.ContainsFunc(n.rules, func(r device.Rule) bool { return r.Class == c })
 }
 
-// poll queues inspections of the subjects of a class at its interval, as long as there are any.
+// poll inspects the subjects of a class at the interval of the class until no subjects are left.
 func (n *Inspector) poll(c *device.Class) {
 	n.polled[c] = true
 	n.later(c.Every, func() {
@@ -184,7 +185,7 @@ func (n *Inspector) poll(c *device.Class) {
 	})
 }
 
-// later posts a function after a pause. The timer may be stopped until then.
+// later posts a function after a pause. Until then, the caller may stop the timer.
 func (n *Inspector) later(pause time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(pause, func() { n.Post(f) })
 }
@@ -204,7 +205,7 @@ func (n *Inspector) Enumerate() {
 	}()
 }
 
-// listed processes the result of an enumeration. Events during the enumeration are more recent.
+// listed processes the result of an enumeration. It skips paths with an event since the enumeration began.
 func (n *Inspector) listed(devices []udev.Device, err error) {
 	n.enumerating = false
 	if err != nil {

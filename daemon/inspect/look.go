@@ -13,22 +13,24 @@ import (
 )
 
 const (
-	// slowLook is the time after which an inspection gives up its slot and continues.
+	// slowLook is the time after which an inspection gives up its slot. It continues without a slot.
 	slowLook = time.Second
 	// StuckLook is the time after which an inspection counts as stuck. A read from a hung PCIe device blocks
 	// permanently and cannot be cancelled.
 	StuckLook = 60 * time.Second
-	// retryFirst and retryLast are the limits of the pause between inspections of an incomplete device, see [pause].
-	// Some drivers send no event when the device is complete. NVIDIA's driver creates its nodes without an event.
+	// retryFirst and retryLast are the limits of the pause between inspections of an incomplete device, see [pause]. The
+	// retries are needed because some drivers send no event when a device is complete. For example, NVIDIA's driver creates
+	// its nodes without an event.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
 	// renameLimit is the maximum time until udev reports a new name of a device ("move" of device_rename in
-	// drivers/base/core.c). During this time the old path does not exist. In an emulated machine the report took 300 ms.
+	// drivers/base/core.c). During this time the old path does not exist. In an emulated machine, udev took 300 ms to report
+	// it.
 	renameLimit = 2 * time.Second
 )
 
-// places returns the maximum number of inspections at the same time. There may be more than processors, because an
-// inspection mostly waits for the kernel.
+// places returns the maximum number of inspections at the same time. It exceeds the number of processors, because an
+// inspection usually waits for the kernel.
 func places() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the stage of a subject's inspection.
@@ -45,26 +47,26 @@ const (
 type Subject struct {
 	Sightings []device.Sighting // results of the last inspection
 
-	udev    *udev.Device // the last report of udev, to which the sightings refer
+	udev    *udev.Device // udev's last report; the sightings refer to it
 	phase   phase
-	again   bool // another inspection is needed after it
+	again   bool // another inspection is needed after the running one
 	removed bool // nothing was found, and the inspector has dropped the subject
 	left    bool // udev has reported that the device was removed
 
 	began    time.Time   // when the last inspection began
 	looks    int         // number of finished inspections
-	vanished time.Time   // when an inspection first found nothing although udev had reported no removal, or zero
+	vanished time.Time   // when an inspection first found nothing although udev had not reported a removal; zero otherwise
 	retry    *time.Timer // starts the next inspection of an incomplete device
 	waiting  time.Time   // when the next inspection was requested
 }
 
-// Removed reports whether nothing was found, and the inspector has dropped the subject.
+// Removed reports whether the inspector has dropped the subject because it found no hardware.
 func (s *Subject) Removed() bool { return s.removed }
 
 // Vanished reports whether the hardware is missing at its path, and may have been renamed.
 func (s *Subject) Vanished() bool { return !s.vanished.IsZero() }
 
-// Due reports whether an inspection is running, or waits for a slot.
+// Due reports whether an inspection is running or waiting for a slot.
 func (s *Subject) Due() bool { return s.phase != idle }
 
 // Looks returns the number of finished inspections.
@@ -187,8 +189,8 @@ func (n *Inspector) seen(s *Subject, sightings []device.Sighting) {
 	}
 }
 
-// astray reports whether an inspection found nothing because udev may still report a new name of the hardware. The
-// previous sightings apply until then.
+// astray reports whether an inspection found nothing, perhaps because the hardware is being renamed. The previous sightings
+// then apply until udev reports the new name or renameLimit has passed.
 func (n *Inspector) astray(s *Subject, sightings []device.Sighting) bool {
 	switch {
 	case !vanished(sightings) || s.left || s.class() == nil || !s.class().Renamed:
@@ -200,7 +202,7 @@ func (n *Inspector) astray(s *Subject, sightings []device.Sighting) bool {
 	case time.Since(s.vanished) >= renameLimit:
 		return false
 	}
-	s.again = false // the next inspection is still to come
+	s.again = false // the timer above requests the next inspection
 	return true
 }
 

@@ -28,8 +28,7 @@ import (
 // stateFile is the name of the file in paths.state.
 const stateFile = "state.json"
 
-// stateSize is the maximum size of the file in bytes. A device takes less than 4 KiB of it, and no node has 16,384
-// devices.
+// stateSize is the maximum size of the file in bytes. Each device takes less than 4 KiB, and no node has 16,384 devices.
 const stateSize = 64 << 20
 
 // minSaveBackoff and maxSaveBackoff are the limits of the time between attempts to save.
@@ -42,7 +41,7 @@ var errClosed = errors.New("the state file is closed")
 type Store struct {
 	log    *slog.Logger
 	path   string
-	latest chan *encoded   // buffer of one, for contents that are not written yet
+	latest chan *encoded   // has a buffer of one, for the contents to write next
 	asked  chan chan error // channels of callers that wait until everything is written
 	ended  chan struct{}   // closed when the writer has ended
 	closed sync.WaitGroup
@@ -50,8 +49,8 @@ type Store struct {
 	unkept atomic.Pointer[error]
 }
 
-// Open returns the store in a directory, and creates the directory if it is missing. A daemon without its state
-// directory can still serve. The store logs the failure when it saves.
+// Open returns the store in a directory, and creates the directory if it is missing. If this fails, the daemon can still
+// serve devices. The store logs the failure when it saves.
 func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
@@ -68,8 +67,8 @@ func (s *Store) Close() {
 	s.closed.Wait()
 }
 
-// Load reads the file and decodes it. An error means that a state existed and is lost. A file that cannot be read or
-// decoded is renamed once to state.json.damaged. Load must precede the first [Store.Save].
+// Load reads the file and decodes it. An error means that the daemon had saved a state and that this state is lost. Load
+// renames a file that it cannot read or decode to state.json.damaged. Load must precede the first [Store.Save].
 func (s *Store) Load(decode func(text []byte) error) error {
 	text, err := fsutil.ReadRegular(s.path, stateSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -91,7 +90,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	return fmt.Errorf("%w; it was moved to %s", err, aside)
 }
 
-// removed returns an error if other files of the daemon show that a state file existed.
+// removed returns an error if other files in the directory show that a state file existed.
 func (s *Store) removed() error {
 	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
 		if _, err := os.Lstat(trace); err == nil {
@@ -111,8 +110,8 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
-// encoded is the JSON of the contents, with one line for each device. The line of an unchanged device is reused, because the
-// lines of thousands of devices have megabytes, and a container start may wait for the file.
+// encoded is the JSON of the contents, with one line for each device. The line of an unchanged device is reused. For
+// thousands of devices the lines take megabytes, and the start of a container may wait for the file.
 type encoded struct {
 	head  []byte
 	lines [][]byte // never modified
@@ -135,9 +134,9 @@ func (c *encoded) writeTo(w io.Writer) error {
 	return b.Flush() // returns the first error of all writes
 }
 
-// Save passes contents to the writer, which writes only the newest. The contents are a JSON object: head is its text up to
-// the value of the last key, and lines is that value, one element in each line. The lines are JSON, and must not be modified
-// afterwards. Save does not wait.
+// Save passes contents to the writer. The writer skips contents that newer ones have replaced. The contents are a JSON
+// object: head is its text up to the value of the last key, and lines is that value, one element in each line. The lines are
+// JSON, and must not be modified afterwards. Save does not wait.
 func (s *Store) Save(head []byte, lines [][]byte) {
 	select {
 	case <-s.latest:
@@ -146,7 +145,7 @@ func (s *Store) Save(head []byte, lines [][]byte) {
 	s.latest <- &encoded{head, lines}
 }
 
-// Unkept returns why the last contents could not be written, or nil. It does not block.
+// Unkept returns the error of the last write, or nil if it succeeded. It does not block.
 func (s *Store) Unkept() error {
 	if err := s.unkept.Load(); err != nil {
 		return *err
@@ -154,7 +153,8 @@ func (s *Store) Unkept() error {
 	return nil
 }
 
-// Flush returns a channel that receives nil when all earlier contents are written, or an error.
+// Flush returns a channel. It receives nil when all contents that were saved before are on disk, or an error if they cannot
+// be written.
 func (s *Store) Flush() chan error {
 	written := make(chan error, 1)
 	go func() {
@@ -167,8 +167,8 @@ func (s *Store) Flush() chan error {
 	return written
 }
 
-// writeAll writes the contents that [Store.Save] passes. After a failure it retries with growing pauses until it
-// succeeds or there are newer contents.
+// writeAll writes the contents that [Store.Save] passes. After a failure it retries with growing pauses. It stops when a
+// write succeeds or newer contents arrive.
 func (s *Store) writeAll() {
 	defer close(s.ended)
 	var unwritten *encoded
@@ -183,7 +183,7 @@ func (s *Store) writeAll() {
 		select {
 		case c, ok := <-s.latest:
 			if !ok {
-				return // the last attempt has just been made
+				return // the write above was the last attempt
 			}
 			unwritten, pause = c, minSaveBackoff
 		case asked = <-s.asked:
@@ -216,7 +216,7 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file. It does nothing if c is nil, or if the file already has these contents.
+// write replaces the file. It does nothing if c is nil or the file already has these contents.
 func (s *Store) write(c *encoded) error {
 	if c == nil {
 		return nil

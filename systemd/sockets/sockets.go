@@ -12,8 +12,8 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 )
 
-// Passed returns the descriptors that the service manager has passed, by FileDescriptorName=. The caller owns them. A
-// second call returns the same.
+// Passed returns the descriptors that the service manager has passed, by FileDescriptorName=. The caller owns them. Each
+// call returns the same descriptors.
 func Passed() map[string]*os.File {
 	sockets := make(map[string]*os.File)
 	for name, files := range activation.FilesWithNames() {
@@ -22,12 +22,12 @@ func Passed() map[string]*os.File {
 	return sockets
 }
 
-// Listening has the sockets that the service manager has passed, by their paths.
+// Listening maps paths to the listening sockets that the service manager has passed.
 type Listening map[string]net.Listener
 
-// Listeners returns the sockets on which the service manager listens.
+// Listeners returns the listening sockets that the service manager has passed.
 func Listeners() Listening {
-	all, _ := activation.Listeners() // it has no error
+	all, _ := activation.Listeners() // the error is always nil
 	by := make(Listening)
 	for _, l := range all {
 		if l != nil {
@@ -37,7 +37,7 @@ func Listeners() Listening {
 	return by
 }
 
-// Listen returns the socket with this path.
+// Listen returns the socket with the given path.
 func (l Listening) Listen(path string) (net.Listener, error) {
 	if l[path] == nil {
 		return nil, fmt.Errorf("systemd has not passed the socket %s", path)

@@ -10,7 +10,7 @@ import (
 )
 
 // unitPath has the directories of the system manager's unit files, in the order of their precedence (systemd.unit(5),
-// "System Unit Search Path"). Without a merged /usr, /lib has units too.
+// "System Unit Search Path"). On a system without a merged /usr, /lib has unit files too.
 var unitPath = []string{
 	"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",
 	"/etc/systemd/system", "/etc/systemd/system.attached", "/run/systemd/system", "/run/systemd/system.attached",
@@ -35,7 +35,7 @@ func (u Unusable) String() string {
 	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, map[bool]string{false: "missing", true: "masked"}[u.Masked])
 }
 
-// Complaints returns a warning for each template that systemd cannot run. It returns none if systemd does not run.
+// Complaints returns a warning for each template that systemd cannot run. It returns no warnings if systemd does not run.
 func Complaints(templates ...string) (texts []string) {
 	if !Booted() {
 		return nil
@@ -46,8 +46,8 @@ func Complaints(templates ...string) (texts []string) {
 	return texts
 }
 
-// FindUnusable returns the templates whose unit file is missing or masked. It reads the directories of systemd, as
-// systemd does for "systemctl list-unit-files".
+// FindUnusable returns the templates whose unit file is missing or masked. It searches the same directories as systemd does
+// for "systemctl list-unit-files".
 func FindUnusable(templates ...string) []Unusable { return unusable(unitPath, templates) }
 
 func unusable(dirs, templates []string) (all []Unusable) {
@@ -59,7 +59,8 @@ func unusable(dirs, templates []string) (all []Unusable) {
 	return all
 }
 
-// find looks for a unit file in directories. The first one counts. An empty file or a link to /dev/null masks the unit.
+// find looks for a unit file in dirs. The first file that it finds takes precedence. An empty file or a link to /dev/null
+// masks the unit.
 func find(dirs []string, name string) (exists, masked bool) {
 	for _, dir := range dirs {
 		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {

@@ -15,22 +15,23 @@ import (
 )
 
 const (
-	// jobLook is how often Run checks that systemd still runs while it waits for a job. A daemon-reexec drops the
-	// connection, and so the signal for the end of the job.
+	// jobLook is how often Run checks that systemd still runs while Run waits for a job. A daemon-reexec drops the
+	// connection, so the signal for the end of the job may be lost.
 	jobLook = time.Second
 	// stopLimit is the maximum time to stop a unit that has timed out.
 	stopLimit = 2 * time.Second
-	// replace is the job mode that replaces a queued job of the same unit.
+	// replace is the mode of a job that replaces a queued job of the same unit.
 	replace = "replace"
 )
 
-// Runner runs units over D-Bus. As root it uses the private socket of systemctl, which needs no bus daemon. Otherwise it
-// uses the system bus. The zero value is ready. Its method is safe for concurrent use.
+// Runner runs units over D-Bus. As root it connects to systemd's private socket, as systemctl does. This socket needs no bus
+// daemon. Otherwise it uses the system bus. The zero value is ready. Run is safe for concurrent use.
 type Runner struct {
 	dial func(ctx context.Context) (*dbus.Conn, error) // nil for this machine's systemd
 }
 
-// UnitName returns the unit of a template "name@.service" for an instance, which it escapes as systemd-escape(1) does.
+// UnitName returns the unit of a template "name@.service" for an instance. It escapes the instance as systemd-escape(1)
+// does.
 func UnitName(template, instance string) string {
 	before, after, _ := strings.Cut(template, "@")
 	return before + "@" + unit.UnitNameEscape(instance) + after
@@ -66,8 +67,8 @@ func (r Runner) run(ctx context.Context, name string) error {
 		return fmt.Errorf("connect to systemd: %w", err)
 	}
 	defer c.Close()
-	// The start limit (StartLimitBurst=) protects against crash loops, but here each start was requested. An error means
-	// that the unit is not loaded, and so has no failed state to reset.
+	// The start limit (StartLimitBurst=) protects against crash loops. It must not apply here, because each start was
+	// requested. An error means that the unit is not loaded, so it has no failed state to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
 	result := ""
@@ -75,7 +76,7 @@ func (r Runner) run(ctx context.Context, name string) error {
 		result, err = await(ctx, c, over)
 	}
 	switch {
-	case err == nil && result == "done": // this is also the result if a condition of the unit is false; the unit then has nothing to do
+	case err == nil && result == "done": // also if a condition of the unit is false, which means that the unit has nothing to do
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)

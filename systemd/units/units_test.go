@@ -37,7 +37,7 @@ type peer struct {
 	asked    []string
 	result   string         // result of the job, or empty if the job does not end
 	refuse   *dbus.Error    // the answer to RestartUnit
-	stands   chan struct{}  // RestartUnit is answered when it is closed, or at once if it is nil
+	stands   chan struct{}  // RestartUnit is answered when this is closed, or at once if this is nil
 	service  map[string]any // properties of the unit
 	dropping bool           // closes a connection instead of sending a result
 }
@@ -62,8 +62,8 @@ func socketPair(t *testing.T) (a, b net.Conn) {
 	return ends[0], ends[1]
 }
 
-// pipe returns two ends of a stream inside this process. A goroutine that waits for it counts as blocked in a test's
-// bubble.
+// pipe returns two ends of a stream inside this process. In the bubble of a test, a goroutine that waits for such a stream
+// counts as blocked.
 func pipe(t *testing.T) (a, b net.Conn) {
 	t.Helper()
 	a, b = net.Pipe()
@@ -144,7 +144,7 @@ func (p *peer) note(format string, args ...any) {
 	p.asked = append(p.asked, fmt.Sprintf(format, args...))
 }
 
-// was returns the requests that the peer received.
+// was returns the requests that the peer has received.
 func (p *peer) was() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,7 +176,7 @@ func (p *peer) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dropping {
-		p.conns[1].Close() // the connection for signals, while the answer uses the other
+		p.conns[1].Close() // this connection is for signals; the answer uses the other one
 	}
 	for _, c := range p.conns {
 		if p.result != "" {
@@ -240,7 +240,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestTimeIsUp uses the clock of a bubble, so that the deadline passes after the request on machines of any speed.
+// TestTimeIsUp uses the clock of a bubble. So the deadline passes after the request on fast and on slow machines.
 func TestTimeIsUp(t *testing.T) {
 	for name, answered := range map[string]bool{"for the unit": true, "for systemd": false} {
 		t.Run(name, func(t *testing.T) {

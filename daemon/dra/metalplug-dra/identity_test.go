@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A token is the identity of the driver, also with a kubeconfig that has no user, or one with files that only the kubelet can
-// read.
+// If there is a token, the driver uses it as its identity. The kubeconfig then needs no user, and may name files that only
+// the kubelet can read.
 func TestTokenReplacesTheUser(t *testing.T) {
 	for name, user := range map[string]string{
 		"no user":   "",

@@ -76,7 +76,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "metalplug-dra "+version)
 		return exitOK
 	}
-	user := "" // that of the token
+	user := "" // the user of the token
 	if *impersonate {
 		user = "system:node:" + *node
 	}
@@ -106,8 +106,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// identity reads a kubeconfig. With a token, that is the identity, and acts as the user unless that is empty. A pool of 10,000
-// devices has 157 ResourceSlices, which the default rate would delay by half a minute.
+// identity reads a kubeconfig. A token replaces the identity of the kubeconfig, and impersonates user if that is not empty.
+// The rate is raised, because 10,000 devices have 157 ResourceSlices. At the default rate, writing them would take half a
+// minute.
 func identity(file, token, user string) (*rest.Config, error) {
 	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
 	if err != nil {
@@ -118,7 +119,8 @@ func identity(file, token, user string) (*rest.Config, error) {
 		if _, err := os.ReadFile(token); err != nil {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
-		// A user of the kubeconfig may name files that only the kubelet can read. client-go reads the token again each minute.
+		// The user of the kubeconfig is not used, because it may name files that only the kubelet can read. client-go reads
+		// the token file again every minute.
 		kubeconfig.AuthInfos["token"] = &api.AuthInfo{TokenFile: token, Impersonate: user}
 		overrides.Context.AuthInfo = "token"
 	}
@@ -132,8 +134,8 @@ func identity(file, token, user string) (*rest.Config, error) {
 	return config, nil
 }
 
-// hostName returns the name by which a kubelet registers this machine, unless its --hostname-override is another.
+// hostName returns the name under which a kubelet registers this machine, unless --hostname-override gives another name.
 func hostName() string {
-	name, _ := os.Hostname() // an empty one is refused by the API server
+	name, _ := os.Hostname() // the API server refuses an empty name
 	return strings.ToLower(name)
 }
