@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// errUnknown is the error for an unknown ID, which the kubelet must have got from another plugin's list.
+// errUnknown is the error for an unknown ID. The kubelet must have got the ID from the list of another plugin.
 var errUnknown = errors.New("not a device of this resource")
 
 // pick returns the devices of the given shares, sorted by ID and without duplicates. For each device it also returns
@@ -45,9 +45,8 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayGoOn reports whether a container may start with an unhealthy device. The pod of the container must already hold
-// the device. In addition, the device must be cordoned and have no fault, or its reset must have failed and is now
-// repeated.
+// mayGoOn reports whether a container may start with an Unhealthy device. The pod of the container must already hold the
+// device. The device must also have no fault except a cordon, or the start must be a retry after a failed reset.
 func mayGoOn(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
@@ -70,15 +69,15 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// unused returns an error if a device may be used only by the pod that holds it. The kubelet gives such a device to a
-// new pod only after it has taken the device from the old pod. So the old pod is gone, and the new pod must not see its
-// data.
+// unused returns an error if a device may be used only by the pod that holds it. The kubelet gives such a device to a new
+// pod only after it has taken the device from the old pod. So the old pod is gone, and the new pod must not see the old
+// pod's data.
 func (s service) unused(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
 			return fmt.Errorf("%s is unhealthy: a pod holds it as %s, from a configuration with another number of shares", d.Device.ID, old[0])
 		}
-		if s.Resource.Shares > 1 { // pods with the other shares are using it
+		if s.Resource.Shares > 1 { // pods with the other shares may be using the device
 			continue
 		}
 		if d.Barred != "" {
@@ -148,7 +147,7 @@ func expand(template string, devices []*inventory.Status) string {
 	var values []string
 	for _, d := range devices {
 		function, node := device.FunctionIn(d.Device.SysPath), ""
-		if function == "" && d.Device.Udev != nil { // this is a VFIO group, which sysfs does not list below its PCI functions
+		if function == "" && d.Device.Udev != nil { // a VFIO group, which sysfs does not list below its PCI functions
 			function = d.Device.Udev.Properties.Value("PCI_SLOT_NAME")
 		}
 		if i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return !n.Shared() }); i >= 0 {
@@ -171,7 +170,7 @@ func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
 	return &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions}
 }
 
-// nodesPresent returns an error if a node that the devices need does not exist now.
+// nodesPresent returns an error if a node of the devices does not exist.
 func (s service) nodesPresent(devices []*inventory.Status) error {
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {

@@ -24,14 +24,14 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// memberGroup is the service of a resource, with the members of some bundles that belong to this resource.
+// memberGroup has the service of a resource, and the members of some bundles that belong to this resource.
 type memberGroup struct {
 	service
 	devices []*inventory.Status
 }
 
 // byResource groups the members of bundles by resource, in the order of the members. For a resource without bundles it
-// returns the resource's own service with the devices. It returns an error if a reload has removed a member's resource.
+// returns one group with all devices. It returns an error if a reload has removed the resource of a member.
 func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err error) {
 	if s.Resource.Member == nil {
 		return []memberGroup{{s, devices}}, nil
@@ -91,8 +91,8 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 	return whole, nil
 }
 
-// ready returns an error if the starting container cannot use the devices. After a reboot, the names or nodes that the
-// container got may be outdated.
+// ready returns an error if the container that is starting cannot use the devices. After a reboot, the container may have
+// outdated names or nodes.
 func (s service) ready(devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {
@@ -111,8 +111,8 @@ func (s service) ready(devices []*inventory.Status) error {
 	return nil
 }
 
-// start prepares all devices for a container at the same time. Members of bundles are prepared by the rules of their
-// own resources.
+// start prepares all devices for a container at the same time. The rules of a member's own resource apply to the member of a
+// bundle.
 func (s service) start(ctx context.Context, devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {

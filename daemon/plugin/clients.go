@@ -21,8 +21,8 @@ import (
 // handler.go).
 const maxClients = 8
 
-// clients is a listener that limits the number of connections, because each needs a descriptor. It always accepts a new
-// client, which may be the kubelet. If there are too many clients, it disconnects the oldest one that is not the
+// clients is a listener that limits the number of connections, because each connection needs a descriptor. It always accepts
+// a new client, which may be the kubelet. If there are too many clients, it disconnects the oldest one that is not the
 // kubelet.
 type clients struct {
 	*net.UnixListener
@@ -31,7 +31,7 @@ type clients struct {
 
 	mu   sync.Mutex
 	open []*client // sorted by age, oldest first
-	full bool      // it was logged that there are too many clients
+	full bool      // the log already says that there are too many clients
 }
 
 // client is a connection to our socket.
@@ -77,7 +77,7 @@ func (l *clients) add(c *client) (oldest *client) {
 	return l.open[i]
 }
 
-// RemoteAddr returns the client, which gRPC passes on to each call.
+// RemoteAddr returns the client itself. gRPC passes it to each call.
 func (c *client) RemoteAddr() net.Addr { return c }
 
 // Network returns "unix".
@@ -95,8 +95,8 @@ func clientOf(ctx context.Context) *client {
 	return nil
 }
 
-// peerOf returns the process at the other end, as the kernel recorded it. For an accepted connection this is the
-// process that connected. For our own connection to a socket it is the process that listens there.
+// peerOf returns the process at the other end, as recorded by the kernel. For an accepted connection, this is the process
+// that connected. For a connection that we made, it is the process that listens.
 func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 	raw, err := c.SyscallConn()
 	if err == nil {

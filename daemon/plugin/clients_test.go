@@ -18,9 +18,9 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// TestSilentClients connects many clients that call nothing, or that open a stream and do not read it. They must use
-// only a few descriptors. The stream of the kubelet must stay open, hotplug must work, and the next kubelet must be
-// served too.
+// TestSilentClients connects many clients that make no call, or that open a stream and do not read it. These clients must
+// use only a few descriptors. The stream of the kubelet must stay open, and hotplug must work. The endpoint must also serve
+// the next kubelet.
 func TestSilentClients(t *testing.T) {
 	for name, come := range map[string]func(*testing.T, string){"silent": beSilent, "with a stream": openStream} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// beSilent connects to a socket without any call.
+// beSilent connects to a socket and makes no call.
 func beSilent(t *testing.T, path string) {
 	t.Helper()
 	c, err := net.Dial("unix", path)
@@ -79,7 +79,7 @@ func (b *bench) fewConnections() {
 		switch {
 		case err != nil:
 			b.t.Fatal(err)
-		case n <= 9: // one of the nine is about to be closed
+		case n <= 9: // the endpoint is about to close one of the nine
 			return
 		case time.Now().After(limit):
 			b.t.Fatalf("%d connections", n)

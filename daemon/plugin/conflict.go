@@ -19,50 +19,51 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// Two plugins may serve the same resource name. The kubelet requests devices from the plugin that registered last, accepts
-// lists from both, and keeps the stream of the first one open. So the first plugin does not notice the second one. Before
-// 1.37, the end of any stream for the name disconnects the plugin that registered last (kubernetes v1.36
+// Two plugins may serve the same resource name. The kubelet then requests devices from the plugin that registered last, but
+// accepts lists from both plugins. It keeps the stream of the first plugin open, so the first plugin does not notice the
+// second one. Before 1.37, the end of any stream for the name disconnects the plugin that registered last (kubernetes v1.36
 // pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as long as
 // any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
 // So an endpoint queries the kubelet's device list before it registers a resource that yields, and after each event of
-// another plugin. If another plugin serves the name, the endpoint holds the resource back, which means that it does not
-// register the resource. If the other plugin registered after us, our stream stays open, but we send nothing on it. The
-// endpoint registers the resource after the other plugin has ended.
+// another plugin. If another plugin serves the name, the endpoint does not register the resource. The resource is then held
+// back. If the other plugin registered after us, our stream stays open, but we send nothing on it. The endpoint registers
+// the resource after the other plugin has ended.
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
-	// askAgain is the delay before the query that must confirm an answer. During this delay, the kubelet may process a list
-	// or the end of a stream.
+	// askAgain is the delay before the query that must confirm an answer. It gives the kubelet time to process a list or the
+	// end of a stream.
 	askAgain = 300 * time.Millisecond
-	// askLate is the delay of a query after a second registration. The kubelet may process the end of the first stream
-	// after that registration.
+	// askLate is the delay of the query after a second registration, because the kubelet may process the end of the first
+	// stream late.
 	askLate = time.Second
-	// unanswered is the delay of the next query if the kubelet has not answered.
+	// unanswered is the delay of the next query after a query without an answer.
 	unanswered = 10 * time.Second
-	// returnPause is the time in which another plugin that has ended may restart before we register.
+	// returnPause is the time that another plugin has to restart before we register.
 	returnPause = time.Second
-	// kubeletGrace is the time in which the other plugin may register with a restarted kubelet. A common plugin that
-	// polls took 5.9 s.
+	// kubeletGrace is the time that the other plugin has to register with a restarted kubelet. A widely used plugin, which
+	// polls, took 5.9 s.
 	kubeletGrace = 10 * time.Second
-	// heldInterval is the interval of queries that no event triggers while the resource is held back.
+	// heldInterval is the interval of queries without an event while the resource is held back.
 	heldInterval = time.Minute
-	// registerAgainAfter is the minimum time between two registrations caused by an answer, unless a plugin has ended.
+	// registerAgainAfter is the minimum time between two registrations that answers of the kubelet cause. It does not apply
+	// after the end of another plugin.
 	registerAgainAfter = time.Minute
 )
 
-// conflict has the facts that an endpoint knows about another plugin with its resource name. Only Run uses them, except
-// for asked.
+// conflict has the facts that an endpoint knows about another plugin with its resource name. Only Run uses them, except the
+// field asked.
 type conflict struct {
 	e       *Endpoint
-	asked   atomic.Bool       // the kubelet has requested devices from us while the resource was held back; Run resets it
+	asked   atomic.Bool       // the kubelet has requested devices from us while the resource was held back
 	last    time.Time         // time of the last answer
 	next    time.Time         // time of the next query, or zero if only an event triggers one
 	events  int               // number of events of other plugins before the last query
 	suspect string            // evidence in the last answer, which the next answer must confirm
-	given   map[string]string // containers that had devices of another plugin when this endpoint registered
+	given   map[string]string // containers that had a device of another plugin when this endpoint registered
 	taken   time.Time         // time of the last registration that an answer caused
-	ended   int               // number of plugins that had ended when that registration was made
+	ended   int               // number of plugins that had ended at that registration
 	hold    *hold             // nil if the resource is not held back
 }
 
@@ -75,8 +76,8 @@ type hold struct {
 	until     time.Time // deadline for the return of the other plugin, or zero if no plugin has ended
 }
 
-// begin clears the facts of an earlier registration. known means that the kubelet knew an earlier endpoint. In this
-// case the kubelet may process the end of that endpoint only after our pauses.
+// begin clears the facts of an earlier registration. known means that the kubelet knew an earlier endpoint. The kubelet may
+// then process the end of that endpoint after all our pauses.
 func (c *conflict) begin(known bool) {
 	c.forget()
 	if known {
@@ -84,8 +85,8 @@ func (c *conflict) begin(known bool) {
 	}
 }
 
-// forget makes Run ignore the devices that the kubelet has counted and that another plugin has given to containers
-// until now.
+// forget discards the evidence so far, which is the devices that the kubelet counts and those that another plugin has given
+// to containers.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
@@ -118,8 +119,8 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	return wait
 }
 
-// compare queries the kubelet's device list if another plugin has come, has ended or may have sent a list, and reacts to the
-// answer. It returns the delay until the next query, or 0 to wait for an event. It requires that our stream is open.
+// compare queries the kubelet's device list and reacts to the answer if another plugin has started, has ended or may have
+// sent a list. It returns the delay until the next query, or 0 to wait for an event. Our stream must be open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	_, ended, events := e.Watch.others()
@@ -184,14 +185,14 @@ func anyHealthy(list *pluginapi.ListAndWatchResponse) bool {
 	return slices.ContainsFunc(list.Devices, func(d *pluginapi.Device) bool { return d.Health == pluginapi.Healthy })
 }
 
-// checkpoint returns the identity of the kubelet's checkpoint. The kubelet replaces the checkpoint after it has processed
-// a list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
+// checkpoint returns the identity of the kubelet's checkpoint file. The kubelet replaces this file after it has processed a
+// list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
 func (e *Endpoint) checkpoint() identity {
 	return identityOf(filepath.Join(e.Dir, checkpoint.File), syscall.S_IFREG)
 }
 
-// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". The device
-// may have one of our IDs. In this case, no list reveals the other plugin.
+// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It also
+// finds a device with one of our IDs, for which no list reveals the other plugin.
 func (c *conflict) givenNow() string {
 	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
@@ -212,7 +213,7 @@ func (e *Endpoint) Foreign(counted []string) string {
 	return ""
 }
 
-// holdBack starts a period in which the resource is held back.
+// holdBack starts to hold the resource back.
 func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	e := c.e
 	live, ended, _ := e.Watch.others()
@@ -235,9 +236,9 @@ func (c *conflict) setHeld(shows string) {
 	})
 }
 
-// reconsider checks whether the resource must still be held back. It ends the hold if the kubelet has requested devices
-// from us. It also ends the hold if the other plugin did not come back in time, after it ended or after the kubelet
-// restarted. It returns the delay until the next check, or 0 if the resource is no longer held back.
+// reconsider checks whether the resource must still be held back. The hold ends if the kubelet has requested devices from
+// us. It also ends if the other plugin has ended or the kubelet has restarted, and the other plugin did not come back in
+// time. It returns the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
 	if c.asked.Swap(false) && e.streams.open() {
@@ -310,8 +311,8 @@ func (c *conflict) notHeld() {
 	c.e.Log.Info("resource no longer held back")
 }
 
-// unpark closes our stream, and the connection of an earlier endpoint that was kept open because of the other plugin.
-// It returns the time that the kubelet needs to process this, or 0 if neither was open.
+// unpark closes our stream and the parked connection of an earlier endpoint. It returns the time that the kubelet needs to
+// process this, or 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.open()
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

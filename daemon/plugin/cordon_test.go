@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// TestCordonLeavesThePodAlone checks that a container of the pod that holds a cordoned device can start again, unless
-// the device is unhealthy for another reason. No other container may get the device.
+// TestCordonLeavesThePodAlone checks that a container can start again with a cordoned device that its pod holds, unless the
+// device is Unhealthy for another reason. No other container may get the device.
 func TestCordonLeavesThePodAlone(t *testing.T) {
 	b := newBench(t)
 	k := b.startKubelet()

@@ -3,9 +3,9 @@
 // Package plugin serves resources to the kubelet as a device plugin. Each resource has a socket in the kubelet's device
 // plugin directory, is registered with the device manager, and serves the DevicePlugin API v1beta1.
 //
-// An endpoint never relies on the content of an event. After each event it checks four things (our socket,
-// kubelet.sock, the open stream, the last registration) and performs the missing steps. So a lost, repeated or late
-// event does no harm, and a periodic check without an event leads to the same state.
+// An endpoint never relies on the content of an event. After each event it checks four things (our socket, kubelet.sock, the
+// open stream, the last registration) and performs the missing steps. So a lost, repeated or late event does no harm. A
+// periodic check without an event leads to the same state.
 package plugin
 
 import (
@@ -31,20 +31,20 @@ import (
 )
 
 const (
-	// eager is how long after a new kubelet.sock appears a connection is tried every eagerPause. The kubelet binds its
-	// socket before it listens, so the first attempt may be refused.
+	// eager is how long the endpoint tries to connect to a new kubelet.sock every eagerPause. The kubelet binds its socket
+	// before it listens, so it may refuse the first attempts.
 	eager      = time.Second
 	eagerPause = time.Millisecond
 	// backstop is the interval of checks that no event triggers while there is no stream.
 	backstop = time.Second
-	// registerLimit is the maximum duration of a Register call, during which the kubelet connects to us.
+	// registerLimit is the maximum duration of a Register call. During the call, the kubelet connects to us.
 	registerLimit = 3 * time.Second
 	// streamLimit is the maximum time between a registration and the opening of the kubelet's stream.
 	streamLimit = time.Second
 	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet.
 	// Before 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause is the same pause after an earlier endpoint of which only the time of its end is known.
+	// restartPause is the same pause for an earlier endpoint whose stream is unknown to us.
 	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
@@ -62,14 +62,14 @@ type Resource struct {
 	Optional    bool              // registered with the kubelet only after it has had a device
 	Yields      bool              // do not register while another plugin serves the name
 	Variable    string            // environment variable with the IDs of a container's devices
-	Env         map[string]string // more variables, in which {id}, {pci} and {node} are replaced for each device
-	// CDI returns the CDI names of devices, or an error if the container runtime could not resolve them. Allocate calls
-	// it. If it is nil, containers get device nodes instead.
+	Env         map[string]string // more variables, in which {id}, {pci} and {node} stand for values of the devices
+	// CDI returns the CDI names of devices, or an error if the container runtime could not resolve the names. Allocate calls
+	// CDI. If CDI is nil, containers get device nodes instead.
 	CDI func(devices []*inventory.Status) ([]string, error)
-	// Start prepares devices for a starting container. It may block for as long as ctx allows. It may be nil.
+	// Start prepares devices for a container that is starting. It may block for as long as ctx allows. It may be nil.
 	Start func(ctx context.Context, devices []*inventory.Status) error
 	// Member returns the resource of a bundle's member. It returns an error if that resource is no longer configured.
-	// Allocate calls it. It is nil if this resource has no bundles.
+	// Allocate calls Member. Member is nil if this resource has no bundles.
 	Member func(resource string) (Resource, error)
 }
 
@@ -86,13 +86,13 @@ type Endpoint struct {
 	Allocated func([]*inventory.Status)
 	Metrics   Metrics
 	Changed   func() // called when the endpoint's [Status] has changed, or nil
-	// Counted queries the kubelet for the devices of the resource that it counts as healthy, from any plugin. It may
-	// block for some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If it is
-	// nil, no resource is held back.
+	// Counted queries which devices of the resource the kubelet counts as healthy, from any plugin. It may block for some
+	// seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted is nil, no
+	// resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
 	Parked  *Parked // connections that stay open after the end of the endpoint while the resource is held back, or nil
-	// Before is the time when the last endpoint of the resource, possibly of another process, was registered or ended, or
-	// zero. If the kubelet already existed at that time, it must first process the end of that endpoint.
+	// Before is the time when the last endpoint of the resource was registered or ended, or zero. That endpoint may have
+	// belonged to another process. If the kubelet already ran at that time, it must first process the end of that endpoint.
 	Before time.Time
 
 	probe    liveness.Probe
@@ -108,19 +108,19 @@ type Endpoint struct {
 func (e *Endpoint) Status() api.Standing {
 	s := e.last()
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
-		s.Complaint = "" // a complaint about one kubelet does not apply to the next
+		s.Complaint = "" // a complaint about one kubelet does not apply to the next one
 	}
 	return s
 }
 
-// last returns the status that Run set last.
+// last returns the status as Run has set it.
 func (e *Endpoint) last() api.Standing {
 	s, _ := e.status.Load().(api.Standing)
 	return s
 }
 
 // Run serves the resource until ctx ends, and registers with each new kubelet. It calls started after the first check for a
-// kubelet. At that time the socket exists if the kubelet's directory exists.
+// kubelet. By then our socket exists, unless the kubelet's directory is missing.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
 	e.Log = e.Log.With("resource", e.Resource.Name)
@@ -139,7 +139,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var devices <-chan struct{} // closed when the devices change; nil if the resource is to be registered
+	var devices <-chan struct{} // closed when the devices change; nil if the resource should be registered now
 	for {
 		select {
 		case <-ctx.Done():
@@ -164,8 +164,8 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	}
 }
 
-// Alive returns once Run has made progress or has ended, or with the error of ctx. This may take as long as the kubelet
-// needs to answer.
+// Alive returns nil when Run has made progress or has ended, or the error of ctx. This may take as long as the kubelet needs
+// to answer.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
@@ -238,7 +238,7 @@ func absent(path string) error {
 	return fmt.Errorf("look for %s: it is not a socket", path)
 }
 
-// complain logs an error once instead of at every attempt, and keeps it in the status until the kubelet knows the
+// complain logs an error once instead of at every attempt. The error stays in the status until the kubelet knows the
 // resource. A missing directory is normal before the first start of the kubelet.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()

@@ -56,7 +56,7 @@ func newBench(t *testing.T, changes ...func(*plugin.Endpoint)) *bench {
 	return newBenchOf(t, widget, changes...)
 }
 
-// newBenchOf is like newBench, for another machine.
+// newBenchOf is like newBench for a machine with another recording.
 func newBenchOf(t *testing.T, recording string, changes ...func(*plugin.Endpoint)) *bench {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
@@ -236,8 +236,8 @@ func TestRefusedRegistrationIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestStreamThatEndsIsRegisteredAgain simulates the device manager's race that disconnects a working stream. Like the
-// kubelet, it opens the stream during the call, because the endpoint waits only a second for a later one.
+// TestStreamThatEndsIsRegisteredAgain simulates a race in the device manager that disconnects a working stream. Like the
+// kubelet, it opens the stream during the call. The endpoint waits only a second for a stream that opens later.
 func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 	b := newBench(t)
 	client, cuts := b.client(), make(chan context.CancelFunc, 10)
@@ -247,7 +247,7 @@ func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 		if err == nil {
 			_, err = stream.Recv()
 		}
-		if err = errors.Join(err, call.Err()); err != nil { // Register is called again
+		if err = errors.Join(err, call.Err()); err != nil { // the endpoint calls Register again
 			cut()
 			return err
 		}
@@ -319,7 +319,7 @@ func TestOneAnswerForEachContainer(t *testing.T) {
 	b := newBench(t)
 	request := &pluginapi.ContainerAllocateRequest{DevicesIds: []string{"node-A-widget"}}
 	answer, err := b.client().Allocate(t.Context(), &pluginapi.AllocateRequest{
-		ContainerRequests: []*pluginapi.ContainerAllocateRequest{request, request}, // again without a release in between
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{request, request}, // the same request twice, without a release in between
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -406,7 +406,7 @@ func (r registry) serve(t *testing.T, dir string) {
 	t.Cleanup(server.Stop)
 }
 
-// If a kubelet opens no stream, the endpoint registers again.
+// If the kubelet does not open a stream, the endpoint registers again.
 func TestRegistrationWithoutAStream(t *testing.T) {
 	r := registry{calls: make(chan string, 100)}
 	newBench(t, func(e *plugin.Endpoint) { r.serve(t, e.Dir) })

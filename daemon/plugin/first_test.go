@@ -110,8 +110,8 @@ func manyWidgets(n int) (recording string, ids []string) {
 	return strings.Join(blocks, "\n"), ids
 }
 
-// A list replaces the previous one. So a first list without all devices would take devices away from pods. The first
-// message of each stream must be the whole list, for any client at any time.
+// A list replaces the previous list. A first list with some devices missing would take these devices away from pods. So the
+// first message of each stream must be the whole list, for any client at any time.
 func TestTheFirstMessageIsTheWholeList(t *testing.T) {
 	recording, want := manyWidgets(9)
 	for start := range 5 {

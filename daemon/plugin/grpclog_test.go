@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// TestGRPCLog checks, in a separate process, that gRPC's log goes to the log that does not wait for its reader.
+// TestGRPCLog checks that gRPC writes to a log that does not wait for its reader. It runs in a separate process.
 func TestGRPCLog(t *testing.T) {
 	const child = "METALPLUG_TEST_GRPC_LOG"
 	if os.Getenv(child) != "" {

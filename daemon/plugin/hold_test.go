@@ -63,7 +63,7 @@ func (n *news) wait() <-chan struct{} {
 	return n.next
 }
 
-// until waits for a condition that only changes together with news.
+// until waits for a condition. The condition may only change together with news.
 func (n *news) until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	limit := time.After(patience)
@@ -123,7 +123,7 @@ func (c *counting) count(context.Context) ([]string, error) {
 	return slices.Clone(c.ids), c.err
 }
 
-// heldBench is a bench with other plugins. Its resource may yield or not.
+// heldBench is a bench with other plugins. Its resource may yield.
 type heldBench struct {
 	*bench
 	counting   *counting
@@ -141,7 +141,7 @@ func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
 	return newHeldBenchOf(t, func(e *plugin.Endpoint) { e.Resource.Yields = yields }, ids...)
 }
 
-// newHeldBenchOf is like newHeldBench, with another change of the endpoint.
+// newHeldBenchOf is like newHeldBench with one more change of the endpoint.
 func newHeldBenchOf(t *testing.T, change func(*plugin.Endpoint), ids ...string) *heldBench {
 	t.Helper()
 	h := &heldBench{
@@ -173,7 +173,7 @@ func newHeldBenchOf(t *testing.T, change func(*plugin.Endpoint), ids ...string) 
 	return h
 }
 
-// besides waits for a certain set of other plugins, given by the running ones and the number of ended ones.
+// besides waits until is returns true for the other plugins that run and the number of plugins that have ended.
 func (h *heldBench) besides(what string, is func(live []int, ended int) bool) {
 	h.t.Helper()
 	limit := time.After(patience)
@@ -292,8 +292,8 @@ func (h *heldBench) asked() int {
 	return h.counting.asked
 }
 
-// A resource that another plugin serves is registered only after the kubelet counts none of its devices and that plugin
-// has ended.
+// If another plugin serves a resource, the endpoint registers the resource only after that plugin has ended and the kubelet
+// counts none of its devices.
 func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 	h := newHeldBench(t, true, "x")
 	k := h.startKubelet()
@@ -330,7 +330,8 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h.connected(k, h.registered)
 }
 
-// Without another plugin, or if the kubelet does not support the query, the resource is registered anyway.
+// The endpoint registers the resource without an answer if there is no other plugin, or if the kubelet does not support the
+// query.
 func TestKubeletThatDoesNotSay(t *testing.T) {
 	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", real.ErrNotCounted)} {
 		h := newHeldBench(t, true)
@@ -358,7 +359,7 @@ func overtaken(t *testing.T) (h *heldBench, k *kubelet.Kubelet, end func()) {
 	return h, k, end
 }
 
-// Another plugin registers after us. Our stream stays open and sends nothing, because its end would disconnect the
+// If another plugin registers after us, our stream stays open and sends nothing. The end of our stream would disconnect the
 // other plugin.
 func TestOvertaken(t *testing.T) {
 	h, k, end := overtaken(t)

@@ -18,11 +18,11 @@ import (
 // kubelet does not change.
 const listSize = 4 << 20
 
-// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. So response omits
-// some devices from such a list, and returns their number.
+// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. So response omits some
+// devices from such a list, and returns how many it has omitted.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
-	// Computing the exact size takes as long as sending the list.
+	// The exact size is computed only if necessary, because this takes as long as sending the list.
 	if all := len(list.Devices); roughSize(list) > listSize && proto.Size(list) > listSize {
 		list.Devices = cut(list.Devices, r.held(offer))
 		left = all - len(list.Devices)
@@ -81,8 +81,8 @@ func wireSize(d *pluginapi.Device) int {
 	return protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d))
 }
 
-// list returns the devices for the kubelet, one for each share. If a device of the resource has no NUMA node, the list
-// contains no NUMA nodes. Otherwise a strict topology policy would never allocate that device.
+// list returns the devices for the kubelet, one for each share. If one device of the resource has no NUMA node, the list
+// contains no NUMA nodes at all. Otherwise the kubelet would never allocate that device under a strict topology policy.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
 	for _, s := range offer.Devices {
@@ -113,9 +113,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs by which pods still hold a device, although the resource has another number of shares now.
-// Until the device is free, these IDs stay in the list, and no other pod gets the device. Otherwise the device would
-// have more users than its pods expect.
+// outdated returns the IDs under which pods hold a device since before the number of shares was changed. Until the device is
+// free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would share the device than its
+// pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.As {
@@ -127,7 +127,7 @@ func (r *Resource) outdated(s *inventory.Status) []string {
 }
 
 // topology returns the description of a device's NUMA node. Devices on the same node share one description. A bundle with
-// members on several nodes gets its own.
+// members on several nodes has its own description.
 func topology(nodes map[int]*pluginapi.TopologyInfo, s *inventory.Status) *pluginapi.TopologyInfo {
 	node := s.Device.NUMANode
 	if s.Members == nil && nodes[node] != nil {

@@ -26,7 +26,7 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	if list, left := (&Resource{Shares: 1}).response(offer); len(list.Devices) != len(offer.Devices) || left > 0 {
 		t.Fatalf("%d of %d devices, though they fit", len(list.Devices), len(offer.Devices))
 	}
-	// A list of twice as many devices is too large.
+	// A list with twice as many devices is too large.
 	for i := range 50_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
 			Device: &device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Verdict: verdict.Verdict{Healthy: true},
@@ -96,7 +96,8 @@ func TestSharesOfBeforeStayAndKeepOthersAway(t *testing.T) {
 	}
 }
 
-// The longest ID with the number of its last share is as long as api.proto allows, and no ID is mistaken for a share.
+// The longest ID with the number of its last share must not be longer than api.proto allows. No ID may be mistaken for a
+// share.
 func TestShareIDsAreShortEnough(t *testing.T) {
 	r := Resource{Shares: 1000}
 	for _, identity := range []string{strings.Repeat("long", 100), "a::1", "a:::::2", "x::"} {

@@ -29,7 +29,7 @@ func (m Metrics) registered(resource string, err error) {
 	}
 }
 
-// sent records that a list was sent. The first list of a stream and some later lists are not caused by an event.
+// sent records that a list was sent. It does not report lists without an event, such as the first list of a stream.
 func (m Metrics) sent(resource string, offer *inventory.Offer, first bool) {
 	if m.Sent != nil && !first && !offer.Cause.IsZero() {
 		m.Sent(resource, time.Since(offer.Cause))

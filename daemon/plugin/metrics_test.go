@@ -51,7 +51,7 @@ func TestMetrics(t *testing.T) {
 		b.machine.Unplug(path)
 		b.allocatable(k, 0)
 		b.machine.Plug(widget)
-		b.allocatable(k, 1) // the list before this one was reported
+		b.allocatable(k, 1) // the previous list was reported
 	}
 	if since := <-told.sent; since <= 0 {
 		t.Errorf("%v from the event to the list", since)
@@ -72,7 +72,7 @@ func TestMetrics(t *testing.T) {
 	b.stop()
 	slices.Sort(told.calls)
 	want := []string{"Allocate", "PreStartContainer refused"}
-	for range strings.Count(log.String(), `msg="endpoint registered"`) { // more than one if the kubelet opens no stream for a second
+	for range strings.Count(log.String(), `msg="endpoint registered"`) { // several, if the kubelet takes more than a second to open its stream
 		want = append(want, "register")
 	}
 	if !slices.Equal(told.calls, want) {

@@ -10,8 +10,8 @@ import (
 
 // Parked keeps a connection of the kubelet open after its endpoint has ended, while another plugin serves the resource.
 // Before 1.37, the kubelet would mistake the end of this connection for the end of the other plugin. The service manager
-// keeps a copy of the descriptor for the next process. Its methods are safe for concurrent use. The zero value keeps no
-// connection.
+// keeps a copy of the descriptor for the next process. The methods of Parked are safe for concurrent use. The zero value
+// keeps no connection.
 type Parked struct {
 	Store  func(name string, f *os.File) error // passes a copy to the service manager
 	Remove func(name string) error             // makes the service manager close its copy
@@ -23,7 +23,7 @@ type Parked struct {
 // parkedPrefix is the prefix of the names of all connections.
 const parkedPrefix = "held-"
 
-// Take takes the descriptors that an earlier process has stored in the service manager.
+// Take takes over the descriptors that an earlier process has stored in the service manager.
 func (p *Parked) Take(passed map[string]*os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,7 +35,7 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	}
 }
 
-// park keeps a connection of a resource open. For nil it does nothing. It returns the error of the service manager.
+// park keeps a connection of a resource open. It does nothing if c is nil. It returns the error of the service manager.
 func (p *Parked) park(resource string, c *client) error {
 	if p.Store == nil || c == nil {
 		return nil

@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// The cost of a packed choice is the number of its NUMA nodes, then the sum of the distances between all pairs of its shares
-// on the bus tree. A step on the tree counts once for each pair of shares that it separates. So the cheapest choice in a
-// branch consists of the cheapest choices in its children. The cost of a spread choice is the number of used shares of its
-// devices.
+// The cost of a packed choice has two parts. The number of its NUMA nodes weighs more than the sum of the distances between
+// all pairs of its shares on the bus tree. A step on the tree counts once for each pair of shares that it separates. So the
+// cheapest choice in a branch consists of the cheapest choices in its children. The cost of a spread choice is the number of
+// used shares of its devices.
 const (
 	// bridgeWay is the distance from a PCI host bridge to its parent. It is greater than any distance below one host bridge,
 	// so devices below one bridge are always nearer.
@@ -39,8 +39,8 @@ type tree struct {
 	root   *bundle.Node
 }
 
-// of returns the tree of an offer. It returns the cached tree if the list has not changed, and otherwise needs some
-// milliseconds for 10,000 devices. In a flat tree all distances are equal.
+// of returns the tree of an offer. It returns the cached tree if the list has not changed. Otherwise it builds the tree,
+// which takes some milliseconds for 10,000 devices. In a flat tree all distances are equal.
 func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +79,8 @@ type choice struct {
 const noChoice = -1
 
 // prefer chooses n of the available shares, including all that must be included. It prefers devices that are near each
-// other, or with Spread the devices with the fewest shares in use. It is deterministic. For an invalid request it returns
-// nothing, so the kubelet chooses.
+// other, or with Spread the devices with the fewest shares in use. The result is deterministic. For an invalid request it is
+// empty, so the kubelet chooses.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil
@@ -130,8 +130,8 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse, if enough others are left. The pods of these devices have just
-// ended. The kubelet knows earlier than metalplugd that such a device is free.
+// unbar removes the shares that Allocate would refuse, if enough other shares remain. The pods of these devices have just
+// ended, and the kubelet knows this earlier than metalplugd.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {

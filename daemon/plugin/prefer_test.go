@@ -76,7 +76,7 @@ func TestPreferPacked(t *testing.T) {
 	}
 }
 
-// cost computes the cost that prefer minimises, in the simplest way.
+// cost computes the cost that prefer minimises. It uses the simplest method.
 func cost(o *inventory.Offer, choice []string) (sum int64) {
 	nodes := make(map[int]bool)
 	for i, id := range choice {
@@ -201,7 +201,7 @@ func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
 	}
 }
 
-// Shares are chosen one by one, each from the device with the fewest used shares.
+// The choice is the same as if shares were chosen one by one, each from the device with the fewest used shares.
 func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	o := offerOf(make([]int, 8), make([]string, 8)...)
@@ -237,7 +237,7 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 	}
 }
 
-// The kubelet considers a device free as soon as its pod is gone, before metalplugd knows it.
+// The kubelet considers a device free as soon as its pod is gone. metalplugd learns this later.
 func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	offer := &inventory.Offer{Devices: []*inventory.Status{
 		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: verdict.Verdict{Barred: "being cleared after its last pod"}},

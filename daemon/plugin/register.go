@@ -26,15 +26,15 @@ type registration struct {
 	begun      time.Time     // when Run began, after the end of any earlier endpoint
 	seen       identity      // the current kubelet.sock
 	since      time.Time     // when kubelet.sock was first seen
-	known      bool          // whether this kubelet has known an endpoint of the resource
+	known      bool          // whether this kubelet knew an earlier endpoint of the resource
 	registered identity      // kubelet.sock at the last registration, or zero if there was none or its stream has ended
 	at         time.Time     // time of that registration
 	pause      time.Duration // delay of the next attempt, or 0 if no attempt has failed
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// look records the current kubelet.sock. If the socket is older than the given time, its kubelet knew an earlier
-// endpoint, and may still be processing the end of that endpoint.
+// look records the current kubelet.sock. If the socket is older than before, its kubelet knew an earlier endpoint, and may
+// still be processing the end of that endpoint.
 func (r *registration) look(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
@@ -53,8 +53,8 @@ func (r *registration) backOff() time.Duration {
 }
 
 // replaced handles a new kubelet.sock while the stream is open. If the same process listens there, the socket was only
-// created again or relabelled. If another process listens there, the old kubelet is still running. In this case
-// replaced ends the stream of the old kubelet, and Run registers with the new one.
+// recreated or relabelled. If another process listens there, the old kubelet is still running. Then replaced ends the stream
+// of the old kubelet, and Run registers with the new kubelet.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -65,7 +65,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	if err != nil {
 		return e.again(err)
 	}
-	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // the PID is 0 if the process is in a PID namespace that ours cannot see
+	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // the PID is 0 if the process is in a PID namespace that we cannot see
 		e.kubelet.registered, e.kubelet.known = kubelet, true
 		e.setRegistered(true)
 		return 0
@@ -104,7 +104,8 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.unanswered(err)
 	}
 	defer conn.Close()
-	// The kubelet empties its directory before it creates kubelet.sock. Now that it answers, check our socket again.
+	// The kubelet empties its directory before it creates kubelet.sock, and may have removed our socket. So check the socket
+	// again now that the kubelet answers.
 	if err := e.ensureSocket(); err != nil {
 		return e.again(err)
 	}
@@ -123,7 +124,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	return streamLimit
 }
 
-// callRegister sends Register over conn.
+// callRegister calls Register over conn.
 func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()

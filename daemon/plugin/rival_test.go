@@ -44,8 +44,8 @@ func (b *bench) connected(k *kubelet.Kubelet, registered chan error) {
 	}
 }
 
-// A resource that does not yield is registered next to another plugin. It is held back like any other after the other
-// plugin has registered later. The name of the other plugin's socket may begin like ours.
+// A resource that does not yield is registered although another plugin serves it. If the other plugin registers again later,
+// the resource is held back like any other resource. The name of the other plugin's socket may have our prefix.
 func TestOvertakenThoughItDoesNotYield(t *testing.T) {
 	for _, socket := range []string{"vendor.sock", "mp-gpu.sock"} {
 		h := newHeldBench(t, false, "x")
@@ -65,9 +65,9 @@ func TestOvertakenThoughItDoesNotYield(t *testing.T) {
 	}
 }
 
-// A plugin with the same device IDs is noticed when it gives a device to a container, because the kubelet's saved answer is
-// not ours. Devices that the other plugin gave before the endpoint registered do not count. Devices that the endpoint gives
-// do not count either.
+// The endpoint detects a plugin with the same device IDs when that plugin gives a device to a container, because the answer
+// that the kubelet has saved is not ours. Devices that the other plugin gave before the endpoint registered do not count.
+// Devices that the endpoint gives do not count either.
 func TestOwnDevicesOfAnother(t *testing.T) {
 	for _, yields := range []bool{false, true} {
 		h := newHeldBench(t, yields)
@@ -95,8 +95,8 @@ func TestOwnDevicesOfAnother(t *testing.T) {
 	}
 }
 
-// A plugin with the same device IDs gave one to a container before the kubelet requested devices from us again. The
-// kubelet's request to us ends the conflict.
+// A plugin with the same device IDs has given a device to a container. The conflict ends when the kubelet requests devices
+// from us again.
 func TestAskedBesideAnother(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()
@@ -209,8 +209,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// Next to another plugin, an added or removed file and the kubelet's checkpoint are events. The temporary files of the
-// checkpoint and other changes of another plugin's socket are not events.
+// While another plugin runs, an added or removed file and a new checkpoint of the kubelet are events. The temporary files of
+// the checkpoint and other changes of another plugin's socket are not events.
 func TestStir(t *testing.T) {
 	h := newHeldBench(t, true)
 	h.other("vendor.sock")
@@ -244,7 +244,7 @@ func TestStir(t *testing.T) {
 		}
 		events(step.what)
 		want++
-		if err := os.Mkdir(path(fmt.Sprint(i)), 0o700); err != nil { // when these events have been processed, all earlier ones have been processed too
+		if err := os.Mkdir(path(fmt.Sprint(i)), 0o700); err != nil { // once Watch has processed these events, it has processed all earlier events too
 			t.Fatal(err)
 		}
 		events("a mark")
@@ -254,7 +254,7 @@ func TestStir(t *testing.T) {
 	}
 }
 
-// A plugin that stops gracefully does not wait for the connection that metalplugd has to it.
+// A plugin can stop gracefully although metalplugd keeps a connection to the plugin.
 func TestGracefulStopBesidePeers(t *testing.T) {
 	h := newHeldBench(t, true)
 	path := filepath.Join(h.dir, "vendor.sock")

@@ -164,7 +164,7 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
-// GetPreferredAllocation never fails, because an error would prevent the pod from running. Without a preference it
+// GetPreferredAllocation never fails, because an error would prevent the pod from starting. If it has no preference, it
 // returns an empty answer, and the kubelet chooses.
 func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.PreferredAllocationRequest,
 ) (*pluginapi.PreferredAllocationResponse, error) {
@@ -192,7 +192,7 @@ func (s service) refuse(call string, err error) error {
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// noteAsked records that the kubelet requests devices from us, which means that it uses no other plugin.
+// noteAsked records that the kubelet requests devices from us, and so does not use another plugin.
 func (s service) noteAsked() {
 	if s.Status().Held != "" {
 		s.conflict.asked.Store(true)

@@ -76,9 +76,9 @@ type socket struct {
 	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure creates the socket if it does not exist. The path is always the same, because the kubelet expects the socket
-// there. ensure returns the listener once, after a connection to the socket has succeeded. If no connection succeeds,
-// the socket stays, because a new socket would trigger another check.
+// ensure creates the socket if it does not exist. The path is always the same, because the kubelet expects the socket there.
+// ensure returns a new listener once, after a connection to its socket has succeeded. A socket that cannot be reached stays,
+// because each new socket would trigger another check.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
 		s.drop()
@@ -112,8 +112,8 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach connects to the socket as the kubelet would, because the kubelet's state becomes inconsistent if it cannot
-// reach us during a registration.
+// reach checks that the kubelet can connect to the socket. If the kubelet cannot reach us during a registration, its state
+// becomes inconsistent.
 func (s *socket) reach() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err == nil {

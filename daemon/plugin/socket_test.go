@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket to which no process can connect, for example because of SELinux, is not recreated. Each new socket would be
-// a reason to recreate it again.
+// The endpoint does not recreate a socket that refuses all connections, for example because of SELinux. It would then
+// recreate each new socket too.
 func TestUnreachableSocket(t *testing.T) {
 	s := socket{path: filepath.Join(t.TempDir(), "s.sock")}
 	defer s.drop()
@@ -34,7 +34,7 @@ func TestDropLeavesAnotherSocket(t *testing.T) {
 	if _, err := s.ensure(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(s.path, s.path+".old"); err != nil { // prevents the reuse of its inode number
+	if err := os.Rename(s.path, s.path+".old"); err != nil { // the old file still exists, so the new one gets another inode number
 		t.Fatal(err)
 	}
 	if _, err := other.ensure(); err != nil {
@@ -50,8 +50,7 @@ func TestDropLeavesAnotherSocket(t *testing.T) {
 	}
 }
 
-// A kubelet that existed at the same time as an earlier endpoint gets time to process the end of that endpoint. A newer
-// kubelet does not.
+// A kubelet that knew an earlier endpoint gets time to process the end of that endpoint. A newer kubelet needs no such time.
 func TestPauseAfterAnotherEndpoint(t *testing.T) {
 	now := time.Now()
 	kubelet := identity{inode: 1}

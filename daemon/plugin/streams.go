@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// streams are the open ListAndWatch streams. Other processes with uid 0 may also have streams, but only the kubelet's
+// streams has the open ListAndWatch streams. Other processes with uid 0 may also have streams, but only the kubelet's
 // streams count. The first client that calls us after we begin to register is the kubelet. It requests our options, and
 // opens its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
 type streams struct {
@@ -17,12 +17,12 @@ type streams struct {
 
 	mu      sync.Mutex
 	kubelet *client // nil in tests that make calls without a connection
-	waiting bool    // the kubelet's first call is expected
+	waiting bool    // the next client that calls us is the kubelet
 	live    map[*stream]bool
 	opened  time.Time     // when the kubelet opened its last stream after we began to register
 	ended   time.Time     // when the kubelet's last stream ended
 	lived   time.Duration // how long that stream was open
-	silent  bool          // nothing is sent
+	silent  bool          // no lists are sent
 	round   int           // incremented when the list must be sent again
 	sent    sentList      // last list that was sent to the kubelet
 }
@@ -104,8 +104,8 @@ func (s *streams) open() bool {
 	return false
 }
 
-// last returns whether the kubelet has opened a stream since we began to register, when its last stream ended, and how
-// long that stream was open.
+// last reports whether the kubelet has opened a stream since we began to register. It also returns when the last stream
+// ended, and how long it was open.
 func (s *streams) last() (any bool, ended time.Time, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,8 +36,8 @@ E: ID_SERIAL_SHORT=D
 A: size=1024
 `
 
-// TestStuckLook checks that no container gets a device that has not answered for a minute, not even a container of the pod
-// that holds the device. No call may wait for the hardware.
+// TestStuckLook checks that no container gets a device whose inspection has been stuck for a minute. This includes a
+// container of the pod that holds the device. No call may wait for the hardware.
 func TestStuckLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newWedged(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// Watch notifies endpoints of events in the kubelet's directory that may concern them. These are the appearance or
-// removal of kubelet.sock, of our sockets, of other plugins, and of the directory itself. A notification is only a
+// Watch notifies endpoints of events in the kubelet's directory that may concern them. Such an event is the appearance or
+// removal of kubelet.sock, of one of our sockets, of another plugin, or of the directory itself. A notification is only a
 // hint, so each endpoint checks for itself.
 type Watch struct {
 	Dir string // the kubelet's device plugin directory, which may be missing or replaced
@@ -45,7 +45,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches until ctx ends. It calls started as soon as it can miss no event.
+// Run watches until ctx ends. It calls started when it can no longer miss an event.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	}
 }
 
-// rearm watches the existing directory and its nearest existing parent, so that the creation of a missing directory is
-// noticed. It returns and logs the reason if that fails, unless the reason is equal to last.
+// rearm watches the directory and its nearest existing parent, so that the creation of a missing directory causes an event.
+// If this fails, it returns the reason. It logs the reason unless it is equal to last.
 func (w *Watch) rearm(last string) (complaint string) {
 	if err := w.watcher.Rearm(); err != nil {
 		complaint = err.Error()
@@ -100,10 +100,10 @@ func (w *Watch) rearm(last string) (complaint string) {
 	return complaint
 }
 
-// Alive returns when the running Run has made progress, or with the error of ctx.
+// Alive returns nil when Run has made progress, or the error of ctx.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
-// event handles an event. It reports whether the directory or one of its parents has come or gone.
+// event handles an event. It reports whether the directory or one of its parents was created or removed.
 func (w *Watch) event(e directory.Event) (itself bool) {
 	switch {
 	case w.watcher.Itself(e):
