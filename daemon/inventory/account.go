@@ -23,8 +23,8 @@ func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	return s, nil
 }
 
-// current returns the newest state of a device. Unlike a snapshot, it shows the result of the last inspection even while
-// metalplug works on the device.
+// current returns the newest state of a device. Unlike the status in a snapshot, it shows the result of the last inspection
+// even while metalplug works on the device.
 func (l *loop) current(id string) *Status {
 	e := l.entries[id]
 	if e == nil || e.status == nil {
@@ -54,8 +54,8 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	}
 }
 
-// changeDurably makes a change and returns nil once the change is on disk. If it returns an error, nothing has changed.
-// Either change returned an error, or the change could not be saved and undo has reverted it.
+// changeDurably makes a change and returns nil once the change is on disk. After an error, nothing has changed. Either
+// change returned the error, or the change could not be saved and undo has reverted it.
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
 	var refused error
 	if err := i.ask(ctx, func(l *loop) { refused = change(l) }); err != nil || refused != nil {
@@ -68,8 +68,8 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 	return nil
 }
 
-// Started waits for a snapshot in which a container was started with each of these devices. All later calls of Allocate
-// see that snapshot. The error is the error of ctx.
+// Started waits for a snapshot that shows that a container was started with each of these devices. All later calls of
+// Allocate see this snapshot. The error is the error of ctx.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	for _, id := range ids {
 		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Used }); err != nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// membership is the relation of a device to bundles. There is no object for a bundle. It consists of the members that
+// membership is the relation of a device to bundles. There is no object for a bundle. A bundle consists of the members that
 // name it. Each member has its own lease. The kubelet knows only the ID of the bundle.
 type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of the bundle
-	aside  string // why it is offered neither on its own nor in a bundle, or empty
-	// vacant is set once the kubelet has confirmed that no pod holds a device that is aside. A disk with a tenant's
-	// data stays Unhealthy in its own list, because only the rules of that list apply to its erasure.
+	aside  string // why the device is offered neither on its own nor in a bundle, or empty
+	// vacant is set once the kubelet has confirmed that no pod holds a device that is aside. A disk with a tenant's data
+	// stays Unhealthy in its own list, because the rules of that list apply to its erasure.
 	vacant bool
 }
 
@@ -68,8 +68,8 @@ func (l bundler) members(resource string) *device.Members {
 	return nil
 }
 
-// byBundle returns the members of each bundle, by the bundle's ID. The first names the bundle. The others are sorted by
-// kind and ID.
+// byBundle returns the members of each bundle, by the bundle's ID. The first member names the bundle. The other members are
+// sorted by kind and ID.
 func (l bundler) byBundle() map[string][]*entry {
 	all := make(map[string][]*entry)
 	for _, e := range l.entries {
@@ -91,9 +91,9 @@ func (l bundler) byBundle() map[string][]*entry {
 	return all
 }
 
-// assemble combines devices into bundles. It uses only devices that no pod can get, which are vacant or in no device
-// list. Existing bundles keep their members. If a device must move to a bundle from its own list, or from an incomplete
-// bundle, it is Unhealthy until it is certainly free.
+// assemble combines devices into bundles. It uses only devices that no pod can get, because they are vacant or in no device
+// list. Existing bundles keep their members. A device that must move from its own list or from an incomplete bundle is
+// Unhealthy until it is certainly free.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {
@@ -159,9 +159,8 @@ func (l bundler) broken(id string, members []*entry) string {
 	return ""
 }
 
-// match assembles the bundles of a rule. It also considers devices that are in their own list and that no pod holds,
-// because they can move to a bundle. While inspections are pending, it assembles no bundle, because one of them may
-// find a nearer device.
+// match assembles the bundles of a rule. It also considers free devices in their own list, because they can move to a
+// bundle. While inspections are pending, it assembles no bundle, because an inspection may find a nearer device.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	left := make(map[*entry]bool) // the devices in no bundle
 	var items []bundle.Item
@@ -201,7 +200,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	}
 	for e := range left {
 		switch {
-		case l.unmatched && e.offered: // the bundle does not change until the devices are matched
+		case l.unmatched && e.offered: // the bundle does not change until match has run
 		case r.Bundle.Hold, l.unmatched:
 			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, lack))
 		default:
@@ -210,8 +209,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	}
 }
 
-// spare reports whether a device may become part of a new bundle. This requires that no pod holds it and that it can be
-// used.
+// spare reports whether a device may become part of a new bundle. The device must be usable, and no pod may hold it.
 func (l bundler) spare(e *entry) bool {
 	f := l.facts(e)
 	return e.sighting != nil && f.Unusable() == nil && f.Sick() == "" && f.Cordon == "" && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
@@ -252,7 +250,7 @@ func remove(removed map[string]map[string]bool, s *Status) {
 	removed[s.Resource][s.Device.ID] = true
 }
 
-// joined returns the status of a bundle. The health is that of the least healthy member. The lease is that of the
+// joined returns the status of a bundle. Its health is the health of the least healthy member. Its lease is the lease of the
 // member that blocks the next pod the most.
 func joined(id string, members []*entry, now time.Time) *Status {
 	s := &Status{Resource: members[0].of, Taker: members[0].of}
@@ -293,7 +291,7 @@ func joined(id string, members []*entry, now time.Time) *Status {
 // urgency returns the rank of a lease. The lease with the highest rank blocks the next pod the most.
 func urgency(of lease.Lease) int {
 	switch {
-	case of.Held(): // metalplug queries the kubelet about a bundle as long as a pod holds a member
+	case of.Held(): // as long as a pod holds a member, metalplug queries the kubelet about the bundle
 		return 3
 	case of.Failure != "":
 		return 2

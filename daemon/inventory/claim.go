@@ -11,12 +11,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// ErrHeld is the error if another tenant holds a device.
+// ErrHeld means that another tenant holds a device.
 var ErrHeld = errors.New("it is held")
 
-// Claim assigns devices to a claim, and returns once this is on disk. Devices that the claim already has do not change.
-// The other devices must be free, healthy, and of a resource that DRA serves. The error is [ErrUnknownDevice],
-// [ErrHeld], or another reason. If there is an error, the claim has only the devices that it had before.
+// Claim assigns devices to a claim, and returns when the state file shows this. The claim may already have some of the
+// devices. All others must be free, healthy, and of a resource that DRA serves. The error is [ErrUnknownDevice], [ErrHeld],
+// or another reason. After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	var given []*entry
 	return changeDurably(ctx, i, func(l *loop) error {
@@ -31,7 +31,7 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 		for _, e := range given {
 			e.claim = claim
 			e.noteGiven()
-			_ = l.apply(e, lease.Event{Name: lease.Allocate}) // each state has it
+			_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
 		}
 		return nil
 	}, func(l *loop) {
@@ -68,8 +68,8 @@ func (s *Status) Ready(claim string) bool {
 	return s.Claim.UID == claim && s.State == lease.InUse && s.Hold == lease.Started
 }
 
-// Unclaim releases the devices of the claim with a UID, and returns once this is on disk. If the claim has no devices,
-// this is not an error.
+// Unclaim releases the devices of the claim with a UID, and returns when the state file shows this. It returns no error if
+// the claim has no devices.
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 	if err := i.ask(ctx, func(l *loop) {
 		for _, e := range l.entries {

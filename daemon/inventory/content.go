@@ -11,9 +11,9 @@ import (
 // known has the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	left                 // the content is from the last tenant, because no other process has written since
-	Wrote       wrote    `json:"wrote,omitzero"`        // the number of writes to the disk up to which all writers are known, or zero if unknown
-	Initialised string   `json:"initialised,omitempty"` // the [device.Rule].Init of the unit that ran for this appearance of the hardware
+	left                 // the last tenant's data, if no other process has written since
+	Wrote       wrote    `json:"wrote,omitzero"`        // number of written sectors whose writers are all known, or zero if unknown
+	Initialised string   `json:"initialised,omitempty"` // the unit in [device.Rule].Init that ran for this appearance of the hardware
 	Given       []string `json:"given,omitempty"`       // paths of the nodes that the device's pods got; the slice is replaced and never modified
 	Numbers     []string `json:"numbers,omitempty"`     // device numbers that the device's pods may open in this boot, see [devices.noteNumber]
 }
@@ -24,13 +24,13 @@ type left struct {
 	Blank       bool   `json:"blank,omitempty"` // metalplug found no data
 }
 
-// wrote is the number of sectors that were written to a disk since it appeared, see [evidence.Book.Presence].
+// wrote is the number of sectors that were written to a disk since the disk appeared, see [evidence.Book.Presence].
 type wrote struct {
 	In      string `json:"in,omitempty"`
 	Sectors uint64 `json:"sectors,omitempty"`
 }
 
-// rebooted deletes the facts that are valid in one boot only.
+// rebooted deletes the facts that are valid only during one boot.
 func (k *known) rebooted() {
 	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers = "", 0, wrote{}, "", nil
 }
@@ -42,10 +42,10 @@ func (l *leases) replaced(e *entry) {
 	}
 }
 
-// appears handles a disk that appeared again since its tenant left data on it. It recognises a new appearance by the
-// diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it
-// may be another disk with the same identity. It counts as the same disk only if the helper proves this, and the helper
-// reports the proof at the end of the work.
+// appears handles a disk that has appeared again since its tenant left data on the disk. It recognises a new appearance by
+// the diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it
+// may be another disk with the same identity. It counts as the same disk only if the helper proves this and reports the
+// proof at the end of the work.
 func (l *leases) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -60,9 +60,9 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin compares the medium of a disk with the media of all others. Otherwise metalplug would use the evidence about
-// one disk for another disk with the same serial number. If two disks match, only their appearances identify them from
-// then on. metalplug does not know which of them a tenant had, or whether both are paths to one disk.
+// noteTwin compares the medium of a disk with the media of all others. Without this comparison, metalplug would use the
+// evidence about one disk for another disk with the same serial number. If two disks match, from then on only their
+// appearances identify them. metalplug does not know which of the two a tenant had, or whether both are paths to one disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -80,8 +80,8 @@ func (l *leases) noteTwin(e *entry) {
 	l.changed(other)
 }
 
-// compare records the content of a disk after its tenant has ended, while no worker uses the disk. Each later
-// inspection checks that the content is the same. If it differs, another node or an operator has written to the disk.
+// compare records the content of a disk after its tenant has ended, while no worker uses the disk. Each later inspection
+// compares the content with the record. If it differs, another node or an operator has written to the disk.
 func (l *leases) compare(e *entry, s *device.Sighting) {
 	found := left{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.facts(e).Evident()
@@ -101,9 +101,9 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 	e.left, l.unsaved = found, true
 }
 
-// noteWrites compares the number of sectors written to a disk with the number at the last inspection. If it has
-// increased while no container of a tenant has the disk and metalplug does not work on it, another process has written
-// to the disk. Then an order to erase or an adoption ends, and the content no longer counts as the tenant's.
+// noteWrites compares the number of sectors written to a disk with the number at the last inspection. Another process has
+// written to the disk if the number has increased while no tenant's container had the disk and metalplug did not work on the
+// disk. This ends an order to erase and an adoption. The content then no longer counts as the tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():

@@ -28,14 +28,14 @@ type record struct {
 	NUMANode int            `json:"numaNode"`
 	Present  bool           `json:"present"`
 	Away     bool           `json:"away,omitempty"`  // the device is not in the list until it is erased
-	Bundle   kubelet.Member `json:"bundle,omitzero"` // the bundle that it is in
+	Bundle   kubelet.Member `json:"bundle,omitzero"` // the bundle of the device
 
 	lease.Lease
 	known
 	// Owed is the kubelet whose call of Allocate may still be in progress, or nil.
 	Owed *string `json:"owed,omitempty"`
-	// Claim is the claim that has the device until the kubelet reports that the claim is no longer used. The records of
-	// the kubelet do not contain it.
+	// Claim is the claim that has the device until the kubelet reports that the claim is no longer used. The kubelet's
+	// records of device plugins do not contain claims.
 	Claim api.ClaimRef `json:"claim,omitzero"`
 }
 
@@ -46,7 +46,7 @@ type contents struct {
 	// Disks has the evidence of disks by medium, also of absent disks. metalplug reads a disk without evidence in full
 	// before it offers the disk.
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
-	// Cordons withhold devices from new pods, by ID.
+	// Cordons has the cordons, by device ID. A cordon withholds a device from new pods.
 	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
 	Devices []record               `json:"devices"` // must be the last field
 }

@@ -17,13 +17,13 @@ var ErrUnknownDevice = errors.New("no such device")
 // errStopped is the error after the end of the inventory.
 var errStopped = errors.New("the inventory has stopped")
 
-// mayHaveBeen is the reason of a cordon that metalplug sets because the last state is lost.
+// mayHaveBeen is the reason of a cordon that metalplug sets because the state file is lost.
 const mayHaveBeen = "it may have been cordoned before the state was lost: uncordon it if not"
 
-// Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy
-// with the reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon returns
-// nil, the cordon is on disk. If Cordon returns an error, nothing has changed. A cordon that is [api.Unexplained] does
-// not replace another cordon. The error may be [ErrUnknownDevice] or the error of ctx.
+// Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy with the
+// reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon returns nil, the cordon
+// is on disk. If Cordon returns an error, nothing has changed. A cordon without a reason ([api.Unexplained]) does not
+// replace another cordon. The error may be [ErrUnknownDevice] or the error of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	return i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		if now != nil && c.Reason == api.Unexplained {
@@ -47,7 +47,7 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 // snapshot that shows the change.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	select {
-	case <-i.ready: // otherwise metalplugd would cordon the device again, because the state was lost
+	case <-i.ready: // before that, metalplugd may cordon the device once more because the state was lost
 	case <-i.done:
 		return errStopped
 	case <-ctx.Done():

@@ -20,7 +20,7 @@ import (
 
 const cordonedWidget = "node-A-w"
 
-// standing has the fields of a status that a cordon affects.
+// standing has those fields of a status that a cordon affects.
 type standing struct {
 	healthy, cordoned bool
 	reason            string
@@ -87,8 +87,8 @@ func TestCordonOutlivesRestartAndHardware(t *testing.T) {
 	}
 }
 
-// TestCordonIsSomebodys checks that a cordon keeps its operator and time after a restart, until another operator repeats the
-// cordon.
+// TestCordonIsSomebodys checks that a cordon has the same operator and time after a restart. They change only when another
+// operator repeats the cordon.
 func TestCordonIsSomebodys(t *testing.T) {
 	state := t.TempDir()
 	of := func(r *running) *api.Cordon {
@@ -167,8 +167,8 @@ func TestCordonRefused(t *testing.T) {
 	}
 }
 
-// TestCordonAtTheStart cordons one device after the state was lost. The other devices must stay cordoned because of the lost
-// state.
+// TestCordonAtTheStart cordons one device after the state was lost. The other devices must stay cordoned, because an
+// operator may have cordoned them before.
 func TestCordonAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
@@ -176,7 +176,7 @@ func TestCordonAtTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := udevtest.New(t, widget("w0", "A")+widget("w1", "B")+blank(0, "S0", ""))
-		answer := make(chan struct{}) // delays the inspection of a disk, so that the inventory is ready only later
+		answer := make(chan struct{}) // delays the inspection of a disk, and so the moment at which the inventory is ready
 		r := begin(t, m, state, onlyDisks, settledSoon, func(o *inventory.Options) {
 			o.Rules = append(rules, o.Rules...)
 			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {

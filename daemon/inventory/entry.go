@@ -17,14 +17,14 @@ import (
 // entry is a device with an identity. The device may be absent.
 type entry struct {
 	device   *device.Device   // never modified after it was published
-	resource string           // the resource that offers it, or would offer it
-	owner    *inspect.Subject // the subject in which it was last found, or nil if not found since the start
+	resource string           // the resource that offers the device, or would offer it
+	owner    *inspect.Subject // the subject in which the device was last found, or nil if it was not found since the start
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	offered  bool             // the device is in a device list, and stays there until it is certainly free
 	awaited  bool             // the device was present at the end of the last run of metalplugd
 	stuck    bool             // an inspection of the device hangs
 	status   *Status          // published status, or nil
-	settled  *settled         // the last verdict before metalplug's own work, or nil
+	settled  *settled         // the last verdict before metalplug's work, or nil
 	lease    lease.Lease      // changed only by [leases.apply]
 	damper   *fault.Damper    // nil if the device has never been unhealthy
 	calm     *time.Timer      // fires when the damper releases the device, or nil
@@ -38,13 +38,13 @@ type entry struct {
 	membership
 }
 
-// firmware is the state of the vendor's unit that initialises a device.
+// firmware is the state of the vendor unit that initialises a device.
 type firmware struct {
 	uninit   string    // why the unit failed, or empty
 	settling time.Time // until then the unit may change the hardware
 }
 
-// settled is the verdict that applies to a device while inspections show the effects of metalplug's own work.
+// settled is the verdict that applies to a device while inspections may show effects of metalplug's own work.
 type settled struct {
 	verdict.Verdict
 	Observation
@@ -65,7 +65,7 @@ func (d *devices) changed(e *entry) {
 	d.dirty[e], d.untold[e], e.line = true, true, nil
 }
 
-// saveSoon queues an entry like changed, and saves the state soon.
+// saveSoon does the same as changed, and also saves the state soon.
 func (d *devices) saveSoon(e *entry) {
 	d.saveLater()
 	d.changed(e)
@@ -111,16 +111,16 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	return nil
 }
 
-// reconcile compares the lease of a device without a tenant with the evidence. If the host uses the disk, or an
-// inspection found it empty, the content no longer counts as a tenant's. But a disk that is not cleared may be in use
-// because of the tenant's data. For example, udev assembles an array from a disk with the signature of an array.
+// reconcile compares the lease of a device without a tenant with the evidence. If the host uses the disk, or an inspection
+// found the disk empty, the content no longer counts as a tenant's. But the host may use a disk only because it has not been
+// erased yet. For example, if a tenant has written the signature of an array, udev assembles the array.
 func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
 	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
-	// The operator ordered the erasure of the content at that time, not of later writes of the host.
+	// The operator ordered the erasure of the content of that time. The order does not cover later writes of the host.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})

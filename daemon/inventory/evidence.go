@@ -19,7 +19,7 @@ type disks struct {
 	evidence *evidence.Book         // the evidence that disks are unused
 	media    map[string]*entry      // the entry that was last found with a medium
 	notes    map[string]device.Note // notes for inspections, without zero values; keys are device IDs
-	noted    map[string]device.Note // the copy of the notes for the last inspection, never modified, or nil after a change
+	noted    map[string]device.Note // the copy of notes for the last inspection; never modified; nil after a change
 }
 
 // setEvidence records evidence of a disk.
@@ -30,8 +30,8 @@ func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	}
 }
 
-// endEvidence deletes the evidence of a disk, and logs the reason. An empty reason means that a container is about to
-// write to the disk, and is not logged.
+// endEvidence deletes the evidence of a disk, and logs the reason. An empty reason means that a container is about to write
+// to the disk. This is not logged.
 func (d *disks) endEvidence(e *entry, reason string) {
 	v := d.evidence.Get(e.Disk)
 	if v == nil {
@@ -48,7 +48,7 @@ func (d *disks) endEvidence(e *entry, reason string) {
 	d.saveSoon(e)
 }
 
-// weigh compares the evidence of a disk with an inspection.
+// weigh compares the evidence of a disk with the result of an inspection.
 func (l *leases) weigh(e *entry, s *device.Sighting) {
 	v := l.evidence.Get(e.Disk)
 	if v == nil || !s.Target.IsDisk() || e.busy() || e.outdated() {
@@ -63,7 +63,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
 	}
-	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // if the disk is blank, udev has not inspected it since the erasure
+	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // if the disk is blank, udev still shows the signature from before the erasure
 		seen.Data = verdict.Content(s.Offer)
 	}
 	switch next, ended := v.Weigh(seen); {
@@ -99,7 +99,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 	})
 }
 
-// surveyed applies the result of reading a part of a disk.
+// surveyed applies the result of a read of a part of a disk.
 func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 	next, ok := l.evidence.Get(e.Disk).Surveyed(from, evidence.Read{Blank: s.Read, Size: s.Size, Content: s.Content})
 	if !ok {
@@ -107,14 +107,14 @@ func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 	}
 	if l.setEvidence(e, next); next.Kind != "" {
 		e.left, e.seen = left{}, left{}
-		e.ensureWindow().recheck = true // the disk may contain data by now
+		e.ensureWindow().recheck = true // by now, the disk may contain data
 		l.invalidate(e)
 	}
 }
 
 // erased records that a disk was erased. The helper may report a newer appearance of the disk than the last inspection.
 func (l *leases) erased(e *entry, p device.Prepared) {
-	// No process had the disk open before the erasure.
+	// Before the erasure, no process had the disk open.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})
 	v := evidence.Evidence{Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Asked: presence}
 	if before := l.evidence.Get(e.Disk); before != nil && before.Kind == evidence.Adopted {

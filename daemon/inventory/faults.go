@@ -56,8 +56,7 @@ func (l *loop) recovered(e *entry) {
 	l.look(e)
 }
 
-// distrust returns why metalplug does not offer a device yet although its fault has ended, or empty. reason is the present
-// fault.
+// distrust returns why a device is Unhealthy although its fault has ended, or empty. reason is the present fault.
 func (e *entry) distrust(reason string, now time.Time) string {
 	switch {
 	case e.damper != nil:

@@ -33,7 +33,7 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 		r := start(t, udevtest.New(t, machine.String()), "", onlyDisks, settledSoon, func(o *inventory.Options) {
 			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
 				bus <- true
-				<-time.After(o.Settle * 9 / 10) // uses the clock of the bubble
+				<-time.After(o.Settle * 9 / 10) // the clock is that of the bubble
 				<-bus
 				return device.Reading{}, nil
 			}

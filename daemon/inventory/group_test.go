@@ -31,7 +31,8 @@ func state(s *inventory.Snapshot) string {
 	return devices[0].Device.ID + ": " + strings.Join(nodes, " ") + devices[0].Reason
 }
 
-// A group is one device with the same ID, regardless of which members appear or vanish, and which one represents the group.
+// A group is one device with one ID. Its ID does not depend on which members appear or vanish, or on which member represents
+// the group.
 func TestGroupFollowsItsMembers(t *testing.T) {
 	m := udevtest.New(t, testdata(t, "node-virtual"))
 	r := start(t, m, "", group(device.Group{Nodes: []string{"/dev/kvm", "/dev/net/tun"}, Optional: []string{"/dev/vhost-*"}}))
@@ -57,8 +58,8 @@ func TestGroupFollowsItsMembers(t *testing.T) {
 	is(id + "gone")
 }
 
-// A group is unhealthy if any of its hardware is unhealthy. If several controllers lead to a disk, one healthy controller is
-// enough.
+// A group is Unhealthy if any of its hardware is unhealthy. A disk with several controllers needs only one healthy
+// controller.
 func TestGroupIsSickWithAnyOfItsHardware(t *testing.T) {
 	m := udevtest.New(t, testdata(t, "node-vfio"))
 	r := start(t, m, "", group(device.Group{Nodes: []string{"/dev/vfio/120", "/dev/vfio/37", "/dev/vfio/9"}}))
@@ -78,8 +79,8 @@ func TestGroupIsSickWithAnyOfItsHardware(t *testing.T) {
 	}
 }
 
-// Whether a VFIO group can be used depends on the drivers of functions that are elsewhere in sysfs. So it must be inspected
-// after events of these functions.
+// A VFIO group can be used only with certain drivers of its functions, which are elsewhere in sysfs. So the group must be
+// inspected after events of these functions.
 func TestVFIOGroupIsLookedAtWithItsFunctions(t *testing.T) {
 	text := testdata(t, "node-vfio")
 	m := udevtest.New(t, text)

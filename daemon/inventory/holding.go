@@ -25,11 +25,11 @@ type allocations struct {
 type books struct {
 	as        []string     // the IDs by which pods may hold it, sorted and never modified
 	allocated time.Time    // when a container last got it
-	booked    bool         // since the allocation, the kubelet has listed a pod that holds the device, or has finished its call of Allocate
+	booked    bool         // since the allocation, the kubelet has listed a pod with the device, or has finished its call of Allocate
 	owed      bool         // the device was allocated, and the kubelet may not have finished its call of Allocate yet
 	pods      []string     // UIDs of the pods that the kubelet's checkpoint listed last
 	asker     string       // the kubelet that called Allocate, or empty if unknown
-	claim     api.ClaimRef // claim that holds the device, or zero; the kubelet does not report it
+	claim     api.ClaimRef // claim that holds the device, which the kubelet does not report, or zero
 }
 
 // holdAs adds IDs by which pods may hold the device.
@@ -37,7 +37,7 @@ func (b *books) holdAs(names []string) {
 	b.as = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.as, names))))
 }
 
-// noteGiven records the node paths that the next pod of a device is about to get.
+// noteGiven records the node paths that a pod is about to get.
 func (e *entry) noteGiven() {
 	var given []string
 	if e.sighting != nil {
@@ -51,8 +51,8 @@ func (e *entry) noteGiven() {
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
-// moved reports whether a pod got node paths that no longer belong to the device. When the kubelet restarts the pod's
-// containers, it passes the same paths again. Links that contain the identity do not change.
+// moved reports whether a pod got node paths that no longer belong to the device. If the kubelet restarts a container of the
+// pod, it passes the same paths again. Links that contain the identity always belong to the device.
 func (e *entry) moved() bool {
 	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
@@ -61,12 +61,12 @@ func (e *entry) moved() bool {
 
 // allocated records that pods are about to hold these devices. The change takes effect immediately. The next snapshot
 // follows a little later, because the kubelet is waiting for an answer. started means that no new pod gets the devices.
-// In this case a container of their pod is about to start or restart, or the pod is already gone.
+// Instead, a container of their pod is about to start or restart, or the pod is already gone.
 func (a *allocations) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
 		e := a.entries[id]
-		if e == nil || e.claim.UID != "" { // the endpoint has ended, so the kubelet does not get the answer
+		if e == nil || e.claim.UID != "" { // the kubelet does not get the answer, because the endpoint has ended
 			continue
 		}
 		if e.allocated, e.booked = now, e.booked && started; started {
@@ -76,7 +76,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 		if !e.lease.Held() {
 			held = append(held, e)
 		}
-		if !started || !e.lease.Held() { // a container that is restarted gets the node paths of its first start
+		if !started || !e.lease.Held() { // a container that restarts gets the node paths of its first start
 			e.noteGiven()
 		}
 		switch {
@@ -119,7 +119,7 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// vacate records that no pod holds a device any more. The next inspection finds the state that the pod left.
+// vacate records that no pod holds a device any more. The next inspection must show the state that the pod has left.
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -128,11 +128,10 @@ func (a *allocations) vacate(e *entry) {
 	a.changed(e)
 }
 
-// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it
-// does not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod
-// before it gives the device to the next. So if a record is newer than the call of Allocate, it names the pod that
-// metalplugd knows. If an earlier kubelet made the call, either that kubelet ended before it finished, or the result is
-// in the checkpoint.
+// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it does
+// not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before it
+// gives the device to the next pod. So a record that is newer than the call of Allocate names the pod of this call. If an
+// earlier kubelet made the call, either it has ended without a result, or the result is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
 	if a.Booked != nil {
@@ -151,7 +150,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 		for _, e := range members {
 			l.confirmOne(e, holding, a.Asked)
 		}
-		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // if one member has left the bundle, the others are free too
+		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // one member has left the bundle, so the others are free too
 			for _, e := range members {
 				if e.bundle != "" {
 					bundler{l}.setAside(e, lostMember)
@@ -173,7 +172,7 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 		a.listedByKubelet(e)
 	case holding == kubelet.Noted:
 		a.resend[e.list()] = true
-		if a.rule(e.list()) == nil { // the kubelet no longer gets a list of this resource; it writes the checkpoint after a list of any resource
+		if a.rule(e.list()) == nil { // the kubelet gets no more lists of this resource, but writes the checkpoint after a list of any resource
 			for _, r := range a.rules {
 				a.resend[r.Resource] = true
 			}
@@ -183,10 +182,10 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 	}
 }
 
-// listedByKubelet records that the kubelet lists a pod that holds a device. The kubelet may have started a container
-// before metalplugd registered again. If a container got a device without a call of PreStartContainer, that call is
-// still to come. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write
-// the checkpoint.
+// listedByKubelet records that the kubelet lists a pod that holds a device. After a recent Allocate, the call of
+// PreStartContainer is still to come. Otherwise the kubelet may have started a container while metalplugd was not
+// registered. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write the
+// checkpoint.
 func (a *allocations) listedByKubelet(e *entry) {
 	recent := time.Since(e.allocated) <= a.Grace
 	switch {
@@ -196,7 +195,7 @@ func (a *allocations) listedByKubelet(e *entry) {
 	case len(e.pods) == 0:
 		a.resend[e.list()] = true
 	default:
-		// If there was no evidence before the pod got the disk, the content does not count as the pod's.
+		// If the disk had no evidence before the pod got it, the content does not count as the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && a.owns(e)
 		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.Medium, Residue: residue})
 	}
@@ -209,8 +208,8 @@ func (l *leases) started(e *entry, event lease.Event) {
 	e.delayed("")
 }
 
-// owns reports whether the content of a device counts as its tenant's after a container was started with it. The device
-// must be a disk without a twin. Its resource must neither offer disks with the host's data, nor one disk to several
+// owns reports whether the content of a device counts as its tenant's after a container was started with it. The device must
+// be a disk without a twin. Its resource must not offer disks with the host's data, and must not offer one disk to several
 // tenants.
 func (l *leases) owns(e *entry) bool {
 	rule := l.rule(e.resource)
@@ -223,8 +222,9 @@ func (e *entry) shared() bool {
 }
 
 // mayBeFree reports whether a device that the kubelet does not list may count as free. The kubelet must have listed the
-// device before, or have finished the call Allocate. The kubelet may be stopped for any time before it does this (R12),
-// so waiting alone proves nothing. If one share of a device is listed, the state of the other shares is unknown.
+// device before, or must have finished its call of Allocate. The kubelet may be stopped for any time before it does this
+// (R12), so the time that has passed proves nothing. If the kubelet lists one share of a device, the state of the other
+// shares is unknown.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.owed:
@@ -235,8 +235,8 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.allocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
-// free records that certainly no pod holds a device. Only such a device may leave the device list. Before it leaves, it
-// is cleared by the rules of its old resource, and a disk waits for the result of a probe.
+// free records that certainly no pod holds a device. Only such a device may leave the device list. Before that, it is
+// cleaned up by the rules of its old resource. A disk also waits for the result of a probe.
 func (a *allocations) free(e *entry) {
 	a.vacate(e)
 	// IDs of shares that the resource no longer has leave the list.
@@ -245,8 +245,8 @@ func (a *allocations) free(e *entry) {
 	}
 	e.as = nil
 	f := a.facts(e)
-	// A device that waits only for the check of open files would return to the list immediately. In between, the
-	// kubelet might allocate it from the older list.
+	// A device that only waits for the check of open files stays, because it would return to the list at once. In between,
+	// the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {
@@ -257,7 +257,7 @@ func (a *allocations) free(e *entry) {
 		e.offered = false
 		e.leave()
 		if e.sighting != nil {
-			e.resource = e.sighting.Resource // otherwise the old resource would offer the device once more
+			e.resource = e.sighting.Resource // otherwise the old resource would offer the device again
 			a.look(e)
 		}
 	}
@@ -304,7 +304,7 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 	case e.claim.UID != "":
 		return e
 	case !e.lease.Held() || e.lease.First(known.Pods):
-		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it could record the call of Allocate
+		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it had recorded the call of Allocate
 	}
 	e.holdAs(known.As)
 	l.changed(e)

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// identities has the devices by the place where they were found.
+// identities has the devices by the subject in which they were found.
 type identities struct {
 	*leases
 	found map[*inspect.Subject]found
@@ -25,7 +25,7 @@ type identities struct {
 type found struct {
 	entries   []*entry
 	others    []*Status       // hardware without an identity
-	contested map[string]bool // IDs that this subject claims, but that another subject has
+	contested map[string]bool // IDs that this subject claims, but another subject has
 }
 
 // claim assigns the devices that an inspection found to their subject, and removes the other devices of the subject. It
@@ -71,7 +71,7 @@ func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	if unreadable == nil {
 		e.departs()
 	}
-	if e.Appearance == "" { // without the target, nothing distinguishes the disk from the next disk
+	if e.Appearance == "" { // without its target, the disk cannot be distinguished from the next one
 		i.replaced(e)
 	}
 	if there = unreadable != nil && e.offered; there {
@@ -81,8 +81,8 @@ func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	return there
 }
 
-// entryFor returns the entry for a device that was found in a subject. It returns nil while another subject has the
-// claimed ID. before has the IDs that were contested at the last inspection.
+// entryFor returns the entry for a device that was found in a subject. It returns nil while another subject has the claimed
+// ID. before contains the IDs that were contested at the last inspection.
 func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
 	id := i.idFor(s, sighting, before)
 	if id == "" {
@@ -99,10 +99,10 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		i.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
-	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be in removal, and has not moved
+	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware has not moved, but the kernel may be removing it
 		sighting.Device.NUMANode = e.device.NUMANode
 	}
-	if *sighting.Device == *e.device { // so that all snapshots share one value
+	if *sighting.Device == *e.device { // all snapshots share one value
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
@@ -125,8 +125,8 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	return e
 }
 
-// idFor returns the ID of a device that was found in a subject. If another device has that ID, the place of the device
-// is added as a suffix. The result is empty until it is decided which device has the ID.
+// idFor returns the ID of a device that was found in a subject. If another device has that ID, idFor adds the place of the
+// device as a suffix. The result is empty until idFor can decide which device has the ID.
 func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
@@ -146,7 +146,7 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	return suffixed
 }
 
-// place returns the unique place of a device in the node. This is udev's path through the buses, the address of the PCI
+// place returns the unique place of a device in the node. The place is udev's path through the buses, the address of the PCI
 // function, or the sysfs path.
 func place(d *device.Device) string {
 	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
@@ -158,24 +158,24 @@ func place(d *device.Device) string {
 	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
 }
 
-// contest postpones the decision about an ID that two subjects claim. Usually the hardware has moved, and the old
-// subject is about to disappear. If both still exist at the next inspection, two devices have one identity. Then the
-// new device gets an ID with its place as a suffix.
+// contest postpones the decision about an ID that two subjects claim. Usually the hardware has moved, and the old subject is
+// about to disappear. If both still exist at the next inspection, two devices have one identity. The new device then gets an
+// ID with its place as a suffix.
 func (i *identities) contest(owned *entry) {
 	i.replaced(owned) // metalplugd does not know which of the two devices a tenant had
 	i.changed(owned)
 	i.look(owned)
 }
 
-// withholdIncomplete withholds a disk while the kernel adds or removes its attributes. If the diskseq is missing, metalplug
-// could mistake another disk for this one.
+// withholdIncomplete withholds a disk while the kernel adds or removes its attributes. Without the diskseq, metalplug could
+// mistake another disk for this one.
 func (e *entry) withholdIncomplete(s *device.Sighting) {
 	if e.Appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
 		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
 	}
 }
 
-// arrives records the appearance of the hardware. It reports whether the hardware is new and therefore not initialised.
+// arrives records that hardware has appeared. It reports whether the hardware is new, and so is not initialised.
 func (e *entry) arrives(s *device.Sighting) (another bool) {
 	if another = s.Instance != e.Instance; another {
 		e.departs()
@@ -184,8 +184,8 @@ func (e *entry) arrives(s *device.Sighting) (another bool) {
 	return another
 }
 
-// departs records that hardware is gone or was replaced. Hardware that appears next is not initialised. It ignores that
-// a device disappears for a moment because metalplugd resets it or its unit loads new firmware.
+// departs records that hardware is gone or was replaced. The next hardware is not initialised. departs does nothing if the
+// device has only disappeared for a moment, because metalplugd resets it or its unit loads new firmware.
 func (e *entry) departs() {
 	now := time.Now()
 	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory is the only owner of the list of devices and of their state.
+// Package inventory owns the list of devices and their state.
 //
-// One goroutine owns all data, and never reads hardware. Inspections run in other goroutines and post their results. An
-// event, a lost event and the periodic audit all request the same inspection of a path. Readers get an immutable
-// [Snapshot], and a channel that is closed when a newer snapshot exists.
+// One goroutine owns all data, and never reads hardware. Inspections run in other goroutines and post their results. Events,
+// lost events and the periodic audit all request the same inspection of a path. Readers get an immutable [Snapshot], and a
+// channel that is closed when a newer snapshot exists.
 package inventory
 
 import (
@@ -25,28 +25,28 @@ import (
 )
 
 const (
-	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run.
-	// The time starts when metalplugd starts. It starts again with the first inspection of each device that comes back,
-	// because otherwise the snapshot would be incomplete on a node with many or slow disks.
+	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
+	// time starts with metalplugd. It starts again with the first inspection of each device that comes back. Otherwise the
+	// snapshot would be incomplete on a node with many or slow disks.
 	settleTimeout = 10 * time.Second
-	// maxSettleRounds is the maximum of the total wait, in multiples of settleTimeout. TimeoutStartSec= of the unit is
-	// 90 s.
+	// maxSettleRounds is the maximum total wait, in multiples of settleTimeout. It must be less than TimeoutStartSec= of the
+	// unit, which is 90 s.
 	maxSettleRounds = 6
-	// allocationGrace is how long after Allocate the kubelet may take to record the device. If the kubelet has listed
-	// the pod before and no longer lists it, the device is free even earlier.
+	// allocationGrace is how long the kubelet may take to record a device after Allocate. If the kubelet has listed the pod
+	// and no longer lists it, the device is free even earlier.
 	allocationGrace = 30 * time.Second
 	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel uses the time of its last tick
-	// (current_time, fs/inode.c), at 100 Hz or more.
+	// (current_time, fs/inode.c), and has at least 100 ticks per second.
 	fileClock = 10 * time.Millisecond
 	// settlePoll is how often the first snapshot checks whether it is complete.
 	settlePoll = 5 * time.Millisecond
 	// minPublishInterval is the minimum time between two snapshots while inspections are running.
 	minPublishInterval = 100 * time.Millisecond
 	// crowdInterval is the minimum time to the next snapshot if more than crowd devices have changed in the last one. After
-	// so many changes, more are likely to follow.
+	// that many changes, more changes are likely.
 	crowdInterval = 50 * time.Millisecond
 	crowd         = 16
-	// saveDelay is how long after a change the state is saved. The kubelet gets the change first.
+	// saveDelay is the time between a change and its save. The kubelet gets the change first.
 	saveDelay = 100 * time.Millisecond
 )
 
@@ -57,15 +57,15 @@ type Options struct {
 	Rules   []device.Rule
 	Store   *statefile.Store // writes the state file, or nil
 	Machine string           // the ID of the node; if empty, metalplugd accepts the state file of any node
-	// AfterBoot reports whether the node was booted since the last run of metalplugd. The first snapshot then waits for
-	// devices of that run that the kernel has not found yet.
+	// AfterBoot means that the node has booted since the last run of metalplugd. The first snapshot then waits for devices
+	// of the last run that the kernel has not found yet.
 	AfterBoot bool
-	// Remembered has the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
-	// list contains them even if Store is lost.
+	// Remembered has the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device list
+	// contains them even if the state file is lost.
 	Remembered map[string]map[string]kubelet.Known
 	Audit      time.Duration // interval at which all devices are enumerated again in case an event was lost, or 0 for never
 	Settle     time.Duration // how long the first snapshot waits for udev and for more devices, by default 10 s
-	Grace      time.Duration // how long a device cannot be free after Allocate, by default 30 s
+	Grace      time.Duration // the minimum time after Allocate before a device can be free, by default 30 s
 	Log        *slog.Logger
 }
 
@@ -103,8 +103,8 @@ func New(o Options) *Inventory {
 	return i
 }
 
-// Ready is closed with the first complete snapshot. It is complete if all devices are enumerated and, after a boot, the
-// devices of the last run are back. It also counts as complete once [Options].Settle has passed without a new device.
+// Ready is closed with the first complete snapshot. A snapshot is complete if all devices are enumerated and, after a boot,
+// the devices of the last run are back. It also counts as complete when [Options].Settle has passed without a new device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Counts returns the numbers of events and enumerations since the inventory was created.
@@ -116,10 +116,9 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated records that a container is about to get devices, or that metalplugd refused a kubelet's request for them.
-// as has the IDs by which the kubelet knows each device. asker identifies the running instance of the kubelet, and is
-// empty if unknown. A kubelet allocates for one container at a time. So its earlier requests are finished when this
-// request arrives. Allocated does not wait.
+// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. as has
+// the IDs by which the kubelet knows each device. asker identifies the running kubelet, and is empty if unknown. A kubelet
+// allocates for one container at a time, so it has finished its earlier requests. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -148,10 +147,10 @@ func (i *Inventory) Released(ids []string) {
 	}
 }
 
-// Confirm records the kubelet's answer. A free device that must not be offered leaves the device list. For a recorded
-// device, the plugin sends the list again. The kubelet takes a device from a pod before it gives the device to another
-// pod. So a checkpoint that is newer than the call of Allocate does not name an earlier pod, and shows that the kubelet
-// has finished the call. Confirm does not wait.
+// Confirm records the kubelet's answer. A free device that must not be offered leaves the device list. The kubelet takes a
+// device from a pod before it gives the device to another pod. So a checkpoint that is newer than the call of Allocate does
+// not name an earlier pod. It also shows that the kubelet has finished the call. If the answer is [kubelet.Noted], the
+// plugin sends the list again. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
 // Recovered records that a device was reset or repaired. It clears the faults from events and error counters. It does
@@ -182,8 +181,8 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx. The goroutine that
-// reads from the source needs no check, because it waits for no other goroutine.
+// Alive returns nil when the goroutine that owns the inventory has answered, or the error of ctx. The goroutine that reads
+// from the source needs no check, because it never waits for another goroutine.
 func (i *Inventory) Alive(ctx context.Context) error { return i.ask(ctx, func(*loop) {}) }
 
 // Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the error of
@@ -200,7 +199,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.inspector.SetRules(l.rules)
 	err := l.run(ctx, events, listening)
-	l.carryOut() // save the results of requests that are still waiting
+	l.carryOut() // so that the state file has the results of waiting requests
 	l.unsaved = l.unsaved || len(l.dirty) > 0
 	close(i.done)
 	l.save()
@@ -208,7 +207,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 		i.Store.Close()
 	}
 	cancel()
-	listener.Wait() // the caller may close the source only after the readers have ended
+	listener.Wait() // the caller may close the source only when no goroutine reads from it
 	return err
 }
 
@@ -228,7 +227,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 			return fmt.Errorf("listen to %T: %w", l.Source, err)
 		case e := <-events:
 			l.event(e)
-			for range len(events) { // a burst leads to one inspection of each device
+			for range len(events) { // a burst of events leads to one inspection of each device
 				l.event(<-events)
 			}
 		case <-l.wake:

@@ -222,7 +222,7 @@ func TestTwoDevicesWithOneIdentity(t *testing.T) {
 }
 
 // Two devices may be two paths to one disk, for example to a drive with two ports that the kernel does not combine. If both
-// were offered, two pods could share the disk.
+// devices were offered, two pods could share the disk.
 func TestTwoDisksWithOneIdentity(t *testing.T) {
 	const wwid = "00000000000000000000000000000001"
 	m := udevtest.New(t, blank(1, wwid, ""))
@@ -292,14 +292,14 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	}
 	const kept = "node-A-widget Unhealthy (gone)"
 	confirm(time.Now(), kubelet.Free, kept)
-	confirm(before, kubelet.Held, kept) // the kubelet means the previous pod
+	confirm(before, kubelet.Held, kept) // the kubelet's answer is about the previous pod
 	confirm(time.Now(), kubelet.Free, kept)
 	confirm(time.Now(), kubelet.Held, kept)
 	allocate() // allocate the device to the next pod
 	confirm(time.Now(), kubelet.Free, kept)
-	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}}) // this call is late, because its pod is gone
+	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}}) // this call comes late, because its pod is gone
 	confirm(time.Now(), kubelet.Free, kept)
-	confirm(time.Now(), kubelet.Named, kept) // the kubelet may mean the previous pod
+	confirm(time.Now(), kubelet.Named, kept) // the kubelet's answer may be about the previous pod
 	confirm(time.Now(), kubelet.Free, kept)
 	confirm(time.Now(), kubelet.Held, kept)
 	before = time.Now()
@@ -308,8 +308,8 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	confirm(time.Now(), kubelet.Free, "") // the kubelet had listed the device and no longer does
 }
 
-// TestAllocationBeforeAStartOfOurs checks an allocation that a previous daemon answered seconds ago, and that the new daemon
-// does not know.
+// TestAllocationBeforeAStartOfOurs checks an allocation that the previous daemon answered seconds ago. The new daemon does
+// not know this allocation.
 func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	const id = "node-A-widget"
 	m, dir := udevtest.New(t, widget("widget0", "A")), t.TempDir()
@@ -330,8 +330,8 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	}
 }
 
-// TestWorkWithoutItsCaller checks that work does not begin if its caller has given up, because such a caller would never end
-// the work.
+// TestWorkWithoutItsCaller checks that no work begins for a caller that has given up. Such a caller would never end the
+// work.
 func TestWorkWithoutItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "node-A-widget"
@@ -353,9 +353,8 @@ func TestWorkWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// TestAllocateIsOwed stops the kubelet during an Allocate for any time. The ID must not leave the list in the meantime,
-// because the kubelet would crash when it continues. Only the next actions of the kubelet prove that it has finished the
-// Allocate.
+// TestAllocateIsOwed stops the kubelet during a call of Allocate, for any time. Until it continues, the ID must not leave
+// the list, because the kubelet would crash. Only the next actions of the kubelet prove that it has finished the call.
 func TestAllocateIsOwed(t *testing.T) {
 	const id = "node-A-widget"
 	holds := func(h kubelet.Holding) func(*running) {
@@ -670,7 +669,7 @@ func TestClassOfAReloadIsPolled(t *testing.T) {
 	device.NVMe.Every = time.Millisecond
 	m := udevtest.New(t, blank(1, "0011", ""))
 	r := start(t, m, "", func(o *inventory.Options) { o.Rules = rules[:1] })
-	t.Cleanup(func() { // after the inventory has stopped
+	t.Cleanup(func() { // runs after the inventory has stopped
 		r.stop()
 		r.stop = func() {}
 		device.NVMe.Every = every

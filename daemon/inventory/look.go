@@ -36,8 +36,8 @@ func (l *loop) stuck(s *inspect.Subject) {
 	}
 }
 
-// informed returns the host for an inspection that starts now. The inspection gets the notes of all devices, because it
-// may find a device at a new place.
+// informed returns the host for an inspection that starts now. The host has the notes of all devices, because the inspection
+// may find a device in a new place.
 func (d *disks) informed() *device.Host {
 	for e := range d.untold {
 		id, n := e.device.ID, d.note(e)
@@ -57,7 +57,7 @@ func (d *disks) informed() *device.Host {
 	return &host
 }
 
-// note returns the facts about a device for an inspection.
+// note returns the facts about a device that an inspection needs.
 func (d *disks) note(e *entry) device.Note {
 	n := device.Note{Held: e.lease.Held() || e.busy()}
 	if e.isDisk() {

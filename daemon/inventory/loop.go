@@ -20,7 +20,7 @@ type loop struct {
 	identities
 	allocations
 	publishing
-	lost         bool // the state of the last run is lost, so any device that is found at the start may have been cordoned
+	lost         bool // the state of the last run is lost, so an operator may have cordoned any device that is found at the start
 	isReady      bool
 	deadline     time.Time // deadline for the first snapshot; extended when another device is found
 	lastDeadline time.Time // never extended
@@ -34,12 +34,12 @@ type devices struct {
 	faults    fault.Record
 	cordons   map[string]*api.Cordon // keys are device IDs; a cordon is never modified
 	granted   map[string][]*entry    // the devices whose pods may open a node, by its device number
-	dirty     map[*entry]bool        // changed since the last publication
-	untold    map[*entry]bool        // changed since the last inspection began
+	dirty     map[*entry]bool        // devices that changed since the last publication
+	untold    map[*entry]bool        // devices that changed since the last inspection began
 	claims    []*claim               // claims of workers, oldest first
 	resend    map[string]bool        // resources whose list must be sent again without a change
 	stale     bool                   // a device that is not offered changed since the last publication
-	unsaved   bool                   // changed since the last save
+	unsaved   bool                   // something has changed since the last save
 	saveTimed bool                   // a timer will save the state
 }
 
@@ -72,9 +72,9 @@ func (l *loop) event(e udev.Event) {
 	l.inspector.Event(e)
 }
 
-// settle waits until the first snapshot can be published. Before that, all devices must be enumerated and inspected,
-// and the devices of the last run must be back, unless the time limit has passed. udevd has processed the events of the
-// boot before metalplugd starts (metalplug-mounts.service).
+// settle waits until the first snapshot can be published. All devices must be enumerated and inspected, and the devices of
+// the last run must be back, or the time limit must have passed. udevd has processed the events of the boot before
+// metalplugd starts (metalplug-mounts.service).
 func (l *loop) settle() {
 	now, missing := time.Now(), l.incompleteReason()
 	if !l.inspector.Enumerated() || missing != "" && now.Before(l.deadline) && now.Before(l.lastDeadline) {

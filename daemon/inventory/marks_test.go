@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// every has rules that offer all hardware, and virtual nodes.
+// every has rules that offer all hardware and virtual nodes.
 var every = []device.Rule{
 	{Resource: "test/gpu", Class: &device.GPU},
 	{Resource: "test/fpga", Class: &device.FPGA},
@@ -84,7 +84,8 @@ func states(s *inventory.Snapshot) string {
 	return strings.Join(all, "\n")
 }
 
-// Each case changes a source of health by events and attributes, and checks when the device is unhealthy and healthy again.
+// Each case changes the health of a device by events and attributes, and checks when the device is Unhealthy and when it is
+// Healthy again.
 func TestHealth(t *testing.T) {
 	const gpu, gpuID = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
 	const amd, amdID = "pci0000:00/0000:00:01.1/0000:05:00.0", "gpu-4b1a2c3d5e6f7081"
@@ -100,7 +101,7 @@ func TestHealth(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name, recording string
-		steps           []string // alternates between an event and the devices that are offered after it
+		steps           []string // an event, the devices that are offered after it, and so on
 	}{
 		{"Xid", "gpu-nvidia", []string{
 			xid + "31, pid=1, name=a, Ch 8", gpuID,
@@ -153,7 +154,7 @@ func TestHealth(t *testing.T) {
 			fatal(11), gpuID + " sick: 10 or more fatal PCIe errors (aer_dev_fatal)",
 			"bind pci " + gpu, gpuID,
 			fatal(12), gpuID + " sick: 1 or more fatal PCIe errors (aer_dev_fatal)",
-			fatal(0), gpuID, // no event concerned this other card
+			fatal(0), gpuID, // the other card, which no event concerned
 			"set " + gpu + " aer_dev_nonfatal TOTAL_ERR_NONFATAL 4\\n", gpuID + " but: 1 or more nonfatal PCIe errors (aer_dev_nonfatal)",
 		}},
 		{"link", "gpu-nvidia", []string{
@@ -306,9 +307,9 @@ func TestMarksSurviveARestartButNoBoot(t *testing.T) {
 		r = again(boot+"one", text, xid)
 		r.send("bind pci " + gpu)
 		r.until(id, func(s *inventory.Snapshot) bool { return states(s) == id })
-		synctest.Wait() // errors are counted from the value at the next inspection
+		synctest.Wait() // the next inspection sets the base value of the error counters
 		stop(r)
-		// An error that occurred while the daemon did not run must be noticed.
+		// The next daemon must notice an error that occurred while no daemon ran.
 		worse := strings.Replace(text, "TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 2", 1)
 		stop(again(boot+"one", worse, id+" sick: 1 or more fatal PCIe errors (aer_dev_fatal)"))
 		stop(again(boot+"two", worse, id))
@@ -333,7 +334,7 @@ func (b *safeBuffer) String() string {
 	return b.buf.String()
 }
 
-// Each change of health must be one log line. Without a change there must be no line.
+// Each change of health must cause exactly one log line.
 func TestHealthIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const gpu, id = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"

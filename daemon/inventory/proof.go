@@ -12,15 +12,14 @@ import (
 
 // lastProbe is the last probe of a disk that had a result. It is used while a new probe has no result.
 type lastProbe struct {
-	clean bool      // the probe found the disk empty, and no pod has had it since
+	clean bool      // the probe found the disk empty, and no pod has had the disk since
 	sick  error     // the health error of the probe
-	since time.Time // time of the first probe without a result after that, or zero
+	since time.Time // time of the first later probe without a result, or zero
 }
 
-// applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. It uses the old
-// result for at most inspect.StuckLook, the time in which hardware must answer. This is safe for a pod that gets the
-// disk in this time, because the disk must be proven empty again before its container starts. A disk that never had a
-// result is not offered.
+// applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. It uses the old result
+// for at most inspect.StuckLook, the time within which hardware must answer. This is safe, because the disk must be proven
+// empty again before a container starts with it. A disk that never had a result is not offered.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s
@@ -39,7 +38,7 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 		e.clean = false
 		return s
 	}
-	as := *s // the subject keeps the sighting, and is inspected again
+	as := *s // a copy, because the subject keeps its sighting and is inspected again
 	as.Offer, as.Warning = nil, strings.TrimPrefix(s.Warning+"; its last known state is assumed: "+s.Offer.Error(), "; ")
 	return &as
 }

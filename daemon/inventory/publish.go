@@ -20,13 +20,13 @@ const LevelNotice = slog.Level(2)
 // publishing creates the next snapshot.
 type publishing struct {
 	*leases
-	unmatched   bool               // devices may form new bundles once no inspection is pending
+	unmatched   bool               // devices may form new bundles when no inspection is pending
 	bundles     map[string]*Status // published bundles; keys are IDs
 	cause       time.Time          // arrival of the first event since the last snapshot
 	publishedAt time.Time
 	changes     int             // number of devices that changed in the last snapshot
 	waits       bool            // a timer wakes the loop for the next snapshot
-	ruled       []chan struct{} // closed once everything was inspected with the newest rules
+	ruled       []chan struct{} // closed when everything was inspected with the newest rules
 }
 
 // publish creates a snapshot after a change and wakes the readers. It waits for [publishing.gap], so that a burst of
@@ -121,8 +121,8 @@ func affected(changed map[string][]*Status, removed map[string]map[string]bool, 
 	return slices.Compact(resources)
 }
 
-// judgeDirty computes the status of the entries that have changed. It returns the new statuses of each offer, and the
-// IDs that leave the offer.
+// judgeDirty computes the status of the entries that have changed. For each offer, it returns the new statuses and the IDs
+// that leave it.
 func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
 	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
 	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for a stable order in the log
@@ -158,7 +158,7 @@ func same(a, b *Status) bool {
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 
-// sameIdentity reports whether the state file has the same record for a and b.
+// sameIdentity reports whether the records of a and b in the state file are equal.
 func sameIdentity(a, b *Status) bool {
 	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode

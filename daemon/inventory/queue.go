@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// request is a call that runs in the goroutine which owns the inventory.
+// request is a function that runs in the goroutine which owns the inventory.
 type request func(*loop)
 
 // requests has the requests that the loop has not run yet. Their number has no limit, so a post never waits for the
 // loop. The methods are safe for concurrent use.
 type requests struct {
-	wake    chan struct{} // has one slot, which is full while requests are waiting
-	done    chan struct{} // closed when the loop has ended, so that no caller waits for it
+	wake    chan struct{} // has a buffer of one, which is full while requests are waiting
+	done    chan struct{} // closed when the loop has ended, so that no caller waits forever
 	mu      sync.Mutex
 	waiting []request
 }
@@ -46,8 +46,7 @@ func (q *requests) later(pause time.Duration, r request) *time.Timer {
 	return time.AfterFunc(pause, func() { q.post(r) })
 }
 
-// about posts a request about a device. The request does not run if the device is unknown when its turn comes. about
-// does not wait.
+// about posts a request about a device. The request does not run if the device is unknown by then. about does not wait.
 func (q *requests) about(id string, r func(*loop, *entry)) {
 	q.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
@@ -58,7 +57,7 @@ func (q *requests) about(id string, r func(*loop, *entry)) {
 
 // ask posts a request, and returns when the loop has run it. If ask returns an error, the loop never runs the request.
 func (q *requests) ask(ctx context.Context, r request) (ended error) {
-	var once sync.Once // settles whether the request runs or the wait has ended
+	var once sync.Once // decides between the run of the request and the end of the wait
 	answered := make(chan struct{})
 	q.post(func(l *loop) {
 		once.Do(func() {

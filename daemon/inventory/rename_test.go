@@ -43,7 +43,7 @@ E: DEVNAME=/dev/infiniband/rdma_cm
 `, name, more)
 }
 
-// TestRename checks that a new name of an adapter does not affect its pod or the kubelet's list.
+// TestRename checks that a new name of an adapter affects neither its pod nor the kubelet's list.
 func TestRename(t *testing.T) {
 	const (
 		id  = "infiniband-505400fffe123456"

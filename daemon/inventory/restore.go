@@ -29,7 +29,7 @@ func (l *loop) restore() {
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
 	}
 	maps.Copy(l.cordons, kept.Cordons)
-	if kept.Version == 0 { // if the state file is missing at a later start, it was removed
+	if kept.Version == 0 { // this is the first start, and a file that is missing at a later start was removed
 		defer func() { l.unsaved = true; l.save() }()
 	}
 	sameBoot := kept.Health.Boot == l.faults.Boot
@@ -40,8 +40,8 @@ func (l *loop) restore() {
 		l.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure: adopt the disk again")
 	}
 	for _, r := range kept.Devices {
-		// A pod may hold a device of a resource that was removed from the configuration. Another resource that matches
-		// the device gets it after that pod has ended.
+		// A pod may hold a device of a resource that was removed from the configuration. When that pod has ended, another
+		// resource can get the device.
 		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away
 		if class == nil || !offered && !(r.Used && class.Disks) {
 			continue
@@ -80,10 +80,10 @@ func (l *loop) restore() {
 	}
 }
 
-// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. The disk must have an
-// identity, because another disk may have its name or its place. A fingerprint of the content is required, because
-// another machine may have used the disk. While a pod may write to a disk, there is no fingerprint. After a boot, only
-// the same pod may then start a container with the disk ([lease.Interrupted]).
+// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. The disk must have an identity,
+// because another disk may have its name or its place. A fingerprint of the content is required, because another machine may
+// have used the disk. While a pod may write to a disk, there is no fingerprint. In that case, only the same pod may start a
+// container with the disk after a boot ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// saveLater saves the state after a short pause, together with changes during that pause.
+// saveLater saves the state after a short pause. The save includes changes during the pause.
 func (d *devices) saveLater() {
 	d.unsaved = true
 	if !d.saveTimed {
@@ -24,7 +24,7 @@ func (l *loop) save() {
 	if l.Store == nil || !l.unsaved {
 		return
 	}
-	if l.lost && !l.isReady { // otherwise the next start would mistake the few devices that were found so far for the whole state
+	if l.lost && !l.isReady { // otherwise the next start would mistake the devices that were found so far for the whole state
 		return
 	}
 	l.unsaved = false
@@ -53,8 +53,8 @@ func (l *loop) save() {
 	l.Store.Save(head, lines)
 }
 
-// record returns the record of a device. If a crash interrupts an erasure, the content of the disk is unknown. It is
-// also unknown whether a disk that appears after the work is the same disk.
+// record returns the record of a device. While metalplug works on a disk, the record must already describe the state after a
+// crash. The content of the disk is then unknown, and a disk that appears later may be another disk.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,

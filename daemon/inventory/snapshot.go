@@ -24,13 +24,13 @@ type Status struct {
 	Observation
 	lease.Lease
 	Resource string       // resource whose list contains the device, or empty; a member of a bundle is in no list
-	Bundle   string       // the ID of its bundle, or empty
+	Bundle   string       // the ID of the device's bundle, or empty
 	Members  []*Status    // members of a bundle; the ID of the bundle is derived from the first one
-	Taker    string       // the resource that matches the device, even if it is not offered, or empty
+	Taker    string       // the resource that matches the device, even if the device is not offered, or empty
 	As       []string     // the IDs by which pods may hold it, sorted
 	Claim    api.ClaimRef // claim that holds the device, or zero
 	Cordon   *api.Cordon  // the operator's cordon, or nil
-	// Evidence is the evidence that a disk is unused, or shows how much of the disk was read so far.
+	// Evidence shows that a disk is unused, or how much of the disk was read so far.
 	Evidence  evidence.Evidence
 	Moved     bool    // whether the device's pod got node paths that no longer belong to the device
 	LeftBlank bool    // whether the disk was empty when its tenant had ended
@@ -48,11 +48,11 @@ type Observation struct {
 	Lost       bool // see [verdict.Facts.Lost]
 	Allocation device.Allocation
 	Nodes      []device.Node  // existing nodes of the device, also if it is not offered
-	Target     *device.Target // the device that was found, which work on it needs
+	Target     *device.Target // identifies the device for work on it
 }
 
-// Same reports whether the tenants' containers were started with the same disk. If so, the tenants may continue to use its
-// content.
+// Same reports whether this is the disk with which the tenants' containers were started. If so, the tenants may continue to
+// use its content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
@@ -159,8 +159,8 @@ func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
 	return next
 }
 
-// patched returns a sorted copy of devices with the changed ones and without the removed ones. relisted reports whether
-// the kubelet sees a difference.
+// patched returns a sorted copy of the devices in before, with the changed ones and without the removed ones. relisted
+// reports whether the kubelet sees a difference.
 func patched(before, changed []*Status, removed map[string]bool) (next []*Status, relisted bool) {
 	next = slices.Clone(before)
 	var added []*Status

@@ -37,8 +37,8 @@ func (r *running) end() {
 	r.stop = func() {}
 }
 
-// block prevents writes of the state file with a directory in its place, until unblock is called. Each is one atomic step,
-// because the store may be saving at that moment.
+// block puts a directory in the place of the state file, so that writes fail until unblock is called. Both functions are
+// atomic, because the store may be saving at that moment.
 func block(t *testing.T, state string) (unblock func()) {
 	t.Helper()
 	elsewhere, inTheWay := filepath.Join(t.TempDir(), "elsewhere"), filepath.Join(state, "state.json.new")
@@ -65,8 +65,8 @@ func block(t *testing.T, state string) (unblock func()) {
 var mayHaveBeen = standing{cordoned: true, reason: "cordoned: it may have been cordoned before the state was lost: uncordon it if not"}
 
 // TestStateLost expects one log line with the loss and the remedy. All devices that are found at that start must be cordoned
-// until an operator uncordons them. Devices found later, or after the next start, must not be cordoned. An unreadable file
-// must be renamed once.
+// until an operator uncordons them. Devices that are found later, or after the next start, must not be cordoned. An
+// unreadable file must be renamed once.
 func TestStateLost(t *testing.T) {
 	rewrite := func(text string) func(string) error {
 		return func(file string) error { return os.WriteFile(file, []byte(text), 0o600) }
@@ -162,8 +162,8 @@ func TestStateLostTwice(t *testing.T) {
 	})
 }
 
-// TestFirstStart checks that a missing state does not count as lost at the first start, even if the directory has files of
-// other programs.
+// TestFirstStart checks that a missing state file does not count as lost at the first start, even if its directory has files
+// of other programs.
 func TestFirstStart(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	m := udevtest.New(t, widget("w0", "A"))
@@ -200,8 +200,8 @@ func TestStateThatIsNoDirectory(t *testing.T) {
 	}
 }
 
-// TestFullDiskHasWhatItHas fills the disk. Contents that the file already has count as saved. Other contents are saved only
-// when there is space again.
+// TestFullDiskHasWhatItHas fills the disk with the state file. Contents that the file already has count as saved. Other
+// contents are saved only when there is space again.
 func TestFullDiskHasWhatItHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
@@ -231,7 +231,7 @@ func TestFullDiskHasWhatItHas(t *testing.T) {
 	})
 }
 
-// TestUncordonThatIsNotSaved checks that a device stays cordoned, also after a restart, if its uncordon cannot be saved.
+// TestUncordonThatIsNotSaved checks that a device stays cordoned if its uncordon cannot be saved, even after a restart.
 func TestUncordonThatIsNotSaved(t *testing.T) {
 	state := t.TempDir()
 	m := udevtest.New(t, widget("w0", "A"))

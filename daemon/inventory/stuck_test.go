@@ -46,8 +46,8 @@ func (w *wedge) hang(t *testing.T) (answer func()) {
 	return answer
 }
 
-// TestStuckLook uses a device that does not answer for a minute. It must be Unhealthy until it answers. It must not occupy a
-// slot for inspections, and its events must cost nothing.
+// TestStuckLook uses a device that does not answer for a minute. The device must be Unhealthy until it answers. It must not
+// occupy a slot for inspections, and its events must not need memory or goroutines.
 func TestStuckLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wedge
@@ -69,7 +69,7 @@ func TestStuckLook(t *testing.T) {
 		r.flood(1000)
 		clock.Pass(time.Hour)
 		r.offers(nvmeResource, stuck)
-		synctest.Wait() // all work that became due at that moment is done
+		synctest.Wait() // waits until the work that was due at that moment is done
 		if again, now := w.looks.Load()-looks, goroutines()-running; again != 0 || now > 0 {
 			t.Errorf("while one look hung, there were %d more, and %d goroutines", again, now)
 		}
@@ -82,8 +82,8 @@ func TestStuckLook(t *testing.T) {
 	})
 }
 
-// goroutines returns the number of goroutines in synctest bubbles. It omits goroutines of the runtime, some of which a
-// garbage collection starts.
+// goroutines returns the number of goroutines in synctest bubbles. It omits goroutines of the runtime, because a garbage
+// collection may start some.
 func goroutines() int {
 	stacks := make([]byte, 1<<20)
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))

@@ -23,27 +23,27 @@ type phase uint8
 
 const (
 	noWork    phase = iota
-	working         // work is in progress on this device, or on another device and affects this one
+	working         // work on this device, or on another device that affects this one, is in progress
 	afterWork       // the work has ended, but may still cause changes of the hardware
 )
 
-// window is the period of metalplug's own work on a device. Changes of the hardware during this period are caused by
+// window is the period of metalplug's own work on a device. Changes of the hardware during this period count as effects of
 // the work.
 type window struct {
 	phase   phase
 	why     string           // the reason why the device is Unhealthy in this period
-	until   time.Time        // until then, the device may be absent because metalplug has reset it
+	until   time.Time        // until then, the device may be absent after a reset by metalplug
 	relook  *inspect.Subject // the subject that needs a new inspection
 	after   int              // number of inspections of the subject that must return before the window ends
 	delay   string           // why pending work is delayed, for example because a process has the device open
 	from    evidence.Disk    // the disk at the beginning of the work
 	vouched string           // diskseq of the disk that the helper has proven to be the same medium after the work
 	given   bool             // the kubelet has given the device to a pod since the work began
-	recheck bool             // the disk was just read in full, and must be probed once more before it is offered
+	recheck bool             // the disk was read in full, and must be probed once more before it is offered
 }
 
-// other reports whether the present disk may differ from the disk on which the work began. Linux counts the appearances
-// of disks since 5.15. On an older kernel the inode of the directory in sysfs shows a new appearance.
+// other reports whether the present disk may differ from the disk on which the work began. Linux numbers the appearances of
+// disks since 5.15. On an older kernel, the inode of the directory in sysfs shows a new appearance.
 func (w *window) other(now evidence.Disk) bool {
 	if now.Appearance == "" && w.from.Appearance == "" {
 		return now != w.from
@@ -70,14 +70,14 @@ func (e *entry) work() window {
 // busy reports whether metalplug works on the device, or on another device that affects it.
 func (e *entry) busy() bool { return e.window != nil && e.window.phase == working }
 
-// delayed records why pending work is delayed, or, with an empty text, that it is not delayed.
+// delayed records why pending work is delayed. An empty text means that it is not delayed.
 func (e *entry) delayed(why string) {
 	if e.work().delay != why {
 		e.ensureWindow().delay = why
 	}
 }
 
-// invalidate queues an inspection. Until it has returned, the result of the last inspection counts as out of date.
+// invalidate queues an inspection. Until this inspection has returned, the last result counts as out of date.
 func (d *devices) invalidate(e *entry) {
 	if e.owner == nil || e.owner.Removed() {
 		return
@@ -93,8 +93,8 @@ func (e *entry) outdated() bool {
 	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
 }
 
-// frozen reports whether changes of the hardware are hidden because metalplug's own work causes them. A failure is not
-// hidden.
+// frozen reports whether the status hides changes of the hardware because metalplug's own work causes them. It does not hide
+// a failure.
 func (e *entry) frozen(now time.Time) bool {
 	w := e.window
 	switch {
@@ -106,7 +106,7 @@ func (e *entry) frozen(now time.Time) bool {
 	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.until))
 }
 
-// closeWindow ends the window once an inspection that began after the work has returned.
+// closeWindow ends the window when an inspection that began after the work has returned.
 func (e *entry) closeWindow() {
 	if w := e.window; w != nil && w.phase == afterWork && !e.outdated() {
 		w.phase = noWork
@@ -117,7 +117,7 @@ func (e *entry) closeWindow() {
 type Failure struct {
 	Err   error
 	Order lease.Order // the operator's order, or empty
-	// Touched reports that the content of the disk may have changed because an erasure failed.
+	// Touched means that the content of the disk may have changed because an erasure failed.
 	Touched bool
 	// Fingerprint is the fingerprint of the disk after the failure, as in [Evidence], or empty if unknown.
 	Fingerprint string
@@ -125,12 +125,12 @@ type Failure struct {
 
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
 type Outcome struct {
-	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. It is empty for work on
-	// another device, or if the lease does not change.
+	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. It is empty if the lease
+	// does not change, as for work on another device.
 	Event lease.Name
 	Failure
 	Foreign bool     // the content of the disk is not from a tenant, and the work did not change it
-	Tenants []string // for a container start, the UIDs of the pods
+	Tenants []string // UIDs of the pods, for the start of a container
 }
 
 // claim is a worker's request for exclusive use of devices.
@@ -140,9 +140,9 @@ type claim struct {
 	given chan struct{} // closed when the worker gets the devices
 }
 
-// Take waits until no other worker has any of these devices. The caller then has all of them until [Inventory.End]. If
-// several workers wait for a device, they get it in the order of their calls. Take returns the newest state of the
-// first device. The error is [ErrUnknownDevice], the error of ctx, or the error of a stopped inventory.
+// Take waits until no other worker has any of these devices. The caller then has all of them until it calls [Inventory.End].
+// If several workers wait for a device, they get it in the order of their calls. Take returns the newest state of the first
+// device. The error is [ErrUnknownDevice], the error of ctx, or the error of a stopped inventory.
 func (i *Inventory) Take(ctx context.Context, ids []string) (s *Status, err error) {
 	c := &claim{ids: ids, given: make(chan struct{})}
 	if err := i.ask(ctx, func(l *loop) {
@@ -190,12 +190,11 @@ func (d *devices) drop(which func(*claim) bool) {
 	d.give()
 }
 
-// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear]. It is empty for work on
-// another device that affects this one. The kubelet sees no change of the hardware until [Inventory.End] and an
-// inspection after it. During that time inspections do not open the device. If reason is not empty, the device is
-// Unhealthy with this reason. Begin returns the newest state of the device. It waits for the goroutine that owns the
-// inventory. The error is [ErrUnknownDevice], the error of ctx, or a [*lease.ErrEvent] if the state does not allow the
-// work.
+// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear]. It is empty for work on another
+// device that affects this one. Until [Inventory.End] and one more inspection, the kubelet sees no change of the hardware,
+// and inspections do not open the device. If reason is not empty, the device is Unhealthy with this reason. Begin returns
+// the newest state of the device. It waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], the
+// error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	if askErr := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]
@@ -219,7 +218,7 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 func (l *loop) beginWork(e *entry, reason string) {
 	w := e.ensureWindow()
 	w.phase, w.why, w.from, w.vouched, w.given = working, reason, e.Disk, "", false
-	// The state file must not contain these facts, because metalplugd may end before it records the outcome.
+	// The state file must not have these facts during the work, because metalplugd may end before it records the outcome.
 	if v := l.evidence.Get(e.Disk); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.saveSoon(e)
 	}
@@ -237,8 +236,8 @@ func (i *Inventory) Prepared(id string, p device.Prepared) {
 	})
 }
 
-// End releases the devices of an [Inventory.Take]. It records the outcome of the work for which [Inventory.Begin] was
-// called with the first device. End does not wait.
+// End releases the devices that [Inventory.Take] has returned. It records the outcome of the work that [Inventory.Begin]
+// began on the first device. End does not wait.
 func (i *Inventory) End(ids []string, o Outcome) {
 	i.post(func(l *loop) {
 		for n, id := range ids {
@@ -255,7 +254,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := e.ensureWindow()
-	other := w.other(e.Disk) // whether the disk is no longer the disk of the work
+	other := w.other(e.Disk) // whether another disk may have replaced the disk of the work
 	w.phase, w.why = afterWork, ""
 	v := l.evidence.Get(e.Disk)
 	did := o.Event != "" && o.Event != lease.Refused
@@ -291,7 +290,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.Medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
-		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing was erased, and the content still belongs to its tenant
+		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // without an erasure, the content still belongs to its tenant
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		l.started(e, event)
 		l.closeAllocate(e)
@@ -308,7 +307,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	}
 }
 
-// Delayed records why pending work is delayed, or, with an empty text, that it is not delayed. Delayed does not wait.
+// Delayed records why pending work is delayed. An empty text means that it is not delayed. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.work().delay != why {
@@ -318,8 +317,8 @@ func (i *Inventory) Delayed(id, why string) {
 	})
 }
 
-// Initialised records that the vendor's unit has initialised a device, or why the unit failed. The record is valid
-// during this boot while the hardware is present. Initialised does not wait.
+// Initialised records that the vendor unit has initialised a device, or why the unit failed. The record is valid until the
+// hardware disappears or the node reboots. Initialised does not wait.
 func (i *Inventory) Initialised(id, init string, err error) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.Initialised, e.uninit = init, ""; err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// TestWorkersTakeTurns uses a worker that takes a device again immediately after each release, like the worker that reads a
-// disk. A waiting worker must get the device first. A worker that has given up must not block it.
+// TestWorkersTakeTurns uses a worker that takes a device again right after each release, as the worker that reads a disk
+// does. A waiting worker must get the device first. A worker that has given up must not block it.
 func TestWorkersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, udevtest.New(t, widget("w0", "A")+widget("w1", "B")), "")
