@@ -5,9 +5,9 @@ package device
 // The functions in this file check whether the host uses a block device, and whether it contains data that could be
 // lost. Such a device must not be offered.
 //
-// Package sysfs reads the state of the kernel. Data that is not in use is known only from udev's last read of the disk,
-// which may be out of date. So these checks are only a first filter. The final check is in the helper, which opens the
-// node exclusively.
+// Package sysfs reads the state of the kernel. For data that is not in use, the only source is udev's last read of the disk,
+// which may be out of date. So these checks are only a first filter. The helper makes the final check, with an exclusive
+// open of the node.
 
 import (
 	"errors"
@@ -18,11 +18,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// onTop selects devices that are built on disks. sysfs does not list these devices below the disks.
+// onTop selects devices that are built on top of disks. In sysfs they are not below the disks.
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
-// inUse returns why a block device must not be offered, with [ErrInUse] if it is in use, or nil. If a disk has two
-// paths, each path shows only its own use, such as the writes through this path.
+// inUse returns why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device. If a
+// disk has two paths, each path shows only its own use, such as the writes through this path.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
@@ -54,7 +54,7 @@ func occupied(h *Host, u udev.Device) error {
 		}
 		return dataf("partitions (%s)", strings.Join(names, ", "))
 	}
-	// A partition inherits this property from its disk (60-persistent-storage.rules).
+	// Ignore it for a partition, which inherits this property from its disk (60-persistent-storage.rules).
 	if table := u.Properties.Value("ID_PART_TABLE_TYPE"); table != "" && u.DevType != "partition" {
 		return dataf("a partition table (%s)", table)
 	}

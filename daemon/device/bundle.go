@@ -8,7 +8,7 @@ import "slices"
 // [Classes]. The inventory forms its devices.
 var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are near each other"}
 
-// BundlePrefix is the beginning of a bundle's ID. The ID of the first member follows.
+// BundlePrefix begins the ID of a bundle. The ID of the first member follows.
 const BundlePrefix = "bundle"
 
 // Nears are the values of the key near, which limits the distance between the first member of a bundle and the others.
@@ -21,7 +21,7 @@ var Nears = []string{
 
 // Members describes the devices that form a bundle.
 type Members struct {
-	Resources []string // resources without duplicates; the first one is that of the first member
+	Resources []string // resources without duplicates; the first one is the resource of the first member
 	Counts    []int    // number of devices of each resource
 	Near      string   // one of [Nears]
 	Hold      bool     // whether unused members are not offered on their own

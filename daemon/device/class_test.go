@@ -53,7 +53,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// The manual and readers rely on the comment at the top of a class's file.
+// The manual and its readers rely on the comment at the top of each class file.
 func TestClassFilesSayWhatTheyNeed(t *testing.T) {
 	for _, name := range []string{"gpu.go", "fpga.go", "infiniband.go", "nvme.go", "node.go"} {
 		text, err := os.ReadFile(name)
@@ -127,7 +127,7 @@ func checkSighting(t *testing.T, name string, s device.Sighting) {
 	}
 }
 
-// Hardware may vanish at any moment. No class may then report a wrong device or fail.
+// Hardware may vanish at any moment. No class may then fail or report a wrong device.
 func TestLookAtWhatIsGoing(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	for name, text := range recordings(t) {
@@ -149,7 +149,7 @@ func TestLookAtWhatIsGoing(t *testing.T) {
 	}
 }
 
-// If a PCI function does not answer, each device, part and port that is reached through it must be unhealthy.
+// If a PCI function does not answer, each device, part and port behind it must be unhealthy.
 func TestSickFunctionIsSickInEveryPart(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	sick := 0

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device implements the classes of hardware that metalplug offers. For each class it defines what a device is,
-// how it is recognised after a reboot, whether it is healthy, and what a container needs to use it.
+// Package device implements the classes of hardware that metalplug offers. Each class defines what a device is, how to
+// recognise the device after a reboot, whether it is healthy, and what a container needs to use it.
 //
-// A class is a value of type [Class], with match rules and a few functions in one file. Its functions read sysfs,
-// procfs and /dev through a [Host]. They store nothing, and read everything again when they need it. They may block as
-// long as the kernel does, so they never run in the inventory's loop.
+// A class is a value of type [Class], with match rules and a few functions in one file. Its functions read sysfs, procfs and
+// /dev through a [Host]. They store nothing, so each call reads everything again. They may block as long as the kernel does,
+// so they never run in the inventory's loop.
 package device
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device is a device that a container can get. It identifies the device. The state of the device is in sysfs.
+// Device identifies a device that a container can get. It does not have the state of the device, which is in sysfs.
 type Device struct {
 	ID       string // stable across reboots and slots, unique on the machine, made by [MakeID]
 	Class    *Class
@@ -23,7 +23,7 @@ type Device struct {
 	SysPath  string       // sysfs path of the udev device from which the device was identified
 	Part     string       // name of the part of the udev device, or empty if the device is the whole udev device
 	NUMANode int          // -1 if unknown
-	Udev     *udev.Device // the udev device from which the device was identified, shared; nil before the first inspection
+	Udev     *udev.Device // the udev device from which the device was identified; shared; nil before the first inspection
 	rule     *Rule        // the rule that assigns the device to a resource, or nil
 	reached  string       // sysfs path of the first PCI function that leads to the device, if no function is above the device
 	group    *members     // the nodes of a group, only during an inspection, or nil
@@ -39,13 +39,13 @@ func (d Device) nodes() []udev.Device {
 
 // Node is a device node that a container gets.
 type Node struct {
-	Host        string // path on the host, if possible a link that stays correct when device numbers change
+	Host        string // path on the host, preferably a link that stays correct when device numbers change
 	Container   string // path in the container
 	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class share this node. If a process has it open, the process need not use any
-// of the devices.
+// Shared reports whether all devices of a class share this node. A process that has the node open may use none of the
+// devices.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
 		"/dev/kfd",                                                                          // drivers/gpu/drm/amd/amdkfd/kfd_chardev.c
@@ -72,8 +72,8 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
-// Names of the classes. The configuration refers to a class by its name, so that a program that only reads the
-// configuration does not link the functions of the classes.
+// Names of the classes. The configuration refers to a class by its name. So a program that only reads the configuration does
+// not link the functions of the classes.
 const (
 	GPUName        = "gpu"
 	FPGAName       = "fpga"
@@ -95,14 +95,13 @@ type Class struct {
 	// Wakes selects other devices whose events require an inspection of all subjects of the class. Events above or
 	// below the sysfs path of a subject always require one.
 	Wakes []udev.Match
-	// Disks reports whether the devices are disks or give access to one. Such devices are inspected again when the host
-	// mounts a file system, or uses a disk for LVM, RAID, LUKS or the like.
+	// Disks means that the devices are disks or give access to a disk. They are inspected again when the host mounts a file
+	// system, or uses a disk for LVM, RAID, LUKS or the like.
 	Disks bool
-	// Renamed reports whether udev may rename the devices. A device that is missing at its path may then still be
-	// present.
+	// Renamed means that udev may rename the devices. A device that is missing at its path may then still be present.
 	Renamed bool
-	// Every is the interval at which the subjects are inspected without an event, because the kernel does not report
-	// all changes of health. If it is 0, only the periodic check of all devices inspects them.
+	// Every is the interval at which the subjects are inspected without an event. Polling is needed if the kernel does not
+	// report all changes of health. If Every is 0, only the periodic check of all devices inspects the subjects.
 	Every time.Duration
 	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares them with the unit
 	// and the SELinux policy.
@@ -111,15 +110,14 @@ type Class struct {
 	// Identify returns the devices of a subject. If the subject has no device, the error gives the reason, such as
 	// [ErrExcluded], [ErrGone] or a read error.
 	Identify func(*Host, udev.Device) ([]Device, error)
-	// Offer returns why a device must not be offered now, or nil. A device that must not be offered may still be
-	// healthy.
+	// Offer returns why a device must not be offered now, or nil. Such a device may still be healthy.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, a [warning] if it is still usable, or the reason why it is unhealthy.
-	// The checks that are the same for all PCI functions are in pci_health.go.
+	// Health returns nil for a healthy device, a [warning] if the device is still usable, or the reason why it is unhealthy.
+	// pci_health.go has the checks that are the same for all PCI functions.
 	Health func(*Host, Device) error
 	// Target describes the device for a helper. It returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
-	// NeedsAll reports whether a device is healthy only if all its PCI functions are. Otherwise one healthy function is
+	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise one healthy function is
 	// enough.
 	NeedsAll bool
 	// Notice returns the mark for an event that reports a fault which sysfs does not show. It is called for every event
@@ -133,7 +131,7 @@ type Class struct {
 // that vanish from a bus without hotplug, counters, and attributes of drivers.
 const slowCheck = time.Minute
 
-// Classes are all classes, in the order in which they are tried for a udev device.
+// Classes are all classes. A udev device belongs to the first class that matches it.
 var Classes = []*Class{&GPU, &FPGA, &InfiniBand, &NVMe, &Generic}
 
 // ClassNamed returns the class of that name, or nil.

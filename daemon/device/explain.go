@@ -17,12 +17,12 @@ type Step struct {
 	What string // "class", "identity", "offer", "rule", "health" or "nodes"
 	Name string // name of the class or resource that was tried, or empty for another step
 	OK   bool   // whether the step found no reason to withhold the device
-	Why  string // the finding or the missing condition, for people
+	Why  string // the finding, or the condition that is not met, for people
 	Rule string // the resource whose rule decided, or empty
 	Key  string // key of the rule that decided: "match", "match.PCI_ID", "exclude.PCI_ID" or "name"
 }
 
-// Explained is the result of inspecting one device, with the steps of the inspection.
+// Explained is the result of the inspection of one device, with the steps of the inspection.
 type Explained struct {
 	Sighting
 	Steps []Step
@@ -79,7 +79,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	e.add("nodes", "", err, strings.Join(names, " "))
 }
 
-// explainClass adds the step that shows which class a udev device belongs to, and for class node which rule takes it.
+// explainClass adds the step that shows the class of a udev device, and for class node also the rule that takes it.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := selecting(u); c != nil {
 		e.add("class", c.Name, nil, "the class matches it: "+c.Doc)
@@ -100,7 +100,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	}
 }
 
-// add adds a step with the reason err, or with the text found if err is nil.
+// add adds a step with the reason in err, or with the text in found if err is nil.
 func (e *Explained) add(what, name string, err error, found string) {
 	if err != nil {
 		found = err.Error()
@@ -138,7 +138,7 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	return nil, err
 }
 
-// describe returns the keys by which a rule matches a device that it takes.
+// describe returns the keys by which a rule matches a device.
 func (r *Rule) describe(h *Host, u matched) string {
 	if len(r.Match) == 0 {
 		return "every " + r.Class.Name

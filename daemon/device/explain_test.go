@@ -26,8 +26,8 @@ func steps(e device.Explained) string {
 	return text.String()
 }
 
-// On every machine, the explanation and the inspection have the same result, and one step has the reason against an
-// offer.
+// On every machine, the explanation and the inspection have the same result. If a device is not offered, one step has the
+// reason.
 func TestExplanationsAgreeWithLooks(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.umockdev")
 	if err != nil || len(files) == 0 {

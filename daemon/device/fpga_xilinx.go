@@ -44,8 +44,8 @@ func xrtHealth(h *Host, user string) error {
 	return xrtState(h, management, "xclmgmt")
 }
 
-// xrtState checks the attributes that a driver of XRT shows for a function. Numbers are decimal or with 0x, such as
-// "0x1" in xocl's ready.
+// xrtState checks the attributes that a driver of XRT shows for a function. Numbers are decimal, or hexadecimal with 0x,
+// such as "0x1" in the attribute ready of xocl.
 func xrtState(h *Host, function, driver string) error {
 	for _, good := range []struct {
 		name string
@@ -63,8 +63,8 @@ func xrtState(h *Host, function, driver string) error {
 	return nil
 }
 
-// xrtManagement returns the management function of the card to which a user function belongs. It returns "" if this
-// machine does not have that function.
+// xrtManagement returns the management function of the card to which a user function belongs. It returns "" if this machine
+// has no such function.
 func xrtManagement(h *Host, user string) string {
 	slot, _, _ := strings.Cut(path.Base(user), ".")
 	for _, name := range h.Names(path.Dir(user)) {

@@ -47,7 +47,7 @@ func TestXRT(t *testing.T) {
 	})
 }
 
-// TestXDMA checks that a container gets no node of an engine's registers or descriptors, or of the debugger.
+// TestXDMA checks that a container gets no node for the registers or descriptors of an engine, or for the debugger.
 func TestXDMA(t *testing.T) {
 	const card = "fpga-0000:5e:00.0 numa0\n"
 	const nodes = "  /dev/xdma0_bypass\n  /dev/xdma0_c2h_0\n  /dev/xdma0_events_0\n  /dev/xdma0_events_1\n  /dev/xdma0_h2c_0\n  /dev/xdma0_user"

@@ -50,8 +50,8 @@ var GPU = Class{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
-	// The nodes of NVIDIA's modules have no device in sysfs and no event. The closest event of the kernel is that of
-	// the module.
+	// The nodes of NVIDIA's modules have no device in sysfs and cause no event. The closest event of the kernel is the event
+	// of the module.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
 		// The nodes of AMD's partitions are not below the PCI function.

@@ -34,7 +34,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// amdDevices returns the GPU or, if it is partitioned, also its parts.
+// amdDevices returns the GPU and, if it is partitioned, its parts.
 func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	var err error
 	if gpu.ID, err = amdIdentity(h, sysPath); err != nil {
@@ -54,8 +54,8 @@ func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	return devices, nil
 }
 
-// amdIdentity returns the number that the manufacturer gave to the chip (amdgpu_get_unique_id). Consumer cards have no
-// such number. Their attribute is missing or empty, and the PCI address identifies them.
+// amdIdentity returns the number that the manufacturer gave to the chip (amdgpu_get_unique_id). Consumer cards have no such
+// number. Their attribute is missing or empty, so their PCI address identifies them.
 func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
 	switch {
@@ -64,8 +64,7 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	case strings.Trim(unique, "0") != "":
 		return MakeID("gpu", unique), nil
 	case len(drmNames(h, sysPath, "renderD")) == 0:
-		// amdgpu_pci_probe creates the attribute first and the nodes last. So if there are no nodes yet, the attribute
-		// may still appear.
+		// amdgpu_pci_probe creates the attribute first and the nodes last. So without nodes, the attribute may still appear.
 		return "", incompletef("driver amdgpu has not created its nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil
@@ -74,7 +73,7 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 // amdMode returns the partition mode of a GPU in lower case, or "" if it is not partitioned.
 func amdMode(h *Host, sysPath string) string {
 	mode, err := h.Attr(sysPath, "current_compute_partition")
-	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // other modes are SPX, which is one partition, and UNKNOWN
+	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // the other modes are SPX, which means one partition, and UNKNOWN
 		return ""
 	}
 	return strings.ToLower(mode)
@@ -103,7 +102,7 @@ func kfdNodes(h *Host, function string) []string {
 
 // kfdAt reports whether a location in the topology belongs to the PCI function with the given address. A location contains
 // bus, device and function in 16 bits. The location of a partition also contains the number of the partition. Some kernels
-// put this number in place of the function, others in the upper four bits.
+// put this number in the place of the function, and others in the upper four bits.
 func kfdAt(domain, location uint64, address string) bool {
 	const function, partition = 0x7, 0xf0000000
 	var d, bus, slot, f uint64
@@ -129,8 +128,8 @@ func amdOffer(h *Host, d Device) error {
 	return excludedf("divided (%s) into partitions, which are offered instead", mode)
 }
 
-// addAMD adds the node of the compute driver, which the module creates before it probes any GPU (kfd_chardev_init). Kernels
-// without CONFIG_HSA_AMD do not have this node. Their GPUs can still render.
+// addAMD adds the node of the compute driver, which the module creates before it probes any GPU (kfd_chardev_init). A kernel
+// without CONFIG_HSA_AMD does not have this node, but its GPUs can still render.
 func (r *recipe) addAMD(d Device) {
 	if d.Part == "" {
 		r.addFunction(d.SysPath)

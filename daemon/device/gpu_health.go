@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// gpuNotice evaluates the events of DRM devices, and messages that drivers only log.
+// gpuNotice evaluates the events of DRM devices, and the messages of drivers in the kernel log.
 func gpuNotice(e udev.Event) (Mark, bool) {
 	switch {
 	case e.Action == udev.Logged:
@@ -27,12 +27,12 @@ func gpuNotice(e udev.Event) (Mark, bool) {
 		return Mark{}, false
 	}
 	m := Mark{SysPath: FunctionIn(e.Device.SysPath), Source: "drm"}
-	if m.SysPath == "" { // the device of a GPU in a system on chip is above the directory drm
+	if m.SysPath == "" { // for a GPU in a system on chip, which has no PCI function, use the device above the directory drm
 		m.SysPath = path.Dir(path.Dir(e.Device.SysPath))
 	}
 	p := e.Device.Properties
 	switch {
-	case p.Value("WEDGED") == "none": // the driver has already reset it
+	case p.Value("WEDGED") == "none": // the driver has already reset the GPU
 	case p.Value("WEDGED") != "":
 		m.Reason = "its driver has given it up (WEDGED=" + p.Value("WEDGED") + ")"
 	case p.Value("ERROR") == "1", p.Value("RESET") == "1":
@@ -59,8 +59,8 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 	return Mark{}, false
 }
 
-// amdReset parses the result of a reset by amdgpu, "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". The
-// start of a reset leaves no mark, because the unique_id cannot be read until the reset ends.
+// amdReset parses the result of a reset by amdgpu, "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". The start
+// of a reset makes no mark. Until the reset ends, the unique_id cannot be read anyway.
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {

@@ -52,7 +52,7 @@ func keyed(text, separator string) map[string]string {
 	return all
 }
 
-// nvidiaDevices returns the GPU or, if it is partitioned, also its parts.
+// nvidiaDevices returns the GPU and, if it is partitioned, its parts.
 func nvidiaDevices(h *Host, gpu Device, address string) ([]Device, error) {
 	information, uuid, err := nvidiaInformation(h, address)
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	}
 	if d.Part != "" {
 		r.addMIG(information["Device Minor"], d.Part)
-	} else { // only graphics needs this node; computing and MIG devices do not
+	} else { // only graphics needs this node
 		r.addIfThere("/dev/nvidia-modeset")
 	}
 }

@@ -184,7 +184,7 @@ func TestNVIDIA(t *testing.T) {
 	})
 }
 
-// A rule for all GPUs never offers a display adapter. A device without hardware is not even listed.
+// A rule for all GPUs never offers a display adapter. A display without hardware is not even listed.
 func TestDisplays(t *testing.T) {
 	h, devices := recorded(t, "gpu-displays")
 	got := make(map[string]error)
@@ -213,7 +213,7 @@ func TestDisplays(t *testing.T) {
 	}
 }
 
-// A function with virtual functions is not offered along with them, and they vanish with it.
+// A function with virtual functions is not offered together with them. They vanish together with the function.
 func TestVirtualFunctions(t *testing.T) {
 	const divided = `gpu-0000:3a:00.0 "Data Center GPU Flex 170" numa0
 			  held back: not for containers: divided into 2 virtual functions, which are offered instead`

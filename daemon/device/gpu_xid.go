@@ -66,7 +66,7 @@ func xidVerdict(sysPath, message string) (Mark, bool) {
 	return Mark{SysPath: sysPath, Source: "xid/" + strconv.Itoa(xidAction), Reason: "Xid 154: its driver requires: " + action}, true
 }
 
-// xidText returns the message of an Xid without the process, whose name is chosen by the process.
+// xidText returns the message of an Xid without the process, because a process can choose its own name.
 func xidText(message string) string {
 	var text strings.Builder
 	for field := range strings.SplitSeq(message, ",") {

@@ -6,8 +6,8 @@ package device
 //
 // Follows Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block) and Documentation/ABI/stable/sysfs-bus-usb.
 //
-// The members are found in sysfs, so an event of any member leads to the same group. The first member represents the
-// group. The other members are reported as its parts, and not offered.
+// The inspection of any member finds all members in sysfs, so every event leads to the same group. The first member
+// represents the group. The other members are parts of it, and are not offered.
 
 import (
 	"cmp"
@@ -29,13 +29,13 @@ const (
 	GroupPCI = "pci" // each PCI function has its own group
 )
 
-// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], for names such
-// as "/dev/snd/controlC0". Match and Exclude of its rule apply only to the hardware that By selects, and only to the
-// kernel's properties of it. Without By they are empty.
+// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], for names such as
+// "/dev/snd/controlC0". Match and Exclude of its rule apply only to the hardware that By selects, and only to properties
+// that the kernel reports for it. Without By they are empty.
 type Group struct {
 	Nodes    []string // each must match a node, otherwise the device is incomplete
 	Optional []string // nodes that match also belong to the device
-	By       string   // [GroupUSB] or [GroupPCI], or empty for one group with nodes of the whole machine
+	By       string   // [GroupUSB] or [GroupPCI], or empty for one group of nodes from the whole machine
 }
 
 // names reports whether any pattern matches a node.
@@ -46,7 +46,7 @@ func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns an [ErrIncomplete] error that lists the required patterns without a match. taken has the owners of nodes
+// missing returns an [ErrIncomplete] error with the required patterns that match no member. taken names the owners of nodes
 // that belong to other devices.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
@@ -114,10 +114,10 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The result is the first
-// rule with a group that contains u. Its owner is the hardware of the group. If no rule has such a group, the result is
-// the first rule that takes u as a separate device. A member of a group is never a separate device, even if a rule for
-// that comes first, because two containers could get the node.
+// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule with a group
+// that contains u has precedence. owner is then the hardware of the group. If no rule has such a group, the result is the
+// first rule that takes u as a separate device. A member of a group is never a separate device, even if a rule for that
+// comes first, because two containers could get the node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
 	if u.DevNode == "" {
 		return nil, "", nil
@@ -167,9 +167,9 @@ type members struct {
 	missing error         // the error for missing nodes
 }
 
-// identifyGroup identifies a group from one of its members. Only the first member represents it. It returns an error
-// for a node that must not be offered, or that gives access to a disk. udev's information about the content of a disk
-// is known only for the node of the disk itself.
+// identifyGroup identifies a group from one of its members. Only the first member represents it. It returns an error for a
+// node that must not be offered, or that gives access to a disk. udev only knows the content of a disk for the node of the
+// disk itself.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
@@ -192,8 +192,8 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}}, nil
 }
 
-// ownMembers returns the nodes of a group. Matching nodes that belong to another class, or to the group of an earlier
-// rule, are in taken with the name of that owner.
+// ownMembers returns the nodes of a group. taken has the matching nodes that belong to another class or to the group of an
+// earlier rule, with the name of that owner.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
@@ -226,7 +226,7 @@ func groupID(h *Host, r *Rule, owner string) string {
 // controller and the ports to which the device is connected.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
-		vendor, _ := h.Attr(sysPath, "idVendor") // if vendor and product are missing, the serial number must be enough
+		vendor, _ := h.Attr(sysPath, "idVendor") // without vendor and product, the serial number must be enough
 		product, _ := h.Attr(sysPath, "idProduct")
 		return []string{vendor + ":" + product, serial}
 	}
@@ -265,8 +265,8 @@ func commonNUMANode(h *Host, members []udev.Device) int {
 	return node
 }
 
-// linksBeside returns the links in the directories where udev's rules create links to this kind of node, such as
-// /dev/v4l for /dev/video0 and /dev/serial for /dev/ttyUSB0. The links may point to other nodes.
+// linksBeside returns all links in the directories where udev's rules create links to this kind of node, such as /dev/v4l
+// for /dev/video0 and /dev/serial for /dev/ttyUSB0. Some of the links point to other nodes.
 func linksBeside(h *Host, node string) []string {
 	var links []string
 	for _, by := range []string{"/by-id/", "/by-path/"} {

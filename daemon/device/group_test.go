@@ -240,7 +240,7 @@ func TestGroupOfHardware(t *testing.T) {
 	})
 }
 
-// An added or removed member requires an inspection of the device that represents the group.
+// If a member is added or removed, the device that represents the group must be inspected.
 func TestGroupIsWokenByItsMembers(t *testing.T) {
 	rules := append(anyNode(nil), grouped(device.Group{Nodes: []string{"/dev/kvm"}, Optional: []string{"/dev/vhost-*"}}, nil)...)
 	for node, want := range map[string]bool{"/dev/kvm": true, "/dev/vhost-net": true, "/dev/fuse": false, "": false} {
@@ -253,8 +253,7 @@ func TestGroupIsWokenByItsMembers(t *testing.T) {
 	}
 }
 
-// With any hardware and overlapping rules, no node is offered twice, and each inspection of each member has the same
-// result.
+// With any hardware and overlapping rules, no node is offered twice. The inspection of each member has the same result.
 func TestGroupsShareNoNode(t *testing.T) {
 	rules := []device.Rule{{Resource: "example.com/any", Class: &device.Generic}}
 	for i, g := range []device.Group{

@@ -22,13 +22,13 @@ type Note struct {
 	Held        bool   // a pod holds the device or the daemon works on it, so an inspection must not disturb it
 	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
 	Fingerprint string // fingerprint of the data that a pod has left on the disk, or empty
-	// Proven means that there is evidence that the disk is blank. Such a disk is read even if udev found data, because
-	// after an erasure udev's database is out of date until udevd has inspected the disk.
+	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data. After
+	// an erasure, udev's database is out of date until udevd has inspected the disk.
 	Proven bool
 }
 
-// Instance returns a number that distinguishes devices which were at the same sysfs path during a boot, or 0 if
-// unknown. It is the inode number of the directory. The kernel does not reuse it for a long time (kernfs_new_node,
+// Instance returns a number that distinguishes the devices which were at one sysfs path during a boot, or 0 if unknown. It
+// is the inode number of the directory. The kernel does not reuse this number for a long time (kernfs_new_node,
 // fs/kernfs/dir.c).
 func (h *Host) Instance(sysPath string) uint64 {
 	found, err := h.Stat(sysPath)
@@ -38,8 +38,8 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has one. It returns -1 if
-// there is none, or if that node is not online. The kubelet rejects NUMA nodes that it does not know.
+// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has one. It returns -1 if there is
+// none, or if that node is offline, because the kubelet rejects NUMA nodes that it does not know.
 func (h *Host) NUMANode(sysPath string) int {
 	for p := range sysfs.Up(sysPath) {
 		node, err := h.Int(p, "numa_node")

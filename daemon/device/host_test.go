@@ -132,7 +132,7 @@ func TestHostNUMANode(t *testing.T) {
 	check("online", card, 1)
 }
 
-// TestInstance checks that a device that replaces another has another instance number.
+// TestInstance checks that a device has another instance number than the device that it replaces.
 func TestInstance(t *testing.T) {
 	root := t.TempDir()
 	h := &device.Host{Tree: sysfs.Tree{Sys: root}}

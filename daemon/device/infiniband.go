@@ -52,7 +52,7 @@ var InfiniBand = Class{
 		{Subsystem: "misc", Properties: map[string]string{"DEVNAME": rdmaCM}},
 	},
 	Renamed:  true,            // rdma-core's 60-rdma-persistent-naming.rules renames them
-	Every:    5 * time.Second, // no event reports that a port has lost its link
+	Every:    5 * time.Second, // the kernel sends no event when a port loses its link
 	DevNodes: []string{"/dev/infiniband/uverbs[0-9]*", rdmaCM, "/dev/infiniband/umad[0-9]*", "/dev/infiniband/issm[0-9]*"},
 	Identify: infinibandIdentify,
 	Offer:    infinibandOffer,
@@ -184,7 +184,7 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 }
 
 // besides returns the devices that have the nodes of one kind for the RDMA device at sysPath. They are below the same
-// function (for rxe, among the virtual devices), and their attribute ibdev has the current name of the RDMA device.
+// function, or among the virtual devices for rxe. Their attribute ibdev has the current name of the RDMA device.
 func besides(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string

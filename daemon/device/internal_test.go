@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Overruling one reason must not overrule another.
+// A rule that overrules one reason must not overrule another.
 func TestForgive(t *testing.T) {
 	inUse, excluded, unusual, incomplete := inUsef("swap"), excludedf("divided"), byNamef("a display"), incompletef("no node")
 	byName := map[string]string{"DEVNAME": "/dev/x"}

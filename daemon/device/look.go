@@ -16,12 +16,12 @@ type Sighting struct {
 	Device     *Device    // if the hardware could not be identified, only Class and SysPath are set
 	Resource   string     // resource of the first matching rule, or empty
 	Allocation Allocation // empty if the device cannot be given to a container
-	Nodes      []Node     // existing nodes of a device without Allocation, if no rule takes it or a node is missing
+	Nodes      []Node     // the existing nodes of a device without an Allocation
 	Target     *Target    // state at the time of identification, or nil
 	Offer      error      // why the device must not be offered, or nil
 	Health     error      // why the device is unhealthy, or nil
-	// Fingerprint identifies the content of the disk. It is empty if the disk was not read. Asked is the fingerprint
-	// with which the probe compared the content.
+	// Fingerprint identifies the content of the disk. It is empty if the disk was not read. Asked is the fingerprint that
+	// the probe had to compare with the content.
 	Fingerprint, Asked string
 	Blank              bool      // the probe found no data on the disk
 	Size               int64     // size of the disk in bytes, or 0 if unknown
@@ -31,11 +31,11 @@ type Sighting struct {
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
-	objection          error     // the reason not to offer the device, before the rule's exceptions apply
+	objection          error     // the reason against an offer before the exceptions of the rule apply
 }
 
-// HostUse reports whether this host uses the disk, as a mount or swap. Devices on top of the disk count as the host's
-// use, unless a pod holds the disk and may have created them.
+// HostUse reports whether this host uses the disk, for example as a mount or swap. Devices on top of the disk also count,
+// unless a pod holds the disk and may have created them.
 func (s *Sighting) HostUse(held bool) bool {
 	var use hostUse
 	return errors.As(s.Offer, &use) && (use.certain || !held)
@@ -49,9 +49,9 @@ func (s *Sighting) Twin(other string) {
 	}
 }
 
-// Look inspects one udev device. It finds the devices in it, their resources, whether they may be offered and are
-// healthy, and the nodes for a container. It reads sysfs and may block as long as the kernel does. It returns nothing
-// if the udev device is not a subject of any class. The sightings refer to seen, which must not be modified.
+// Look inspects one udev device. It finds the devices in this udev device, their resources, their health, the reasons
+// against an offer, and the nodes for a container. It reads sysfs and may block as long as the kernel does. It returns
+// nothing if the udev device is not a subject of any class. The sightings refer to seen, so the caller must not modify it.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, withFunction(h, seen))
 	if !ok {
@@ -110,7 +110,7 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	if err != nil {
 		s.objection = s.Offer
-		if !unsuited(s.Offer) { // the reason why a device is unsuited is more informative
+		if !unsuited(s.Offer) { // if a device is unsuited, its own reason is more informative
 			s.Offer = err
 		}
 		found, _ := d.allocate(h) // a device that is not offered may lack nodes

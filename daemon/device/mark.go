@@ -15,12 +15,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The
-// inventory keeps it until another mark replaces or clears it. While it has the mark, the hardware is unhealthy.
+// Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The inventory
+// keeps it until another mark replaces or clears it. Until then, the hardware is unhealthy.
 //
 // Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a
-// source clears all marks. It means a fresh start, because the hardware was removed or inserted, or a driver was bound
-// to it. If the clearing mark is for only a part of the marked hardware, the rest keeps its mark.
+// source clears all marks. It reports a fresh start, because the hardware was removed or inserted, or a driver was bound to
+// it. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
 	Source  string `json:"source"`            // a mark replaces marks with the same source at its path; "a" also clears "a/b", and an empty source clears all
@@ -30,7 +30,7 @@ type Mark struct {
 
 // Notice returns the mark for an event.
 func Notice(e udev.Event) (m Mark, ok bool) {
-	if e.Device.Properties.Value("SYNTH_UUID") != "" { // events of "udevadm trigger" contain no news about the hardware
+	if e.Device.Properties.Value("SYNTH_UUID") != "" { // events of "udevadm trigger" do not mean that the hardware has changed
 		return Mark{}, false
 	}
 	switch e.Action {
@@ -52,10 +52,10 @@ func Notice(e udev.Event) (m Mark, ok bool) {
 	return Mark{}, false
 }
 
-// noticeRecovery evaluates the kernel's reports about the recovery of a PCI function from an error. The kernel reports
-// the start and the success of the recovery for the function itself. It reports a failure for each function below the
-// bridge (report_perm_failure_detected, in Linux 6.12.107). Older kernels report it for the bridge. Only a fresh start
-// clears the mark of a failure.
+// noticeRecovery evaluates the kernel's reports about the recovery of a PCI function from an error. The kernel reports the
+// start and the success of the recovery for the function itself. Linux 6.12.107 reports a failure for each function below
+// the bridge (report_perm_failure_detected). Older kernels report a failure only for the bridge. Only a fresh start clears
+// the mark of a failure.
 func noticeRecovery(d udev.Device) (Mark, bool) {
 	m := Mark{SysPath: d.SysPath, Source: "recovery"}
 	switch d.Properties.Value("ERROR_EVENT") {
@@ -81,9 +81,9 @@ func FunctionIn(sysPath string) string {
 	return ""
 }
 
-// Function returns the sysfs path of the PCI function that the device is or is below. For other devices it returns the
-// first function that leads to the device, such as the first controller of an NVMe namespace with several. It returns
-// "" if there is none.
+// Function returns the sysfs path of the PCI function at or above the device. For other devices it returns the first
+// function that leads to the device, such as the first of several controllers of an NVMe namespace. It returns "" if there
+// is no such function.
 func (d *Device) Function() string {
 	return cmp.Or(d.reached, FunctionIn(d.SysPath))
 }

@@ -16,11 +16,11 @@ import (
 
 // trait is one name of a device, with the pattern that matches the device by this name.
 type trait struct {
-	key, text string // the property, and its value or another name that a person may write for it
+	key, text string // the property, and its value or another name that an operator may write for the device
 	write     string // the pattern to write for key
 }
 
-// alias reports whether the text is not the value of the property.
+// alias reports whether the text is another name, and not the value of the property.
 func (t trait) alias() bool { return t.text != t.write }
 
 // Population is the devices of a node that belong to one class, whether a rule takes them or not.
@@ -102,9 +102,9 @@ func (p *Population) add(d Device) {
 	}
 }
 
-// Unmatched returns the first key of the patterns that matches no device, and a text with the nearest pattern that
-// matches one. If each key matches a device, key is empty, and the text names the device that matches most keys. The text
-// is empty if a device matches all of them.
+// Unmatched returns the first key whose pattern matches no device, and a text with the nearest pattern that does match. If
+// each key matches some device, key is empty, and the text names the device that matches the most keys. The text is empty if
+// one device matches all keys.
 func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 	if len(p.devices) == 0 {
 		return "", "this node has no device of class " + p.class.Name
@@ -144,7 +144,8 @@ func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 // maxValues is the maximum number of values in a message.
 const maxValues = 3
 
-// nearest returns the end of a message on a pattern that no device matches: what to write instead, or the values that exist.
+// nearest returns the end of a message about a pattern that no device matches. It suggests another pattern, or lists the
+// values that exist.
 func (p *Population) nearest(key, pattern string) string {
 	best, least := trait{}, -1
 	var values, keys []string
@@ -222,12 +223,13 @@ func some(values []string) string {
 	return text
 }
 
-// resemblance returns how far a name is from a pattern without alternatives, and the pattern to write instead. The cost
-// is negative if they are not similar. A name of another key must be equal, or begin like the pattern.
+// resemblance compares a name with a pattern without alternatives. It returns the cost of the difference, and the pattern to
+// write instead. The cost is negative if the two are not similar. The name of another key must equal the pattern, or begin
+// like it.
 func resemblance(key, pattern string, t trait) (cost int, write string) {
-	// The costs of the ways in which a name can resemble a pattern. The cost of a different key comes on top.
+	// The costs of the ways in which a name can resemble a pattern. otherKey is added if the key is different.
 	const equal, fitting, suffix, otherKey, prefix, within, misspelt = 0, 1, 2, 3, 12, 20, 40
-	const short = 3 // shorter texts begin many names
+	const short = 3 // many names begin with a shorter text
 	wanted, is := fold(pattern), fold(t.text)
 	if t.key != key {
 		cost = otherKey + min(Edits(fold(t.key), fold(key)), prefix-otherKey-3)
@@ -262,8 +264,8 @@ func resemblance(key, pattern string, t trait) (cost int, write string) {
 	return -1, ""
 }
 
-// isMisspelt reports whether few letters of a text differ from another text. A different number in a short text, such as
-// the name of a node, is probably another device.
+// isMisspelt reports whether two texts differ in few letters. Short texts with different numbers, such as the names of
+// nodes, probably belong to different devices.
 func isMisspelt(text, other string) bool {
 	const long = 16
 	withoutDigits := func(text string) string { return strings.Join(strings.FieldsFunc(text, unicode.IsDigit), "") }

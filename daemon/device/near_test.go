@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// TestUnmatched checks the pattern that is suggested for one that matches no device.
+// TestUnmatched checks the suggestion for a pattern that matches no device.
 func TestUnmatched(t *testing.T) {
 	for _, test := range []struct {
 		recording string

@@ -63,8 +63,8 @@ func nodeNUMA(h *Host, u udev.Device) int {
 	return h.NUMANode(u.SysPath)
 }
 
-// barred returns an error for a node that would give a container access to more than its device, such as a disk that
-// this host uses. A rule cannot overrule this error.
+// barred returns an error for a node that would give a container access to more than its device, such as a disk that this
+// host uses. Rules cannot overrule this error.
 func barred(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {
@@ -118,7 +118,7 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)
 		}
 		reasons = append(reasons, inUse(h, disk))
-		if disk.SysPath != u.SysPath { // udev's information about its content is not known here
+		if disk.SysPath != u.SysPath { // here udev's information about the content of the disk is missing
 			reasons = append(reasons, byNamef("another path to %s: match it by DEVNAME to offer it anyway", path.Base(disk.SysPath)))
 		}
 	}

@@ -6,9 +6,9 @@ package device
 //
 // Follows the builtins usb_id and path_id of udev, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
-// The serial number stays the same when the device moves to another port. The path through the buses belongs to the
-// port. The name of the node is correct for nodes without hardware, and the last resort for others. Several nodes of
-// one device have the same serial number and path, so a part is added that distinguishes them.
+// The serial number stays the same when the device moves to another port. The path through the buses belongs to the port.
+// The name of the node is correct for nodes without hardware, and is the last resort for other nodes. Several nodes of one
+// device have the same serial number and path, so their IDs have a part that distinguishes them.
 
 import (
 	"cmp"
@@ -28,7 +28,7 @@ func nodeID(h *Host, u udev.Device) string {
 	}
 	p := u.Properties
 	identity := cmp.Or(p.Value("DM_UUID"), p.Value("MD_UUID"))
-	if serial := p.Value("ID_SERIAL"); serial != "" && p.Value("ID_SERIAL_SHORT") != "" { // if ID_SERIAL_SHORT is missing, ID_SERIAL is only the name of the model
+	if serial := p.Value("ID_SERIAL"); serial != "" && p.Value("ID_SERIAL_SHORT") != "" { // without ID_SERIAL_SHORT, ID_SERIAL is only the name of the model
 		identity = serial
 	}
 	if identity != "" {
@@ -46,7 +46,8 @@ func nodeID(h *Host, u udev.Device) string {
 	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
 }
 
-// nodeIDOf adds to the identity of a device the part that distinguishes this node from its other nodes.
+// nodeIDOf returns the ID of a node. It consists of the identity of its device, and of a part that distinguishes the node
+// from other nodes of the device.
 func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	parts := []string{"node", identity}
 	if number := u.Properties.Value("ID_USB_INTERFACE_NUM"); number != "" {
@@ -92,8 +93,8 @@ func hidAbove(u udev.Device) string {
 	return path.Dir(path.Dir(u.SysPath))
 }
 
-// hidIdentity returns the identity of an HID device, or nil. Few versions of udev have a rule for HID devices. The
-// identity consists of bus, vendor, product, serial number or port, and interface.
+// hidIdentity returns the identity of an HID device, or nil. It is needed because few versions of udev have a rule for HID
+// devices. The identity consists of bus, vendor, product, serial number or port, and interface.
 func hidIdentity(h *Host, u udev.Device) []string {
 	above := hidAbove(u)
 	if above == "" {
@@ -119,8 +120,8 @@ func hidIdentity(h *Host, u udev.Device) []string {
 	return identity
 }
 
-// pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices
-// of its kind, or nil. The index is counted, because the numbers in the names depend on the order of discovery over all
+// pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices of
+// its kind, or nil. It counts the devices, because the numbers in the names depend on the order of discovery over all
 // functions.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {

@@ -104,7 +104,7 @@ func TestNode(t *testing.T) {
 	})
 }
 
-// Some hardware is identified by properties of the kernel instead of udev's rules.
+// Properties of the kernel identify some hardware for which udev has no rules.
 func TestNodeOfTheKernel(t *testing.T) {
 	subsystem := func(name string) []device.Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
 	testSights(t, []sight{
@@ -350,8 +350,8 @@ func TestNodeIsThere(t *testing.T) {
 	}
 }
 
-// If a resource does not configure scrub, no node that gives access to a disk is offered. Other devices are still
-// offered, and the disk is not erased.
+// A resource that does not configure scrub offers no node that gives access to a disk. It still offers other devices. The
+// disk is not erased.
 func TestDiskWithoutAScrub(t *testing.T) {
 	const byNode = `node that reaches a disk and does not define what happens to a pod's data: match the disk itself, ` +
 		`or add [resource.reset] with scrub = "none"; with "none" the next pod can read the data`
@@ -381,7 +381,7 @@ func TestDiskWithoutAScrub(t *testing.T) {
 	}
 }
 
-// A rule of class node can select its subjects by ID.
+// A rule of class node can select its devices by ID.
 func TestNodeByID(t *testing.T) {
 	h, devices := recorded(t, "node-serial")
 	const id = "node-FTDI_FT232R_USB_UART_A50285BI-if00"

@@ -35,8 +35,8 @@ func (r *recipe) fail(err error) {
 	}
 }
 
-// add adds a node that the container requires. In the container it has its usual name. On the host it is the first
-// given link that points to the node, because the link still means the same device after a reboot. A missing node is an
+// add adds a node that the container requires. Its path in the container is its usual name. Its path on the host is the
+// first given link that points to the node, because a link still means the same device after a reboot. A missing node is an
 // [ErrIncomplete].
 func (r *recipe) add(name string, links ...string) {
 	target, err := r.Stat(name)
@@ -76,8 +76,8 @@ func (r *recipe) addDRM(function string, names ...string) {
 	}
 }
 
-// linksIn returns udev's links to the node of u in directories with one of the given names, such as "by-id". The links
-// in directories with the first name come first.
+// linksIn returns udev's links to the node of u in directories with one of the given names, such as "by-id". The order of
+// the names determines the order of the links.
 func linksIn(u udev.Device, directories ...string) []string {
 	var links []string
 	for _, directory := range directories {

@@ -51,7 +51,7 @@ var NVMe = Class{
 		// With multipathing, the controller that reports the state is not above the disk in sysfs.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
-		{Subsystem: "nvme-generic"}, // this node appears after the disk, as its sibling
+		{Subsystem: "nvme-generic"}, // this node is a sibling of the disk, and appears after it
 		onTop,
 	},
 	Disks:    true,
@@ -79,8 +79,8 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{d}, nil
 }
 
-// nvmeID makes an ID from a wwid (wwid_show). The wwid of a namespace without an identifier contains the serial number,
-// which is decoded to its usual form. The model is omitted, because the serial number is enough.
+// nvmeID makes an ID from a wwid (wwid_show). The wwid of a namespace without an identifier contains the encoded serial
+// number, which nvmeID decodes. It omits the model, because the serial number is enough.
 func nvmeID(wwid string) string {
 	fallback, ok := strings.CutPrefix(wwid, "nvme.")
 	fields := strings.Split(fallback, "-") // vendor, serial number, model, namespace ID
@@ -110,7 +110,7 @@ func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
 		return incompletef("its size is 0") // the disk is being formatted, or the driver has given up the drive (nvme_mark_namespaces_dead)
 	}
-	// All reasons are reported, because a rule may overrule only one of them.
+	// Report all reasons, because a rule may overrule only one of them.
 	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
@@ -191,11 +191,11 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 }
 
-// nvmeGenericLink is the beginning of the link to a generic node that our udev rule creates. The wwid follows.
+// nvmeGenericLink begins the link that our udev rule creates to a generic node. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the character device node. Its path must be a link, because the kubelet stores the path with the pod,
-// and after a reboot the kernel's name may belong to another disk.
+// addGeneric adds the character device node. Its path must be a link. The kubelet stores the path with the pod, and after a
+// reboot the kernel's name may belong to another disk.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

@@ -37,10 +37,10 @@ func (h *Host) asleep(function string) bool {
 	return err == nil && status == "suspended"
 }
 
-// pciAnswers returns an error if a PCI function no longer answers. A suspended function counts as answering unless wake
-// is set. After a surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes
-// vendor and device are unchanged. A virtual function has all ones as vendor and device ID (PCI Express, Single Root I/O
-// Virtualization, VF Vendor ID), but has valid command and status registers, which are the next four bytes.
+// pciAnswers returns an error if a PCI function no longer answers. A suspended function counts as answering unless wake is
+// set. After a surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes vendor
+// and device are unchanged. A virtual function also has all ones as vendor and device ID (PCI Express, Single Root I/O
+// Virtualization, VF Vendor ID). But its command and status registers, which are the next four bytes, are valid.
 func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	if !wake && h.asleep(sysPath) {
 		return nil
@@ -49,7 +49,7 @@ func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	head, err := h.ReadStart(sysPath+"/config", size)
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil // this sysfs has no such file, so nothing can be checked
+		return nil // this sysfs has no such file, so there is nothing to check
 	case err != nil:
 		return err
 	case len(head) < 2:

@@ -2,17 +2,17 @@
 
 package device
 
-// This file checks the health of all kinds of PCI hardware. It checks whether a function answers, its error counters
-// and its link width.
+// This file checks the health of all kinds of PCI hardware. It checks whether a function answers, and checks the error
+// counters and the link width of the function.
 //
 // Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (counted by Linux, without access to the
 // hardware); drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
-// A fatal error means that the link was unreliable and data was lost. A nonfatal error is only a warning. Some nonfatal
-// errors are just requests that a function does not support. The driver can recover from the others. If it fails to
+// A fatal error means that the link was unreliable and that data was lost. A nonfatal error only causes a warning. Some
+// nonfatal errors are just requests that a function does not support. From the others the driver can recover. If it does not
 // recover, the kernel reports this (mark.go). Corrected errors are normal.
 //
-// If a link is narrower than both of its ends support, this is a warning. Its contacts are worn or dirty, but the link
+// A link that is narrower than both of its ends support causes a warning. Its contacts are worn or dirty, but the link
 // works. The link speed is not checked, because it is reduced when the link is idle (ASPM).
 
 import (
@@ -37,8 +37,8 @@ type Counter struct {
 	Fatal   bool // an increase makes the hardware unhealthy instead of causing a warning
 }
 
-// Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears it. The reason
-// contains the increase, rounded down to a power of ten, so that not every increase is reported.
+// Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears the mark. The
+// reason contains the increase, rounded down to a power of ten, so that most increases do not change the reason.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
 	for rise := c.Value - before; rise >= 10; rise /= 10 {
@@ -103,7 +103,7 @@ func (h *Host) Answers(function string, wake bool) error {
 	return err
 }
 
-// errorCounters reads the error counters of the kernel, which exist if the kernel and not the firmware handles the errors
+// errorCounters reads the error counters of the kernel. They exist if the kernel, and not the firmware, handles the errors
 // (AER). A counter is the number in a line "TOTAL_ERR_NAME COUNT". The names of the other lines depend on the kernel.
 func errorCounters(h *Host, function string) []Counter {
 	var counters []Counter

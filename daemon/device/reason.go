@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Reasons why a class does not offer a device. Each is wrapped with details.
+// Reasons why a class does not offer a device. An error wraps one of them and adds details.
 var (
 	// ErrGone means that the hardware is no longer present.
 	ErrGone = sysfs.ErrGone
@@ -32,7 +32,7 @@ var (
 	ErrUnanswered = errors.New("no answer")
 	// ErrUnproven means that there is no evidence that the disk is unused.
 	ErrUnproven = errors.New("unproven")
-	// ErrPart means that the udev device is a part of a device, and another udev device represents that device.
+	// ErrPart means that the udev device is a part of a device that another udev device represents.
 	ErrPart = errors.New("a part")
 )
 
@@ -56,7 +56,7 @@ func OnlyUnanswered(err error) bool {
 // unsuited reports whether the device is not offered because of its kind, and not because of its state.
 func unsuited(err error) bool { return errors.Is(err, ErrExcluded) || errors.Is(err, ErrByName) }
 
-// hostUse is an [ErrInUse] for a disk that this host itself uses. It is certain if no pod can have caused it.
+// hostUse is an [ErrInUse] for a disk that this host itself uses. certain means that no pod can have caused this.
 type hostUse struct {
 	error
 	certain bool

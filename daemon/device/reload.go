@@ -2,13 +2,13 @@
 
 package device
 
-// This file checks whether a container would keep its devices during "systemctl daemon-reload".
+// This file checks whether a container can still use its devices after "systemctl daemon-reload".
 //
 // Container runtimes with systemd's cgroup driver pass each node to systemd as /dev/char/MAJOR:MINOR or
-// /dev/block/MAJOR:MINOR. If that link does not exist, they omit the node (opencontainers/cgroups, devices/systemd.go).
-// They also set the kernel's device rules directly, so the node works until systemd applies its own list again. After
-// that, the container cannot open the device. udevd creates these links for all nodes that it knows. Nodes that a
-// vendor's program creates have no link.
+// /dev/block/MAJOR:MINOR. If that link does not exist, they omit the node (opencontainers/cgroups, devices/systemd.go). They
+// also set the kernel's device rules directly, so the node works until systemd applies its own list. From then on, the
+// container cannot open the device. udevd creates these links for all nodes that it knows. A node that a vendor's program
+// creates has no link.
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// reloadWarning lists the nodes without the link that systemd needs, or returns "". The device is offered in spite of
-// this, because it works until the next daemon-reload, and other device plugins have the same problem.
+// reloadWarning lists the nodes without the link that systemd needs, or returns "". The device is still offered, because it
+// works until the next daemon-reload. Other device plugins have the same problem.
 func reloadWarning(h *Host, a Allocation) string {
 	var without []string
 	for _, n := range a.Nodes {

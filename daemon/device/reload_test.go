@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// whiteout creates a device node. Every process may create this one, which is char 0:0 (vfs_mknod).
+// whiteout creates the device node char 0:0, because every process may create this one (vfs_mknod).
 func whiteout(t *testing.T, h *device.Host, name string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {

@@ -16,16 +16,16 @@ import (
 
 // Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
 //
-// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns
-// of [udev.Glob]. If the device lacks a property, the property of its nearest parent applies, if the kernel reports it.
-// So PCI_SLOT_NAME works for an InfiniBand device, and DRIVER for an NVMe namespace. "METALPLUG_ID" is the ID of the
-// device. "METALPLUG_PART" is the name of a part of a device. A whole device has no such property.
+// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns of
+// [udev.Glob]. A property that the device lacks is taken from its nearest parent for which the kernel reports it. So
+// PCI_SLOT_NAME works for an InfiniBand device, and DRIVER for an NVMe namespace. "METALPLUG_ID" is the ID of the device.
+// "METALPLUG_PART" is the name of a part of a device. A whole device has no such property.
 type Rule struct {
 	Resource   string
 	Class      *Class
 	Match      map[string]string // all must match
 	Exclude    map[string]string // any match excludes the device
-	AllowInUse bool              // offer it even if this host uses it
+	AllowInUse bool              // offer the device even if this host uses it
 	Extras     []string          // optional nodes of the class, such as "umad" and "issm"
 	Group      *Group            // only for class node: forms one device from several nodes, or nil
 	Bundle     *Members          // only for class bundle, or nil
@@ -35,13 +35,14 @@ type Rule struct {
 	// erased, and [ScrubUnset] if no file sets it. Only a whole disk can be erased, so the rule offers no node that
 	// gives access to a part of a disk.
 	Scrub string
-	// ErasedAtStart reports whether the data of the last pod is erased before a container gets the device.
+	// ErasedAtStart means that the data of the last pod is erased before a container gets the device.
 	ErasedAtStart bool
-	// ClearedAtRelease reports whether a device is reset or erased after its last pod, and offered only after that.
+	// ClearedAtRelease means that a device is reset or erased after its last pod, and is not offered before.
 	ClearedAtRelease bool
 	// Serve is "dra" if pods get the devices by claims, and empty if they get them through the device plugin.
 	Serve string
-	// Init is the unit that must run each time the hardware appears, before it is offered, or empty.
+	// Init is the unit that must run each time the hardware appears, before the device is offered. It is empty if there is
+	// no such unit.
 	Init string
 }
 
@@ -149,8 +150,8 @@ func fits(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// forgive drops the reasons not to offer a device if the rule overrules all of them. A resource may allow devices in
-// use, and a rule may name a device of an unusual kind.
+// forgive drops the reasons against an offer if the rule overrules all of them. A rule can allow devices in use, and can
+// name a device of an unusual kind.
 func (r *Rule) forgive(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {

@@ -13,7 +13,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// The existing nodes identify a device that no rule takes, or that is not complete. A container cannot get them.
+// A device that no rule takes, or that is not complete, is identified by its existing nodes. A container cannot get these
+// nodes.
 func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 	no := func(class *device.Class) []device.Rule {
 		return []device.Rule{{Resource: "t/x", Class: class, Exclude: map[string]string{"SUBSYSTEM": "*"}}}
@@ -29,7 +30,7 @@ func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 		{"excluded", "gpu-nvidia", nil, no(&device.GPU), &device.GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
 		{"a node is missing", "gpu-nvidia", []string{"F: /dev/nvidia-uvm=\n", ""}, everything, &device.GPU, "/dev/nvidia3 /dev/nvidiactl"},
 		{"its own is missing", "gpu-nvidia", []string{"F: /dev/nvidia3=\n", ""}, everything, &device.GPU, ""},
-		{"all is there", "gpu-nvidia", nil, everything, &device.GPU, ""}, // if nothing is missing, the nodes are in the allocation
+		{"all is there", "gpu-nvidia", nil, everything, &device.GPU, ""}, // nothing is missing, so the nodes are in the allocation
 		{"an adapter", "infiniband-mlx5", nil, nil, &device.InfiniBand, "/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm"},
 		{"an adapter without the module", "infiniband-mlx5", []string{"N: infiniband/rdma_cm\n", ""}, everything, &device.InfiniBand, "/dev/infiniband/uverbs0"},
 		{"a drive", "nvme-qemu", nil, no(&device.NVMe), &device.NVMe, "/dev/nvme0n1"},
@@ -99,8 +100,8 @@ func TestStepsNameTheRule(t *testing.T) {
 	}
 }
 
-// TestTaker checks that Taker finds a rule outside the configuration that would take a device. It must find none for a
-// device that this host uses, or that no rule may take.
+// TestTaker checks that Taker finds a given rule that would take a device. It must find no rule for a device that this host
+// uses, or that no rule may take.
 func TestTaker(t *testing.T) {
 	usual := []device.Rule{
 		{Resource: "t/gpu", Class: &device.GPU},

@@ -21,8 +21,8 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 
 // nvmeTarget returns the target of a namespace. It includes the serial number of the controller. If a namespace has no
 // identifier, its ID is derived from this serial number. diskseq increases each time a disk appears
-// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment. So this
-// reset is automatic only if the controller has a single namespace.
+// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment. So the reset is
+// automatic only if the controller has a single namespace.
 func nvmeTarget(h *Host, d Device) *Target {
 	t := &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
@@ -41,8 +41,7 @@ func nvmeTarget(h *Host, d Device) *Target {
 	return t
 }
 
-// portTarget returns the target of an FPGA port. After its reset the port still has its driver, and nothing else is
-// affected.
+// portTarget returns the target of an FPGA port. The reset keeps the driver of the port, and affects nothing else.
 func portTarget(h *Host, d Device) *Target {
 	if h.Link(d.SysPath, "driver") != "dfl-port" {
 		return nil

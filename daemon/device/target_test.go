@@ -126,7 +126,7 @@ func TestNodeTargets(t *testing.T) {
 }
 
 // TestRemovableMedium checks that the identity of a drive does not identify its medium. Facts about one medium must not
-// apply to the next.
+// apply to the next medium.
 func TestRemovableMedium(t *testing.T) {
 	for removable, medium := range map[string]string{"0": "wwid=naa.5", "1": ""} {
 		h, devices := recorded(t, "node-disk", "E: MAJOR=8\nE: MINOR=0", "A: diskseq=3\nA: wwid=naa.5\nA: removable="+removable+"\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
@@ -162,8 +162,8 @@ func TestPortTargets(t *testing.T) {
 	}
 }
 
-// TestVFIOTargets checks that a device for user-space drivers is reset by its group if each function in it can be
-// reset.
+// TestVFIOTargets checks that a device for user-space drivers is reset through its group if each function in the group can
+// be reset.
 func TestVFIOTargets(t *testing.T) {
 	const qat, drive = "P: /devices/pci0000:6a/0000:6b:00.1\n", "P: /devices/pci0000:80/0000:80:01.0/0000:81:00.0\n"
 	const first, second = "P: /devices/pci0000:c0/0000:c1:00.0\n", "P: /devices/pci0000:c0/0000:c1:00.1\n"
@@ -213,7 +213,7 @@ func TestVFIOTargets(t *testing.T) {
 	}
 }
 
-// TestVFIODeviceTarget checks that a VFIO device is also reset by its group, if the group has a node.
+// TestVFIODeviceTarget checks that a VFIO device is also reset through its group if the group has a node.
 func TestVFIODeviceTarget(t *testing.T) {
 	const function, node = "P: /devices/pci0000:6a/0000:6b:00.2\n", "P: /devices/virtual/vfio/121\nN: vfio/121\nE: SUBSYSTEM=vfio\n\n"
 	for want, edits := range map[string][]string{

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// Touch has the functions that need to open a device's node. The daemon may not open nodes, so the helpers carry out these
-// functions. They are nil if there is no real hardware, as with a recording. All functions block until they have an answer
-// or ctx ends, and are safe for concurrent use. Their work on a device must end [AnswerTime] before ctx.
+// Touch has the functions that need to open a device's node. The daemon may not open nodes, so these functions call the
+// helpers. They are nil if there is no real hardware, as with a recording. All functions block until they have an answer or
+// ctx ends, and are safe for concurrent use. The work on a device must end [AnswerTime] before ctx.
 type Touch struct {
-	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. It neither reads a
-	// disk that a pod holds nor opens it exclusively, because the pod may be about to open it exclusively. The error is
+	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the disk,
+	// Probe neither reads it nor opens it exclusively, because this could disturb an exclusive open by the pod. The error is
 	// [ErrInUse] if the host uses the disk, and [ErrUnanswered] if there is no answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Reading, error)
 	// Survey reads a disk from an offset. It stops at the first block with data, at the end of the disk, or at the
 	// deadline of ctx. It changes nothing. Its errors are those of Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Surveyed, error)
-	// Prepare makes a device ready for its next container. It resets the device, then erases a disk or verifies that it
-	// is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains
-	// anything that must not be erased. With these errors the disk is unchanged.
+	// Prepare makes a device ready for its next container. It resets the device, then erases a disk or verifies that it is
+	// blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains anything that
+	// must not be erased. After these errors the disk is unchanged.
 	Prepare func(ctx context.Context, t Target, w Work) (Prepared, error)
 	// Holders returns the processes that have one of the nodes open. The nodes are host paths.
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
@@ -45,29 +45,28 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	return reading.Fingerprint, nil
 }
 
-// AnswerTime is the time reserved for the answer of a helper. A helper notices late that its time has passed, and then
-// reports its last step.
+// AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time has passed, and
+// then has to report its last step.
 const AnswerTime = 4 * time.Second
 
-// Target describes a device so that a helper can find it and verify that it is the right one. If it is nil, helpers
-// cannot work on the device.
+// Target describes a device so that a helper can find and verify it. If a device has no target, helpers cannot work on it.
 type Target struct {
 	Class    string
 	SysPath  string
 	Disk     bool        // the device has content that can be read and erased
 	Sole     bool        // only one pod or process of this host may have the device open at a time
 	Identity []Attribute // attributes that must have exactly these values
-	// Auto is the automatic reset method for the current state of the device, or empty. The driver stays bound during
-	// such a reset, and nothing else is affected.
+	// Auto is the automatic reset method for the current state of the device, or empty. Such a reset keeps the driver bound,
+	// and affects nothing else.
 	Auto string
 	// Siblings are the sysfs paths of other disks that a reset affects.
 	Siblings []string
 	// Fingerprint is the [Reading].Fingerprint of the data that a pod left on a disk, or empty.
 	Fingerprint string
-	// Written is the [Sighting].Written of a disk to erase, at the time when its last pod ended or the operator allowed
-	// the erasure. If more was written since then, the disk is not erased. It is nil if unknown.
+	// Written is the [Sighting].Written of a disk at the time when its last pod ended or the operator allowed the erasure.
+	// If more was written since then, the disk is not erased. Written is nil if unknown.
 	Written  *uint64
-	Offered  bool     // the disk is offered regardless of its content, so the probe only checks for exclusive opens
+	Offered  bool     // the disk is offered with any content, so a probe only checks for exclusive opens
 	Together []string // for a reset: the Siblings that no pod holds
 	Pods     []string // known UIDs of the pods that had the disk
 }
@@ -75,7 +74,7 @@ type Target struct {
 // IsDisk reports whether the target is a disk.
 func (t *Target) IsDisk() bool { return t != nil && t.Disk }
 
-// IsSole reports whether only one pod or process may have it open at a time.
+// IsSole reports whether only one pod or process may have the target open at a time.
 func (t *Target) IsSole() bool { return t != nil && t.Sole }
 
 // Alike reports whether both targets have the same identity.
@@ -88,12 +87,13 @@ func (t *Target) identity() []Attribute {
 	return t.Identity
 }
 
-// Appearance returns the number that the kernel gives to a disk each time a disk appears, even if the same disk appears
-// again (diskseq, since Linux 5.15). The kernel counts from 1 after each boot. It is empty if unknown.
+// Appearance returns the number that the kernel gives a disk when it appears (diskseq, since Linux 5.15). If the same disk
+// appears again, it has a new number. The kernel counts from 1 after each boot. The result is empty if the number is
+// unknown.
 func (t *Target) Appearance() string { return t.Attributes()["diskseq"] }
 
-// Medium returns the identity of the disk itself, which is the same in any slot and machine. It is empty for a disk
-// that is known only by its name or place.
+// Medium returns the identity of the disk itself, which is the same in any slot and machine. It is empty for a disk that
+// only its name or place identifies.
 func (t *Target) Medium() string {
 	all := t.Attributes()
 	var parts []string
@@ -124,8 +124,8 @@ type Attribute struct {
 	Value string `json:"value"`
 }
 
-// Holder is a process that has a node open. It may also represent all processes of a pod that could not be inspected.
-// They may have a node open that the kubelet has given to the pod.
+// Holder is a process that has a node open. It may also represent all processes of a pod that could not be inspected. Such a
+// process may have a node open that the kubelet has given to the pod.
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
@@ -137,8 +137,8 @@ type Holder struct {
 // Reading is the result of a probe.
 type Reading struct {
 	Content string // description for people, such as "ext4", or empty if blank
-	// Fingerprint identifies the content. If it is in the [Target] of a later probe, that probe returns a fingerprint
-	// that can be compared with it. It is empty if nothing was read.
+	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] returns a fingerprint that can
+	// be compared with it. It is empty if the disk was not read.
 	Fingerprint string
 	Size        int64 // size of the disk in bytes, or 0 if unknown
 	Claimed     bool  // the kernel refuses an exclusive open, and it is unknown who uses the disk
@@ -152,15 +152,15 @@ type Work struct {
 	Scrub    string // method of the erasure after that, or empty
 	Tenant   bool   // a pod of this node left the content of the disk
 	Blank    bool   // the disk must be blank
-	ByHand   bool   // the operator has ordered it
+	ByHand   bool   // the operator has ordered the work
 }
 
 // Prepared is the result of a successful [Touch].Prepare.
 type Prepared struct {
 	Done   string // the work and its verification, for people
 	Erased bool   // the disk was erased, and the erasure was verified
-	// Appearance is the [Target.Appearance] of the disk after the work. It is empty if the disk may be another medium,
-	// or if the kernel does not number disks.
+	// Appearance is the [Target.Appearance] of the disk after the work. It is empty if another medium may have replaced the
+	// disk, or if the kernel does not number disks.
 	Appearance string
 	Size       int64 // size of the disk in bytes, or 0 if unknown
 }
@@ -175,7 +175,7 @@ type Surveyed struct {
 // Smart is the health that an NVMe controller reports (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health
 // Information).
 type Smart struct {
-	Known       bool   `json:"known"`       // whether the controller reported it
+	Known       bool   `json:"known"`       // whether the controller has reported its health
 	Warning     uint8  `json:"warning"`     // critical warnings of the drive, as bits
 	Used        uint8  `json:"used"`        // percentage of the drive's life that is used, from 0 to 255
 	Spare       uint8  `json:"spare"`       // percentage of spare blocks left
@@ -183,11 +183,11 @@ type Smart struct {
 	MediaErrors uint64 `json:"mediaErrors"` // number of data blocks that could not be recovered
 }
 
-// probeLimit is the maximum duration of a probe. A disk that takes longer to deliver 48 MiB is not healthy.
+// probeLimit is the maximum duration of a probe. A disk that needs more time for 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
-// says returns the problems that a disk reports. If sick is true, they are the reasons why the disk must not be
-// offered, otherwise problems of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure
+// says returns the problems that a disk reports. If sick is true, it returns the reasons why the disk must not be offered.
+// Otherwise it returns the problems of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure
 // 207, as in nvme.h of libnvme.
 func (s Smart) says(sick bool) string {
 	var all []string
@@ -212,15 +212,15 @@ func (s Smart) says(sick bool) string {
 	return strings.Join(all, "; ")
 }
 
-// aim records the target, with the identity of the device that was inspected. If another device replaces it later, that
-// device must not match the target.
+// aim records the target, with the identity of the device that was inspected. A device that replaces it later must not match
+// the target.
 func (s *Sighting) aim(h *Host) {
 	d := *s.Device
 	if d.Class.Target == nil {
 		return
 	}
 	target := d.Class.Target(h, d)
-	if target.IsDisk() { // another disk may have replaced the first one during identification
+	if target.IsDisk() { // another disk may have replaced this one during the identification
 		again, err := d.Class.Identify(h, *d.Udev)
 		if err != nil || !slices.ContainsFunc(again, func(other Device) bool { return other.ID == d.ID }) {
 			s.Offer = joined(s.Offer, incompletef("another disk has taken its place"))
@@ -230,10 +230,9 @@ func (s *Sighting) aim(h *Host) {
 	s.Target = target
 }
 
-// probe adds the facts that only the helper can find out, because it can open the node. If a disk cannot be proven
-// blank, it is not offered, unless its resource allows disks in use. probe does not read a disk that a pod holds, or
-// that is not offered for another reason. If a disk will be erased before its next use, probe only checks for exclusive
-// opens.
+// probe adds the facts that only the helper can find out, because only the helper can open the node. A disk that is not
+// proven blank is not offered, unless its resource allows disks in use. probe does not read a disk that a pod holds, or that
+// is not offered for another reason. If a disk will be erased before its next use, probe only checks for exclusive opens.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return
@@ -248,9 +247,9 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	defer cancel()
 	reading, err := h.Touch.Probe(ctx, target, n.Held)
 	switch {
-	case err != nil && mayBeUsed: // if the resource allows disks in use, the disk need not be blank
+	case err != nil && mayBeUsed: // the resource allows disks in use, so the disk need not be blank
 	case err != nil && !n.Held && errors.Is(err, ErrInUse):
-		if reading.Claimed { // until the disk is cleared, a pod, or a device that the pod created on the disk, may have it open exclusively
+		if reading.Claimed { // until the disk is erased, a pod may have it open exclusively, or a device that the pod has created on the disk
 			err = hostUse{err, false}
 		}
 		s.Offer = joined(s.Offer, err)

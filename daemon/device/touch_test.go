@@ -189,7 +189,7 @@ func TestAnotherDiskComesMeanwhile(t *testing.T) {
 	}
 }
 
-// A known reason counts, but a helper without an answer does not.
+// A missing answer of a helper does not hide a known reason.
 func TestOnlyUnanswered(t *testing.T) {
 	silent := fmt.Errorf("%w: it cannot be proven empty: %w: x", device.ErrIncomplete, device.ErrUnanswered)
 	for _, c := range []struct {

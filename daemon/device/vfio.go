@@ -43,7 +43,7 @@ func vfioMembers(h *Host, u udev.Device) []string {
 	return members
 }
 
-// isVFIO reports whether a driver belongs to VFIO, by its name, such as vfio-pci, mlx5_vfio_pci, vfio-platform and
+// isVFIO reports whether a driver belongs to VFIO. Its name shows this, such as vfio-pci, mlx5_vfio_pci, vfio-platform and
 // vfio_mdev.
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
@@ -79,7 +79,7 @@ const noIOMMU = "noiommu-"
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
 // withFunction returns the virtual udev device of a VFIO group, with the properties of the first function in the group
-// (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can match the hardware. Other devices are returned unchanged.
+// (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can match the hardware. It returns other devices unchanged.
 func withFunction(h *Host, u *udev.Device) *udev.Device {
 	if u.Subsystem != "vfio" {
 		return u
@@ -97,14 +97,14 @@ func withFunction(h *Host, u *udev.Device) *udev.Device {
 	return u
 }
 
-// nodeAuto returns the automatic reset method of a VFIO group. A process that opens the group controls all its
-// functions. If one of them is not a PCI function or cannot be reset separately, none is reset. A function that cannot
-// be reset separately lacks the attribute reset (pci_dev_reset_attr_is_visible).
+// nodeAuto returns the automatic reset method of a VFIO group, or "". A process that opens the group controls all its
+// functions. If one of them is not a PCI function, or cannot be reset separately, the group has no reset. A function that
+// cannot be reset separately lacks the attribute reset (pci_dev_reset_attr_is_visible).
 func nodeAuto(h *Host, d Device) string {
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {
 		if !isVFIO(h.Link(function, "driver")) {
-			continue // the kernel uses the device, or it is unused
+			continue // a device that the kernel uses, or that is unused
 		}
 		if h.Link(function, "subsystem") != "pci" || !h.Present(function+"/reset") {
 			return ""
