@@ -121,7 +121,7 @@ func (l *Log) write() {
 type journalSocket struct {
 	path string
 	conn net.Conn  // nil while not connected
-	text io.Writer // standard error, for the time after journald has created a new socket; a sandbox that binds the old one hides it
+	text io.Writer // standard error, in case journald has created a new socket that a sandbox hides
 }
 
 // Write sends a datagram. It connects again if journald has created a new socket. If there is no socket, it writes the

@@ -189,7 +189,7 @@ func pairOf(t *testing.T, uid int) (ends [2]int) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread has another user now, and must end with this function
+		runtime.LockOSThread() // never unlocked, because the thread has another user now and must end with this function
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
 		if errno != 0 {
 			done <- errno

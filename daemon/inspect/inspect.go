@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package inspect decides when to inspect hardware. Events, lost events, the periodic check and the polling of a class all
-// lead to the same request: inspect a path in sysfs. Inspections run in separate goroutines, a few at a time, and post their
-// results.
+// lead to the same request, the inspection of a path in sysfs. Inspections run in separate goroutines, a few at a time, and
+// post their results.
 package inspect
 
 import (
@@ -47,7 +47,7 @@ type Inspector struct {
 
 	enumerating bool            // an enumeration is running
 	again       bool            // another enumeration is needed after the running one
-	newer       map[string]bool // paths with an event since the enumeration began; their enumerated state is outdated
+	newer       map[string]bool // paths with an event since the enumeration began, whose enumerated state is outdated
 	enumerated  bool            // the first enumeration has finished
 
 	mu     sync.Mutex

@@ -47,7 +47,7 @@ const (
 type Subject struct {
 	Sightings []device.Sighting // results of the last inspection
 
-	udev    *udev.Device // udev's last report; the sightings refer to it
+	udev    *udev.Device // udev's last report, to which the sightings refer
 	phase   phase
 	again   bool // another inspection is needed after the running one
 	removed bool // nothing was found, and the inspector has dropped the subject
@@ -55,7 +55,7 @@ type Subject struct {
 
 	began    time.Time   // when the last inspection began
 	looks    int         // number of finished inspections
-	vanished time.Time   // when an inspection first found nothing although udev had not reported a removal; zero otherwise
+	vanished time.Time   // when an inspection first found nothing although udev had not reported a removal, or zero
 	retry    *time.Timer // starts the next inspection of an incomplete device
 	waiting  time.Time   // when the next inspection was requested
 }

@@ -176,7 +176,7 @@ func (p *peer) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dropping {
-		p.conns[1].Close() // this connection is for signals; the answer uses the other one
+		p.conns[1].Close() // this connection is for signals, while the answer uses the other one
 	}
 	for _, c := range p.conns {
 		if p.result != "" {
