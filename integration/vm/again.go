@@ -48,7 +48,7 @@ func (o *outcome) keep(step, account string) {
 	o.saw = append(o.saw, fmt.Sprintf("=== when %s had failed:\n%s", step, account))
 }
 
-// panicked checks the last console output of a machine for a kernel panic.
+// panicked records a kernel panic if the last console output of a machine shows one.
 func (o *outcome) panicked(t testing.TB, console string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,7 +58,7 @@ func (o *outcome) panicked(t testing.TB, console string) {
 }
 
 // skip returns a pattern of the tests that passed, which need not run again. again reports whether the other tests must run
-// again, because the kernel of their machine crashed or because asked is true.
+// again. This is the case if the kernel of their machine crashed, or if asked is true.
 func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -76,9 +76,9 @@ func (o *outcome) skip(asked bool) (pattern string, again bool) {
 
 // Main runs the tests of a package and checks for leftover processes and files. In the emulator the guest's kernel crashes
 // about once in many hours, when an interrupt hits code that the kernel has just patched. Such a crash is not a result of
-// the test. In this case Main runs the test again on a new machine, and prints that. If METALPLUG_VM_AGAIN is set, Main also
-// repeats tests that failed for other reasons, and calls such a test flaky if it passes. At the end, Main prints the state
-// of the machine after a failed step, because readers of a long log see its end first.
+// the test. Main then runs the test again on a new machine, and prints a note. If METALPLUG_VM_AGAIN is set, Main also
+// repeats tests that failed for other reasons. If such a test passes, Main reports it as flaky. Main prints the state of the
+// machine after a failed step at the end, because readers of a long log see the end first.
 func Main(m *testing.M) {
 	code := leak.Main(m)
 	skip, again := told.skip(os.Getenv("METALPLUG_VM_AGAIN") != "")
@@ -99,7 +99,7 @@ func Main(m *testing.M) {
 	os.Exit(0)
 }
 
-// failures returns a list of the failed tests with their kind of failure.
+// failures lists the failed tests, each with its kind of failure.
 func (o *outcome) failures() string {
 	var all []string
 	for _, name := range o.failed {

@@ -11,8 +11,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// TestToldAgain checks that tests that have not passed run again. A test that failed without a kernel crash runs again
-// only on request.
+// TestToldAgain checks which tests run again. A test that failed without a kernel crash must run again only on request.
 func TestToldAgain(t *testing.T) {
 	for _, c := range []struct {
 		name           string

@@ -18,8 +18,7 @@ const profiled = "apparmor=1 security=apparmor " + everyDenial
 // profiles are the names of the profiles in the package, each in a file with that name.
 var profiles = []string{"metalplugd", "metalplug-reset", "metalplug-unit"}
 
-// profilesComplain checks that the package has loaded its profiles in enforce mode. After that, they are in complain
-// mode.
+// profilesComplain checks that the package has loaded its profiles in enforce mode, and then puts them in complain mode.
 func profilesComplain(in *installation, t *testing.T) {
 	in.confinedBy(t, "enforce")
 	for _, p := range profiles {
@@ -40,8 +39,8 @@ profile like-a-container flags=(attach_disconnected) {
 `
 
 // profilesEnforce checks that AppArmor's service has loaded the profiles at boot. Then it starts a process whose profile
-// denies confined programs access to its files, and creates two loop devices, one of a removed file. None of these may
-// prevent the offer of a disk or the start of a pod.
+// denies other confined programs access to its files. It also creates two loop devices, one of them for a removed file. None
+// of this may prevent the offer of a disk or the start of a pod.
 func profilesEnforce(in *installation, t *testing.T) {
 	in.confinedBy(t, "enforce")
 	in.m.Sh(`for f in /var/tmp/loop.img /var/tmp/removed.img; do truncate -s 16M $f; losetup --find $f; done; rm /var/tmp/removed.img`)
@@ -72,8 +71,7 @@ func (in *installation) confinedBy(t *testing.T, mode string) {
 // security/apparmor/audit.c).
 var verdict = regexp.MustCompile(`apparmor="(ALLOWED|DENIED)" .*metalplug`)
 
-// withinProfiles checks that, since the boot, no program of metalplug has made an access that its profile does not
-// allow.
+// withinProfiles checks that no program of metalplug has made an access since the boot that its profile does not allow.
 func withinProfiles(in *installation, t *testing.T) {
 	var said []string
 	for line := range in.kernelLog() {
@@ -142,7 +140,7 @@ func takenOver(in *installation, t *testing.T) {
 	in.m.Run("rm", probe)
 }
 
-// sockets checks that the daemon can connect only to its own sockets, if the kernel mediates connect(2).
+// sockets checks that the daemon can connect only to its own sockets, if AppArmor mediates connect(2) on this kernel.
 func sockets(in *installation, t *testing.T, below func(profile, script string) (string, bool)) {
 	const feature = "/sys/kernel/security/apparmor/features/network/af_unix"
 	mediated := in.m.Try("test", "-e", feature).Code == 0

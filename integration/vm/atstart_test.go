@@ -14,7 +14,7 @@ import (
 // erasedAtStart leaves a pod's data on the drive until the next pod starts, while the drive is still offered. At that
 // start the data is erased, unless it has changed.
 func erasedAtStart(s *story, t *testing.T) {
-	// This is the maximum for a container start, because the kubelet does not wait longer.
+	// 25 s is the maximum for the start of a container, because the kubelet does not wait longer.
 	s.reload(t, strings.NewReplacer(`"both"`, `"start"`, `"2m"`, `"25s"`).Replace(turnoverConfig))
 	node := s.left(t, one("leaves-data"))
 	both := vm.Pod{UID: "takes-both", Limits: map[string]int64{nvme: int64(len(drives))}}
@@ -43,8 +43,8 @@ func erasedAtStart(s *story, t *testing.T) {
 	s.reload(t, turnoverConfig)
 }
 
-// left starts a pod that writes a file system and more data, and ends it. It returns the node after metalplugd has read the
-// content.
+// left starts a pod that writes a file system and more data, and ends the pod. It returns the device node when metalplugd
+// has read the content.
 func (s *story) left(t *testing.T, pod vm.Pod) (node string) {
 	t.Helper()
 	node = s.run(pod)[0]

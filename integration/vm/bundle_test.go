@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// pair is the resource of bundles of a fast and a large drive below one PCIe switch. Each of the two drives is erased by its
-// own rule.
+// pair is the resource of bundles of a fast and a large drive below one PCIe switch. The rules of its own resource apply to
+// the erasure of each drive.
 const (
 	pair         = "example.org/pair"
 	bundleConfig = `
@@ -102,7 +102,8 @@ func madeOfNeighbours(s *story, t *testing.T) {
 // pairPod is a pod with one bundle.
 var pairPod = vm.Pod{UID: "trains", Limits: map[string]int64{pair: 1}}
 
-// offered waits for the number of bundles. Two erasures take minutes in an emulated machine.
+// offered waits for this number of bundles. It waits long enough for two erasures, which take minutes in an emulated
+// machine.
 func (s *story) offered(bundles int64) {
 	s.m.Eventually("the bundles to be offered", slowNode, func() bool { return s.allocatable(pair) == bundles })
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// locked returns a shell command that runs with a lock on the disks, so that udevd notices its end. See inUse.
+// locked returns a shell command that runs with a lock on the disks, so that udevd notices the end of the command. See
+// inUse.
 func locked(command string, nodes ...string) string {
 	return "udevadm lock --device " + strings.Join(nodes, " --device ") + " " + command
 }
@@ -53,7 +54,7 @@ func (s *story) members() (nodes []string) {
 // raid checks that a stopped array leaves only its superblocks.
 func raid(s *story, t *testing.T) {
 	nodes := s.members()
-	// Otherwise mdadm's udev rules assemble it again as soon as it is stopped.
+	// Otherwise mdadm's udev rules would assemble the array again as soon as it is stopped.
 	s.m.Write("/etc/mdadm/mdadm.conf", "AUTO -all\n")
 	create := "mdadm --create /dev/md0 --quiet --run --level=1 --metadata=1.2 --raid-devices=2 " + strings.Join(nodes, " ")
 	s.taken(t, "md RAID1", locked(create, nodes...), nodes...)
@@ -95,7 +96,7 @@ func cache(s *story, t *testing.T) {
 	s.blank(t, "bcache", n)
 }
 
-// exclusive makes a process claim a drive, which no file in sysfs shows.
+// exclusive makes a process open a drive exclusively. No file in sysfs shows this.
 func exclusive(s *story, t *testing.T) {
 	n := s.members()[0]
 	p := s.m.Start("/run/vm/agent", "hold", n)
@@ -115,8 +116,8 @@ func exclusive(s *story, t *testing.T) {
 	})
 }
 
-// standstill checks that a drive that does not answer for some time stays in the list. After 30 s the kernel would
-// reset its controller (nvme_core.io_timeout), which other tests cover.
+// standstill checks that a drive stays in the list although it does not answer for some time. After 30 s, the kernel would
+// reset its controller (nvme_core.io_timeout). Other tests cover this.
 func standstill(s *story, t *testing.T) {
 	d, n := members[1], s.members()[1]
 	timeout := block(n) + "/queue/io_timeout" // a timeout in milliseconds
@@ -156,7 +157,7 @@ const (
 	rmdir subsystems/t1/namespaces/1 subsystems/t1 /sys/kernel/config/nullb/backing; modprobe -r nvme-loop nvmet null_blk`
 )
 
-// loopNamespace checks that a namespace that is not on PCI Express is listed but not offered, whatever its identity is.
+// loopNamespace checks that a namespace outside PCI Express is listed, but is not offered under any identity.
 func loopNamespace(s *story, t *testing.T) {
 	from, before := s.kubelet.Mark(), s.allocatable(nvme)
 	events := s.udev.Mark()

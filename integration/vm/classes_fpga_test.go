@@ -55,7 +55,8 @@ func fpgaPort(s *story, t *testing.T) {
 	s.await(t, port, 0)
 }
 
-// portUsed checks that a container gets a port that was reset and that no other process has open.
+// portUsed checks that a port is reset for a container, and that the container does not get a port that another process has
+// open.
 func portUsed(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "accelerates", Limits: map[string]int64{port: 1}}
 	s.kubelet.AdmitPod(pod)

@@ -67,8 +67,8 @@ func namespaces(s *story, t *testing.T) {
 // renderLink is the link to the render node that systemd needs.
 const renderNode, renderLink = "/dev/dri/renderD128", "/dev/char/226:128"
 
-// withoutLink removes the link, which causes no event. The next inspection must notice that. After an event for the device,
-// udevd creates the link again.
+// withoutLink removes the link, which causes no event. The next inspection must notice the missing link. After an event for
+// the device, udevd creates the link again.
 func withoutLink(s *story, t *testing.T) {
 	const warning = renderNode + " has no link " + renderLink + ": systemctl daemon-reload would take it from running containers"
 	from := s.kubelet.Mark()
@@ -137,8 +137,8 @@ func shippedRules(s *story, t *testing.T) {
 	nvidiaLinks(s, t)
 }
 
-// nvidiaLinks checks that udev's rules create links for a driver and a module with NVIDIA's names, even before the nodes
-// exist.
+// nvidiaLinks loads a driver and a module with NVIDIA's names. It checks that the udev rules create the links even before
+// the nodes exist.
 func nvidiaLinks(s *story, t *testing.T) {
 	t.Helper()
 	card := s.pciFunction("0x1af4", "0x1110")

@@ -17,14 +17,14 @@ func (s *story) function(class string) string {
 	return s.m.Sh("p=$(realpath " + class + "/device); while [ ! -e $p/vendor ] || [ ! -e $p/config ]; do p=${p%/*}; done; echo $p")
 }
 
-// PCI Express errors as bits of the uncorrectable error status register (PCI_ERR_UNC_POISON_TLP and
-// PCI_ERR_UNC_MALF_TLP in include/uapi/linux/pci_regs.h). By default, the first is nonfatal and the second fatal.
+// PCI Express errors as bits of the uncorrectable error status register (PCI_ERR_UNC_POISON_TLP and PCI_ERR_UNC_MALF_TLP in
+// include/uapi/linux/pci_regs.h). By default, the first error is nonfatal and the second is fatal.
 const (
 	poisoned  = 1 << 12
 	malformed = 1 << 18
 )
 
-// signal makes a QEMU device report a PCI Express error, beginning in its configuration space.
+// signal makes a QEMU device report a PCI Express error. The device itself sets the error in its configuration space.
 func (s *story) signal(t *testing.T, id, what string) {
 	t.Helper()
 	said, err := s.m.QMP().Human("pcie_aer_inject_error " + id + " " + what)
@@ -33,9 +33,9 @@ func (s *story) signal(t *testing.T, id, what string) {
 	}
 }
 
-// inject makes the kernel detect a PCI Express error of a function. It passes the register values of the function and
-// its root port to the kernel (aer_inject, struct aer_error_inj of drivers/pci/pcie/aer_inject.c). The rest of the
-// error handling is real.
+// inject makes the kernel detect a PCI Express error of a function. It passes simulated register values of the function and
+// its root port to the kernel (aer_inject, struct aer_error_inj of drivers/pci/pcie/aer_inject.c). The rest of the error
+// handling is real.
 func (s *story) inject(t *testing.T, function string, status uint32) {
 	t.Helper()
 	var domain uint32
@@ -59,11 +59,11 @@ func (s *story) rebind(function string) {
 	s.m.Sh("cd $(realpath " + function + "/driver); echo " + address + " > unbind; echo " + address + " > bind")
 }
 
-// unrecovered uses a virtio driver. These drivers do not handle errors.
+// unrecovered uses a virtio driver, because virtio drivers do not handle errors.
 func unrecovered(s *story, t *testing.T) {
 	const name = "renderD128"
 	function := s.function("/sys/class/drm/renderD128")
-	// Current kernels report this for the function, older ones for the bridge.
+	// Current kernels report this error for the function. Older kernels report it for the bridge.
 	s.expect(t, change{
 		name: "PCIe error, not recovered", act: func() { s.signal(t, "gpu", "POISON_TLP") }, resource: render, by: -1,
 		action: "change", device: always(path.Base(function)),
@@ -77,9 +77,9 @@ func unrecovered(s *story, t *testing.T) {
 	s.because(t, name, "")
 }
 
-// recovered uses e1000e, which handles errors. The clock on its card stays usable, and the operator gets a warning.
-// QEMU 7.2 cannot signal this error. Its e1000e lacks the enable bits (Device Control reads 0 after any write), and its
-// virtio devices, which have them, have drivers that do not handle errors.
+// recovered uses e1000e, because this driver handles errors. The clock on its card stays usable, and the operator gets a
+// warning. QEMU 7.2 cannot signal this error. Its e1000e lacks the enable bits (Device Control reads 0 after any write). Its
+// virtio devices have these bits, but their drivers do not handle errors.
 func recovered(s *story, t *testing.T) {
 	const name = "ptp0"
 	s.inject(t, s.function("/sys/class/ptp/ptp0"), poisoned)
@@ -90,10 +90,10 @@ func recovered(s *story, t *testing.T) {
 	}
 }
 
-// fatal injects an error with data loss. The kernel resets the link, and gives up because QEMU's slots do not survive
-// that ("Data Link Layer Link Active not set"). Then the function is unplugged and plugged in again. Linux 6.12 does
-// not count fatal errors of endpoints (aer_get_device_error_info reads nothing over a possibly bad link), so its
-// recovery messages are the only evidence.
+// fatal injects an error with data loss. The kernel resets the link, which QEMU's slots do not survive, and then gives up
+// ("Data Link Layer Link Active not set"). Then the test unplugs the function and plugs it in again. Linux 6.12 does not
+// count fatal errors of endpoints (aer_get_device_error_info reads nothing over a possibly bad link). So the messages about
+// the recovery are the only evidence.
 func fatal(s *story, t *testing.T) {
 	const name = "ptp0"
 	function := s.function("/sys/class/ptp/ptp0")

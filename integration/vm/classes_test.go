@@ -21,8 +21,8 @@ const (
 	scratch = "metalplug.io/scratch"
 )
 
-// classesConfig configures disks to be probed, so that metalplug also notices changes that udevd has missed. It
-// requests nodes that are off by default, which are the generic nodes of namespaces, and umad.
+// classesConfig makes metalplug probe disks, so that it also notices changes that udevd has missed. It requests the generic
+// nodes of namespaces and umad, which are off by default.
 const classesConfig = `
 [reset]
 socket = "direct"
@@ -143,7 +143,7 @@ func displays(s *story, t *testing.T) {
 	}
 }
 
-// shown is a device as the daemon reports it.
+// shown has the fields of a device in the daemon's answer.
 type shown struct {
 	ID, Resource, Health, Reason, Warning, Model string
 	SysPath                                      string `json:"sysfsPath"`
@@ -172,7 +172,7 @@ func (s *story) shown(t *testing.T, name string) shown {
 	return shown{}
 }
 
-// because waits until the daemon reports this reason or warning for a device, or no reason if it is empty. It returns the
+// because waits until the daemon reports this reason or warning for a device, or none if reason is empty. It returns the
 // reported device.
 func (s *story) because(t *testing.T, name, reason string) (d shown) {
 	t.Helper()
@@ -191,8 +191,8 @@ func (s *story) because(t *testing.T, name, reason string) (d shown) {
 	return d
 }
 
-// stays makes a change after which the host still uses a drive. It waits for the reason in the daemon's list, and checks
-// that the drive is not offered in between.
+// stays runs the command act, after which the host still uses a drive. It waits for the reason in the daemon's list, and
+// checks that the drive is not offered in between.
 func (s *story) stays(t *testing.T, node, act, reason string) {
 	t.Helper()
 	from, before := s.kubelet.Mark(), s.allocatable(nvme)
@@ -217,7 +217,7 @@ func (s *story) pciFunction(vendor, device string) string {
 	return s.m.Sh("for d in /sys/bus/pci/devices/*; do [ $(cat $d/vendor $d/device | tr -d '\\n') != " + vendor + device + " ] || echo $d; done")
 }
 
-// trigger sends an event that reports no change, so that the daemon inspects a device again.
+// trigger causes an event without a change of the device, so that the daemon inspects the device again.
 func (s *story) trigger(sysPath string) {
 	s.m.Run("udevadm", "trigger", "--action", "change", sysPath)
 }

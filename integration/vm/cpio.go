@@ -24,7 +24,8 @@ const (
 	modeLink    = 0o120777
 )
 
-// cpio returns a "newc" archive. When it is appended to the initrd, the kernel unpacks it over the initrd's files.
+// cpio returns a "newc" archive. If the archive is appended to an initrd, the kernel unpacks it over the files of the
+// initrd.
 func cpio(entries []entry) []byte {
 	var b bytes.Buffer
 	pad := func() { b.WriteString(strings.Repeat("\x00", (4-b.Len()%4)%4)) }

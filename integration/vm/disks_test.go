@@ -23,8 +23,8 @@ import (
 // mib is a mebibyte in bytes.
 const mib = 1 << 20
 
-// TestDisks attacks disks from outside the machine. The test writes, swaps and compares the images, because the
-// machine's own view does not prove the content of a disk.
+// TestDisks changes disks from outside the machine. It writes, swaps and compares the images, because the machine's own view
+// does not prove the content of a disk.
 func TestDisks(t *testing.T) {
 	playTurnover(t, []act{
 		{"one block of data keeps a disk", oneBlock},
@@ -44,7 +44,7 @@ type medium struct {
 	file string
 }
 
-// mediumOf returns the image of a drive, to which the machine must not write in the meantime.
+// mediumOf returns the image of a drive. The machine must not write to the drive while the test uses the image.
 func (s *story) mediumOf(t *testing.T, d vm.Drive) medium { return medium{t, s.m.Medium(d)} }
 
 // write writes data at an offset of the image.
@@ -116,8 +116,8 @@ func (s *story) plug(t *testing.T, d vm.Drive) string {
 	return path.Base(node)
 }
 
-// oneBlock checks that the first read finds 4 KiB of data between the samples, and that the disk is neither offered nor
-// written.
+// oneBlock checks that the first full read finds 4 KiB of data between the samples. The disk must be neither offered nor
+// changed.
 func oneBlock(s *story, t *testing.T) {
 	const size = 96
 	count := s.allocatable(nvme)
@@ -151,7 +151,7 @@ func oneBlock(s *story, t *testing.T) {
 	}
 }
 
-// adopted checks that a disk with data is offered only after the operator's command, and erased.
+// adopted checks that a disk with data is erased and offered only after the operator's command.
 func adopted(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
 	count := s.allocatable(nvme)
@@ -178,8 +178,8 @@ func (s *story) unplugErased(t *testing.T, d vm.Drive, count int64) {
 	}
 }
 
-// readOnce checks that the evidence of a disk remains valid in another slot and after a restart. The evidence must end when
-// another host has written a single byte.
+// readOnce checks that the evidence of a disk remains valid in another slot and after a restart. A single byte that another
+// host has written must end the evidence.
 func readOnce(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
 	count := s.allocatable(nvme)
@@ -241,12 +241,12 @@ func otherData(s *story, t *testing.T) {
 	}
 }
 
-// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for longer than it takes if the drive answers.
+// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for longer than a working drive needs.
 const zeroing = `for p in $(pgrep -x metalplug-reset); do
 	if grep -qs zeroout /proc/$p/task/*/stack && sleep 2 && grep -qs zeroout /proc/$p/task/*/stack; then exit 0; fi
 done; exit 1`
 
-// twin replaces a disk by another with the same serial number while a helper hangs in an erasure. The other disk must
+// twin replaces a disk with another disk with the same serial number while a helper hangs in an erasure. The other disk must
 // keep its file system.
 func twin(s *story, t *testing.T) {
 	const serial = "TWIN"
@@ -282,8 +282,8 @@ func twin(s *story, t *testing.T) {
 	}
 }
 
-// keepsDiscarded uses a drive that acknowledges Deallocate and keeps the data. metalplug must detect that. The next pod
-// does not get the drive, and the method zero erases it.
+// keepsDiscarded uses a drive that acknowledges Deallocate and keeps the data. metalplug must detect this. The next pod must
+// not get the drive until the method zero has erased it.
 func keepsDiscarded(s *story, t *testing.T) {
 	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"discard"`, 1))
 	d := vm.Drive{Serial: "KEEPS", SizeMiB: 96, KeepsDiscarded: true}
@@ -302,8 +302,8 @@ func keepsDiscarded(s *story, t *testing.T) {
 	s.unplugErased(t, d, count)
 }
 
-// otherNumber keeps the old node of a drive open while the drive is plugged in again, so that the kernel numbers its
-// disk and generic node differently. The drive must still work.
+// otherNumber plugs in a drive again while its old node is open. The kernel then gives different numbers to the disk and the
+// generic node. The drive must still work.
 func otherNumber(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "NUMBER"}
 	count := s.allocatable(nvme)
@@ -327,7 +327,7 @@ func otherNumber(s *story, t *testing.T) {
 	s.await(t, nvme, count)
 }
 
-// exported makes a storage target open a disk under different names. metalplug must recognise the disk each time.
+// exported makes a storage target open a disk under different names. metalplug must recognise the disk under each name.
 func exported(s *story, t *testing.T) {
 	n := s.m.Namespaces()[drives[0].Serial]
 	before := s.allocatable(nvme)

@@ -20,8 +20,8 @@ type Drive struct {
 	// SizeMiB is fixed at the first insertion. The default is 64.
 	SizeMiB int64
 	// Namespaces is the number of namespaces of a drive that may have several controllers, like a drive with two ports. If
-	// it is 0, the drive is an ordinary one. The kernel shows each of these namespaces as a multipath head without a PCI
-	// parent. Such a drive must be present at boot, and cannot be plugged in again.
+	// it is 0, the drive has one namespace and one controller. The kernel shows each of these namespaces as a multipath head
+	// without a PCI parent. Such a drive must be present at boot, and cannot be plugged in again.
 	Namespaces int
 	// Controllers is the number of controllers through which these namespaces can be reached. The default is one.
 	Controllers int
@@ -30,7 +30,7 @@ type Drive struct {
 	Medium string
 	// Slot is the slot of the drive. The default is any free slot.
 	Slot string
-	// KeepsDiscarded makes a drive that acknowledges Deallocate and keeps the data.
+	// KeepsDiscarded makes the drive acknowledge Deallocate and keep the data.
 	KeepsDiscarded bool
 }
 
@@ -45,8 +45,8 @@ func (d Drive) discard() string {
 	return "unmap"
 }
 
-// Medium returns the image file of a drive on this host, and creates it if it is missing. When the test writes to the
-// file, the drive must not be plugged in.
+// Medium returns the image file of a drive on this host, and creates it if it is missing. The test must not write to the
+// file while the drive is plugged in.
 func (m *Machine) Medium(d Drive) string {
 	m.t.Helper()
 	file, err := m.file(d.medium(), d.SizeMiB)
@@ -163,8 +163,8 @@ func (m *Machine) UnplugAll() {
 	m.Unplug(slices.Clone(m.hot)...)
 }
 
-// Unplug unplugs drives from the running machine and returns when they are gone. This may take time, because the machine
-// must release them.
+// Unplug unplugs drives from the running machine and returns when they are gone. This may take some time, because the
+// machine must release them.
 func (m *Machine) Unplug(drives ...Drive) {
 	m.t.Helper()
 	from := m.qmp.mark()
@@ -204,8 +204,8 @@ func (m *Machine) Warn(d Drive, bits int) {
 	}
 }
 
-// Stall delays all reads of a drive except for the first part, like a stuck disk, until it is called with false. The drive
-// still answers other commands.
+// Stall delays all reads of a drive except reads of its first part, like a stuck disk, until it is called with false. The
+// drive still answers other commands.
 func (m *Machine) Stall(d Drive, stall bool) {
 	m.t.Helper()
 	m.throttle(d, "bps_rd", stall)

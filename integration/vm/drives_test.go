@@ -50,8 +50,8 @@ func atOnce(s *story, t *testing.T) {
 	})
 }
 
-// inSoftware removes a drive through sysfs, as an operator does with a hanging drive. QEMU cannot simulate a surprise
-// removal better than this.
+// inSoftware removes a drive through sysfs, as an operator does with a drive that hangs. QEMU has no better way to simulate
+// a surprise removal.
 func inSoftware(s *story, t *testing.T) {
 	node := path.Base(s.m.Namespaces()[atBoot.Serial])
 	s.expect(t, change{
@@ -71,7 +71,7 @@ func storm(s *story, t *testing.T) {
 	s.m.Sh(`for action in change add bind; do
 		udevadm trigger --action $action --subsystem-match pci --subsystem-match nvme --subsystem-match block --subsystem-match drm
 	done; udevadm settle`)
-	// The daemon processes events in order. When it has processed this event, it has processed the earlier ones too.
+	// The daemon processes events in order. So when it has processed this event, it has processed all earlier ones too.
 	s.expect(t, change{
 		name: "plug after a storm", act: func() { s.m.Plug(plugged[0]) }, resource: nvme, by: 1,
 		action: "add", device: func() string { return path.Base(s.m.Namespaces()[plugged[0].Serial]) },
@@ -111,8 +111,8 @@ func inUse(s *story, t *testing.T) {
 	} {
 		sh := func(script string) func() {
 			// udevd inspects a disk when a writer closes it, but misses a close during an inspection. With a lock on the
-			// disk it misses nothing. The lock also prevents mkfs from failing because the daemon is checking the disk,
-			// which it does often after the preceding storm.
+			// disk, it misses nothing. The lock also keeps the daemon from checking the disk during mkfs, which would fail.
+			// After the preceding storm, such checks are frequent.
 			replace := strings.NewReplacer("NODE", node, "LOCK", "udevadm lock --device "+node)
 			return func() { s.m.Sh(replace.Replace(script)) }
 		}
@@ -127,7 +127,8 @@ func inUse(s *story, t *testing.T) {
 	}
 }
 
-// mountedUnseen checks that a mount is noticed even if udevd reports nothing, because a process holds the disk's lock.
+// mountedUnseen checks that the daemon notices a mount that udevd does not report. udevd is silent because a process has
+// locked the disk.
 func mountedUnseen(s *story, t *testing.T) {
 	node := s.m.Namespaces()[atBoot.Serial]
 	lock := s.m.Start("flock", node, "sh", "-c", "echo locked; sleep infinity")
@@ -160,7 +161,7 @@ func leftBehind(s *story, t *testing.T) {
 	// With the lock, udevd notices the end of mkfs. See inUse.
 	s.m.Sh("udevadm lock --device " + node + " mkfs.ext4 -q " + node +
 		"; mount " + node + " /mnt; echo data > /mnt/file; umount /mnt; udevadm settle")
-	// The daemon processes events in order. When it has processed this event, it has processed the earlier ones too.
+	// The daemon processes events in order. So when it has processed this event, it has processed all earlier ones too.
 	s.expect(t, change{
 		name: "plug beside a pod's mkfs", act: func() { s.m.Plug(plugged[0]) }, resource: nvme, by: 1,
 		action: "add", device: func() string { return path.Base(s.m.Namespaces()[plugged[0].Serial]) },

@@ -19,7 +19,7 @@ import (
 const enforcing = "selinux=1 security=selinux enforcing=1 " + everyDenial
 
 // everyDenial makes the kernel keep all reports of denials. Without auditd, each denial is a line of the kernel log. By
-// default the kernel drops such lines after ten in 5 s.
+// default, the kernel drops lines after the first ten in 5 s.
 const everyDenial = "audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
 
 // labels checks that the daemon runs in its domain, and that its files and sockets have its labels.
@@ -52,9 +52,9 @@ func labels(in *installation, t *testing.T) {
 	}
 }
 
-// unlabelled creates two unlabelled files, which exist until the reboot. One is the file of a loop device, which
-// metalplug-reset checks before each erasure. The other is a directory of an unlabelled file system, which a process has
-// open, and which metalplug-holders inspects at each start.
+// unlabelled creates two unlabelled files, which exist until the reboot. One is the file of a loop device, and
+// metalplug-reset checks loop devices before each erasure. The other is a directory in an unlabelled file system. A process
+// has this directory open, so metalplug-holders inspects it at each start of a container.
 func unlabelled(in *installation, t *testing.T) {
 	// The policy does not cover the test's own programs.
 	in.m.Sh(`trap 'setenforce 1' EXIT
@@ -76,8 +76,8 @@ func unlabelled(in *installation, t *testing.T) {
 	}
 }
 
-// rebooted checks that the service runs with its previous drives after a boot, at which process 1 loads the policy module.
-// As configured by [startedByEvent], the appearance of a drive starts the service, possibly after the end of the boot.
+// rebooted checks that the service runs with the same drives after a boot. During the boot, process 1 loads the policy
+// module. Because of [startedByEvent], the appearance of a drive starts the service, perhaps after the end of the boot.
 func rebooted(in *installation, t *testing.T) {
 	ids := in.healthy(nvme)
 	in.m.Reboot()
@@ -130,8 +130,8 @@ func (in *installation) kernelLog() iter.Seq[string] {
 // systemd) about lost lines.
 var lostLine = regexp.MustCompile(`audit_lost=[1-9]|Missed [0-9]+ kernel messages`)
 
-// noDenials checks that no access was denied so far, and that no line with a possible denial was lost. Denials of the
-// distribution's policy to its own programs are only printed.
+// noDenials checks that no access of metalplug was denied so far, and that no line with a possible denial was lost. It only
+// prints denials to programs of the distribution.
 func noDenials(in *installation, t *testing.T) {
 	a := in.audit()
 	slices.Sort(a.ours)
@@ -151,7 +151,8 @@ func noDenials(in *installation, t *testing.T) {
 	}
 }
 
-// canary checks that the test would notice a denial. The shell is not allowed to enter the daemon's domain.
+// canary checks that the test would notice a denial. It causes a denial, because the shell is not allowed to enter the
+// daemon's domain.
 func canary(in *installation, t *testing.T) {
 	if r := in.m.Try("runcon", "system_u:system_r:metalplugd_t:s0", "/usr/bin/true"); r.Code == 0 {
 		t.Error("anybody may run as metalplugd_t")
@@ -161,7 +162,7 @@ func canary(in *installation, t *testing.T) {
 	})
 }
 
-// kind returns a denial without its varying parts.
+// kind returns a denial without the parts that vary.
 func kind(denial string) string {
 	permission, _, _ := strings.Cut(denial, " for ")
 	var from, to, class string

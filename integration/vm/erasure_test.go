@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// installedMiB is the size of a drive. Each is written, erased and compared several times.
+// installedMiB is the size of a drive. It is small, because each drive is written, erased and compared several times.
 const installedMiB = 16
 
 // startTries is how often the test tries to start a container, as in vm.TryPod. In an emulated machine a start may take
@@ -20,7 +20,7 @@ const installedMiB = 16
 const startTries = 4
 
 // erasedBy checks that the first container of a pod writes and the next pod reads zeroes. Each start must reset each
-// controller once. The daemon has no capability, so helpers do all the work, which systemd starts for each request.
+// controller once. The daemon has no capability, so systemd must start a helper for each request.
 func erasedBy(scrub string) func(*installation, *testing.T) {
 	return func(in *installation, t *testing.T) {
 		in.configure(scrub)
@@ -52,7 +52,7 @@ func erasedBy(scrub string) func(*installation, *testing.T) {
 }
 
 // runAndReset starts a pod, with the retries of a kubelet. During the successful start, the kernel must have logged one
-// reset of each drive's controller. There may be more if a helper of an earlier attempt was late.
+// reset of each drive's controller. It may have logged more resets if a helper of an earlier attempt was late.
 func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 	t.Helper()
 	in.kubelet.AdmitPod(pod)

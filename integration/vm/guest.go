@@ -107,7 +107,7 @@ func (g *guest) write(f wire.Frame, body []byte) error {
 	return wire.Write(g.conn, f, body)
 }
 
-// call sends a request and waits for its one answer.
+// call sends a request that has a single answer, and waits for the answer.
 func (g *guest) call(f wire.Frame, body []byte, timeout time.Duration) (message, error) {
 	answers := make(chan message, 1)
 	if _, err := g.request(f, body, func(m message) { answers <- m }); err != nil {
@@ -133,8 +133,8 @@ func (g *guest) run(stdin []byte, timeout time.Duration, argv ...string) (Result
 	return Result{Code: m.Code, Stdout: string(m.body[:m.Stdout]), Stderr: string(m.body[m.Stdout:])}, nil
 }
 
-// Try runs a command in the machine and returns its output and exit code, even if it failed. The test fails only if the
-// command could not run.
+// Try runs a command in the machine and returns its output and exit code, even after a failure. The test fails only if the
+// command cannot run.
 func (m *Machine) Try(argv ...string) Result {
 	m.t.Helper()
 	return m.try(commandTimeout, argv...)
@@ -211,7 +211,7 @@ func (m *Machine) Pull(path string) string {
 }
 
 // Eventually polls until the condition is true, and fails the test after the timeout. A test that can wait for an event
-// should do so, by Stream.Await.
+// should use Stream.Await instead.
 func (m *Machine) Eventually(what string, timeout time.Duration, condition func() bool) {
 	m.t.Helper()
 	deadline := time.Now().Add(timeout)

@@ -21,8 +21,8 @@ import (
 // self is the import path of this package.
 const self = "github.com/metalplug/metalplug/integration/vm"
 
-// Need ends the test because a requirement is missing. If the environment variable INTEGRATION_NEED lists its name, the test
-// fails. Otherwise it is skipped.
+// Need ends the test because a requirement is missing. The test fails if the environment variable INTEGRATION_NEED lists the
+// name of the requirement. Otherwise it is skipped.
 func Need(t testing.TB, name string, missing error) {
 	t.Helper()
 	if missing == nil {
@@ -33,8 +33,7 @@ func Need(t testing.TB, name string, missing error) {
 
 // Build compiles a program of this repository and returns its path. dir is a folder below the repository's root
 // ("cmd/metalplugd"), possibly in another module. A static program does not use cgo. Other programs need a machine whose C
-// library is as new as this host's. They share compiled packages with the programs of this host, so Build compiles one
-// program at a time.
+// library is at least as new as this host's. Programs share compiled packages, so Build compiles one program at a time.
 func Build(t testing.TB, dir string, static bool) string {
 	t.Helper()
 	building.Lock()

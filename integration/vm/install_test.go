@@ -31,7 +31,7 @@ var exposures = map[string]float64{
 	"metalplugd.service": 1.0, "metalplug-reset@1.service": 1.5, "metalplug-holders@1.service": 1.5, "metalplug-unit@1.service": 1.5,
 }
 
-// installation is a machine in which the unmodified packages are installed. systemd starts the shipped units.
+// installation is a machine with the unmodified packages and their units.
 type installation struct {
 	*story
 	debs vm.Debs
@@ -64,8 +64,8 @@ func TestInstall(t *testing.T) {
 	in.story = &story{m: vm.Boot(t, o)}
 	in.files = in.list()
 	in.kubelet = in.m.StartKubelet()
-	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a real kubelet labels its directory itself
-	// Debian's policy runs the program under its own name in a domain that cannot read the journal.
+	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a real kubelet labels this directory itself
+	// With its usual name, Debian's policy runs the program in a domain that cannot read the journal.
 	in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -105,8 +105,8 @@ func TestInstall(t *testing.T) {
 	})
 }
 
-// install runs the commands of an administrator, and checks the result. The policy module is installed after the
-// package, as if an administrator enabled SELinux later.
+// install runs the commands of an administrator, and checks the result. It installs the policy module after the package,
+// like an administrator who enables SELinux later.
 func install(in *installation, t *testing.T) {
 	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
 		t.Fatalf("SELinux is %s", mode)
@@ -134,7 +134,7 @@ func (in *installation) apt(files ...string) {
 	in.aptGet(args...)
 }
 
-// aptGet runs apt-get without questions. In an emulated machine, rebuilding a policy takes minutes.
+// aptGet runs apt-get without questions. In an emulated machine, apt-get may take minutes to rebuild a policy.
 func (in *installation) aptGet(args ...string) {
 	began := time.Now()
 	in.m.RunFor(20*time.Minute, append([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y"}, args...)...)
@@ -170,8 +170,8 @@ func (in *installation) active(t *testing.T) {
 	}
 }
 
-// withoutRights checks the daemon from the kernel's view. It must have no capability, no network, no new privileges,
-// and no device.
+// withoutRights checks the daemon by the files of the kernel. The daemon must have no capability, no network and no device,
+// and must not be able to gain privileges.
 func withoutRights(in *installation, t *testing.T) {
 	status := in.m.Run("cat", "/proc/"+in.pid()+"/status")
 	for _, want := range []string{
@@ -228,13 +228,13 @@ domain=; read -r domain <$p/attr/current
 echo $name $capabilities $domain
 done; done 2>/dev/null`
 
-// seenHelpers starts a pod, and returns the helpers seen during that time.
+// seenHelpers starts a pod, and returns the helpers that watchHelpers has seen.
 func (in *installation) seenHelpers(t *testing.T) []string {
 	t.Helper()
 	watch := in.m.Start("sh", "-c", watchHelpers)
 	pod := one("watched")
 	in.run(pod)
-	watch.Stop() // stop the script immediately, because it keeps the machine busy
+	watch.Stop() // stop the script now, because it keeps the machine busy
 	in.free(t, pod)
 	var seen []string
 	for _, l := range watch.Lines(0) {
@@ -244,8 +244,8 @@ func (in *installation) seenHelpers(t *testing.T) []string {
 	return slices.Compact(seen)
 }
 
-// helpersRights checks that each helper is a separate process for one request, with exactly the capabilities of its
-// unit, in its own domain.
+// helpersRights checks that each helper is a separate process for one request. It must have exactly the capabilities of its
+// unit, and run in its own domain.
 func helpersRights(in *installation, t *testing.T) {
 	seen := in.seenHelpers(t)
 	t.Logf("helpers: %q", seen)
@@ -260,7 +260,7 @@ func helpersRights(in *installation, t *testing.T) {
 	}
 }
 
-// busyRefused checks that a pod that does not get a drive shows the process that has the drive open.
+// busyRefused checks that the error of a pod without a drive names the process that has the drive open.
 func busyRefused(in *installation, t *testing.T) {
 	heldByHost(in.story, t)
 }

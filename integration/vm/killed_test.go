@@ -12,14 +12,13 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// formatting is a script that succeeds when a helper has waited for a command to a controller for longer than an inspection
-// takes.
+// formatting is a script that succeeds when a helper has waited for a controller for longer than an inspection takes.
 const formatting = `for p in $(pgrep -x metalplug-reset); do
 	if grep -q nvme_ /proc/$p/task/*/stack && sleep 3 && grep -q nvme_ /proc/$p/task/*/stack; then exit 0; fi
 done; exit 1`
 
-// killedInFormat kills a helper during a format, which the kernel does not interrupt. The helper ends after the format,
-// and never answers. No pod may get the drive until it was erased again.
+// killedInFormat kills a helper during a format. The kernel does not interrupt the format, so the helper ends after it,
+// without an answer. No pod may get the drive until it was erased again.
 func killedInFormat(s *story, t *testing.T) {
 	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"format"`, 1))
 	pod := one("formats-for-long")

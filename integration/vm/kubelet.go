@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// kubeletProgram is the kubelet's device manager as a program, from integration/devicemanager, which documents its
+// kubeletProgram is the kubelet's device manager as a program. integration/devicemanager contains it and documents its
 // messages.
 const kubeletProgram = "/usr/local/bin/dm"
 
@@ -21,7 +21,7 @@ type Kubelet struct {
 	last int // ID of the last request
 }
 
-// Device is a device as the device manager knows it.
+// Device is a device in the records of the device manager.
 type Device struct {
 	Resource string `json:"resource"`
 	ID       string `json:"id"`
@@ -172,8 +172,8 @@ func (k *Kubelet) RunPod(p Pod) (nodes []string, env map[string]string) {
 	return nodes, env
 }
 
-// startTries is how often TryPod tries to start a container. In an emulated machine a reset and an erasure may take
-// longer than the kubelet waits.
+// startTries is how often TryPod tries to start a container. In an emulated machine, a reset and an erasure may take longer
+// than the kubelet waits.
 const startTries = 4
 
 // TryPod starts the container of a pod, with the retries of a kubelet. It returns the last error.

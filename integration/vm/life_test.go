@@ -22,8 +22,8 @@ const (
 	render = "metalplug.io/render"
 )
 
-// hardwareConfig offers the classes of the story. It requests the render nodes of virtual GPUs by name. They must never
-// be offered as GPUs.
+// hardwareConfig offers the classes of the story. It requests the render nodes of virtual GPUs by name, because they must
+// never be offered as GPUs.
 const hardwareConfig = `
 [reset]
 socket = "direct"
@@ -123,8 +123,7 @@ func start(s *story, t *testing.T) {
 	}
 }
 
-// bootDisk checks the boot drive of the machine, which is also an NVMe drive. A pod that takes all devices must not get
-// it.
+// bootDisk checks the boot drive of the machine, which is also an NVMe drive. A pod that takes all drives must not get it.
 func bootDisk(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "takes-all", Limits: map[string]int64{nvme: s.allocatable(nvme)}}
 	real := s.run(pod)
@@ -165,8 +164,8 @@ func renderNodes(s *story, t *testing.T) {
 	s.gets(t, render, "/dev/dri/renderD128")
 }
 
-// rdma adds a soft RoCE device, switches its link off and on, for which the kernel sends no uevent, and removes it. The
-// first device of a machine is complete only after udevd has loaded the module that creates rdma_cm.
+// rdma adds a soft RoCE device, switches its link off and on, and removes the device. The kernel sends no uevent for a
+// change of the link. The first device of a machine is complete only after udevd has loaded the module that creates rdma_cm.
 func rdma(s *story, t *testing.T) {
 	s.m.Sh("modprobe rdma_rxe; ip link add dummy0 type dummy; ip addr add 192.0.2.1/24 dev dummy0; ip link set dummy0 up")
 	add := func() { s.m.Sh("rdma link add rxe0 type rxe netdev dummy0") }

@@ -19,7 +19,7 @@ func kubeletAway(s *story, t *testing.T) {
 	s.await(t, nvme, atRest)
 	s.kubelet.Stop()
 	node := s.plugUnseen(t, plugged[0])
-	s.because(t, node, "") // metalplugd has found the drive blank
+	s.because(t, node, "") // waits until metalplugd has found the drive blank
 	s.kubelet = s.m.StartKubelet()
 	seen, err := s.kubelet.AwaitAllocatable(0, nvme, atRest+1, patience)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *story) plugUnseen(t *testing.T, d vm.Drive) string {
 	return path.Base(s.m.Namespaces()[d.Serial])
 }
 
-// daemonAway checks that the daemon notices at its start the changes that happened while it did not run.
+// daemonAway checks that the daemon notices, at its start, changes that happened while it did not run.
 func daemonAway(s *story, t *testing.T) {
 	before := s.await(t, nvme, atRest)
 	s.m.StopDaemon()
@@ -68,8 +68,8 @@ func daemonAway(s *story, t *testing.T) {
 	}
 }
 
-// reboot checks that the IDs that pods hold are the same after a boot at which the drives are in other slots and have other
-// kernel names.
+// reboot checks that the IDs that pods hold do not change during a boot, although the drives are then in other slots and
+// have other kernel names.
 func reboot(s *story, t *testing.T) {
 	s.m.Plug(plugged[0], plugged[1])
 	before := s.await(t, nvme, atRest+2)
@@ -100,7 +100,7 @@ func (s *story) await(t *testing.T, resource string, want int64) []string {
 	return s.healthy(resource)
 }
 
-// restart checks that the IDs that pods hold are the same after a restart.
+// restart checks that the IDs that pods hold do not change when the daemon restarts.
 func restart(s *story, t *testing.T) {
 	s.m.Plug(plugged...)
 	defer func() {
@@ -132,7 +132,7 @@ func restart(s *story, t *testing.T) {
 }
 
 // onlyMore fails if the number of devices that the device manager received decreased after a given time. Callers use it if
-// the daemon could not read all devices in time according to its log, which happens with seven drives at once on a busy
+// the log shows that the daemon could not read all devices in time. This happens with seven drives at once on a busy
 // emulated CPU.
 func (s *story) onlyMore(t *testing.T, from int, resource string, after time.Time) {
 	t.Helper()

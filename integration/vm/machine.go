@@ -21,8 +21,8 @@ import (
 
 // Options configure a machine. The zero value is a machine with a boot disk on NVMe and empty slots.
 type Options struct {
-	// CPUs is 1 by default. More CPUs are not faster. QEMU runs them in turn, because a kernel that patches its own
-	// code crashes if they run in parallel (int3).
+	// CPUs is 1 by default. More CPUs do not make the machine faster, because QEMU runs them in turn. If they ran in
+	// parallel, a kernel that patches its own code would crash (int3).
 	CPUs      int
 	MemoryMiB int // default 1536
 	Slots     int // hotplug slots ("slot1" ...), 8 by default
@@ -35,9 +35,9 @@ type Options struct {
 	Packages []string
 	// Kernel is appended to the kernel's command line.
 	Kernel string
-	// Unhurried gives the machine a clock that advances by a nanosecond for each executed instruction, and follows this
-	// host's clock only while the machine is idle (QEMU's -icount). Ten minutes on this host may be two minutes there.
-	// So a deadline allows as much work as on real hardware, even while this host is busy.
+	// Unhurried gives the machine a clock that advances by a nanosecond for each executed instruction. It follows this
+	// host's clock only while the machine is idle (QEMU's -icount). Ten minutes on this host may be two minutes in the
+	// machine. So a deadline allows as much work as on real hardware, even while this host is busy.
 	Unhurried bool
 	// BootTimeout is the maximum time until all units are started.
 	BootTimeout time.Duration // default 5 min
@@ -49,9 +49,9 @@ const bootSerial = "BOOT0"
 // Machine is one booted guest. It is switched off when its test ends. It must not be used concurrently.
 type Machine struct {
 	t       testing.TB // the running test or step (see Step)
-	dir     string     // sockets, console log, drives, removed with the test
+	dir     string     // directory of the sockets, the console log and the drives, which is removed with the test
 	alive   io.Closer  // QEMU runs until this is closed
-	exit    chan error // holds QEMU's end
+	exit    chan error // receives the result when QEMU ends
 	qmp     *QMP
 	guest   *guest
 	slots   map[string]string // slot -> drive serial, "" is free
@@ -71,7 +71,7 @@ func Boot(t *testing.T, o Options) *Machine {
 	img, err := image(o.Packages)
 	Need(t, "vm", err)
 	m := &Machine{t: t, exit: make(chan error, 1), slots: make(map[string]string), boot: o.BootTimeout}
-	// not t.TempDir, whose path contains the test's name, because a socket's path must be short
+	// not t.TempDir, which contains the name of the test, because the path of a socket must be short
 	if m.dir, err = os.MkdirTemp(memory(), "vm"); err != nil {
 		t.Fatal(err)
 	}
@@ -98,9 +98,9 @@ func Boot(t *testing.T, o Options) *Machine {
 	return m
 }
 
-// memory returns the directory for the drives of a machine. If possible it is in memory. A disk of this host may hang
-// for half a minute, for example with the mount option "discard" after a large deletion, and the machine would then
-// consider its drive dead. "" is [os.TempDir].
+// memory returns the directory for the drives of a machine, in memory if possible. A disk of this host may hang for half a
+// minute, for example with the mount option "discard" after a large deletion. The machine would then consider its drive
+// dead. "" means [os.TempDir].
 func memory() string {
 	const dir, enough = "/dev/shm", 4 << 30 // number of bytes that must be free; the changes of the boot disk take a few hundred MiB
 	var fs unix.Statfs_t
@@ -151,8 +151,8 @@ func (m *Machine) start(img string, o Options) error {
 	return nil
 }
 
-// leash runs a command that ends with this process, however this process ends. It ends the command when the other end
-// of standard input is closed.
+// leash runs a command, and ends it when the other end of standard input is closed. So the command ends with this process,
+// even if a signal kills this process.
 const leash = `exec 3<&0; "$@" </dev/null & child=$!; { cat <&3 >/dev/null; kill "$child"; } & wait "$child"`
 
 func (m *Machine) run(args []string) error {
@@ -196,8 +196,8 @@ func (m *Machine) dial(name string) (net.Conn, error) {
 	}
 }
 
-// arguments returns QEMU's arguments. It does not use KVM even if there is a /dev/kvm, because the tests must run, and
-// take equally long, on hosts without it.
+// arguments returns QEMU's arguments. It does not use KVM even if there is a /dev/kvm. The tests must also run on hosts
+// without KVM, and take equally long there.
 func (m *Machine) arguments(img string, o Options) ([]string, error) {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
@@ -288,7 +288,7 @@ func (m *Machine) end() {
 	if m.shell != nil {
 		_ = m.shell.Close() // an error has no effect
 	}
-	// An error only means that QEMU has ended.
+	// An error only means that QEMU has already ended.
 	_ = m.alive.Close()
 	select {
 	case <-m.exit:

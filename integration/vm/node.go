@@ -59,8 +59,8 @@ WantedBy=multi-user.target
 `,
 }
 
-// importImage makes an image from the machine's busybox. It has one layer, in the format of "docker save" (moby image
-// specification, v1.2). Its default command only waits, so it is also the sandbox image.
+// importImage creates an image from the machine's busybox. The image has one layer, in the format of "docker save" (moby
+// image specification, v1.2). Its default command only waits, so it also serves as the sandbox image.
 const importImage = `set -eu
 mkdir -p /run/image/layer/bin; cd /run/image
 cp /bin/busybox layer/bin/
@@ -104,7 +104,7 @@ spec:
     command: ["/bin/sh", "-c", %q]
     resources: {limits: {%s: %d}}
 `, name, NodeImage, script, resource, count))
-	m.Run("mv", "/tmp/"+name+".yaml", manifests+"/") // atomically
+	m.Run("mv", "/tmp/"+name+".yaml", manifests+"/") // the kubelet must not see a part of the file
 }
 
 // RemoveStaticPod removes a pod. It does not wait for its end.

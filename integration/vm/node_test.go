@@ -22,8 +22,9 @@ echo "has $d, on it [$(dd if=$d bs=512 count=1 2>/dev/null | tr -d '\0')]"
 echo precious | dd of=$d bs=4096 conv=sync,fsync 2>/dev/null && echo written
 exec sleep 1000000`
 
-// TestKubelet is a node with the real package, kubelet, containerd and runc, and a static pod, because there is no API
-// server. AppArmor confines it. The profiles are in complain mode until the reboot, and in enforce mode after it.
+// TestKubelet tests a node with the real package, kubelet, containerd and runc. The pod is a static pod, because there is no
+// API server. AppArmor confines metalplug. Its profiles are in complain mode until the reboot, and in enforce mode after the
+// reboot.
 func TestKubelet(t *testing.T) {
 	debs := vm.Packages(t)
 	in := &installation{
@@ -69,7 +70,7 @@ func noKubeletYet(in *installation, t *testing.T) {
 	}
 }
 
-// kubeletMount mounts the kubelet's directory from elsewhere.
+// kubeletMount mounts another directory over the kubelet's directory.
 const kubeletMount = `[Mount]
 What=/srv/kubelet
 Where=/var/lib/kubelet
@@ -80,8 +81,8 @@ Options=bind
 WantedBy=multi-user.target
 `
 
-// mountedLate mounts a file system over the kubelet's directory while the daemon runs. The sandbox keeps the old
-// directory, so the daemon ends, and the next one has the new directory. At the next boot it is mounted before the
+// mountedLate mounts a file system over the kubelet's directory while the daemon runs. The sandbox keeps the old directory,
+// so the daemon ends, and the next daemon has the new directory. At the next boot, the file system is mounted before the
 // daemon starts.
 func mountedLate(in *installation, t *testing.T) {
 	pid := in.pid()
@@ -106,8 +107,8 @@ func firstOutput(in *installation, t *testing.T) {
 	began := in.now(t)
 	in.m.Run("systemctl", "start", "kubelet")
 	in.registered(1)
-	// The kubelet rejects a static pod permanently if it comes before its devices, and a disk is read in full before it
-	// is offered.
+	// Wait for the drives, because the kubelet permanently rejects a static pod that comes before its devices. A disk is
+	// read in full before it is offered.
 	in.m.Eventually("the drives to be offered", slowNode, func() bool {
 		return strings.Count(in.devices(), "Healthy") == len(drives)
 	})
@@ -122,7 +123,7 @@ func firstOutput(in *installation, t *testing.T) {
 // devices returns the operator's view of the devices. It ignores the exit code, which may report an unhealthy device.
 func (in *installation) devices() string { return in.m.Try("metalplugctl", "list").Stdout }
 
-// registered waits until the drives were registered with the kubelet the given number of times.
+// registered waits until the drives have been registered with the kubelet this number of times.
 func (in *installation) registered(times int) {
 	in.m.Eventually("the drives to be registered", slowNode, func() bool {
 		log, _ := in.journal("")
@@ -150,7 +151,7 @@ func (in *installation) process() string {
 	return in.m.Run("pgrep", "--full", "--exact", "sleep 1000000")
 }
 
-// kubeletRestarts checks that the pod does not notice a kubelet restart, and that everything is registered again.
+// kubeletRestarts checks that the pod does not notice a restart of the kubelet, and that everything is registered again.
 func kubeletRestarts(in *installation, t *testing.T) {
 	before := in.process()
 	in.m.Run("systemctl", "restart", "kubelet")
@@ -169,7 +170,7 @@ func containerCrashes(in *installation, t *testing.T) {
 	in.says(t, "writer", 1, "[precious]")
 }
 
-// held returns the drive that a pod has, which the daemon knows after it has queried the kubelet.
+// held returns the drive that a pod has. It waits until the daemon has queried the kubelet and knows this.
 func (in *installation) held(pod string) (held vm.Drive) {
 	in.m.Eventually("the pod to have a drive", patience, func() bool {
 		for line := range strings.Lines(in.devices()) {
@@ -212,9 +213,9 @@ func podGoes(in *installation, t *testing.T) {
 	}
 }
 
-// unpluggedUnderPod checks that the pod continues to run, and that its drive is Unhealthy until it is back. The pod's
-// next container continues with the data on it. Because the drive may have been used elsewhere, its data is kept after
-// the pod has ended, and no other pod gets it.
+// unpluggedUnderPod checks that the pod continues to run, and that its drive is Unhealthy until it is back. The pod's next
+// container must find its data. After the pod has ended, the data must stay and no other pod may get the drive, because
+// another node may have used the drive.
 func unpluggedUnderPod(in *installation, t *testing.T) {
 	in.m.StaticPod("second", nvme, 1, writer)
 	in.says(t, "second", 0, "[]")

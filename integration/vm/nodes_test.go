@@ -63,7 +63,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// withoutRules checks that a container does not get a generic node by a name that may belong to another disk after the
+// withoutRules checks that a container does not get a generic node under a name that may belong to another disk after the
 // next boot.
 func withoutRules(s *story, t *testing.T) {
 	from := s.kubelet.Mark()
@@ -94,7 +94,7 @@ func genericLink(s *story, t *testing.T) {
 }
 
 func setOfNodes(s *story, t *testing.T) {
-	// Each call uses another pod, because the kubelet answers for a known pod without a call of the plugin.
+	// Each call uses another pod, because the kubelet does not call the plugin again for a known pod.
 	gets := func(uid string) string {
 		pod := vm.Pod{UID: uid, Limits: map[string]int64{tunnels: 1}}
 		defer s.kubelet.RemovePod(pod)
@@ -122,7 +122,7 @@ func setOfNodes(s *story, t *testing.T) {
 	})
 }
 
-// reloadGuard checks that a device without its link stays in the list, because it works, with a warning.
+// reloadGuard checks that a device without its link stays in the list with a warning, because the device still works.
 func reloadGuard(s *story, t *testing.T) {
 	const link = "/dev/char/10:229" // the node of fuse (Documentation/admin-guide/devices.txt)
 	warned := func(what string) func() bool {

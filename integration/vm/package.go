@@ -52,7 +52,7 @@ func Packages(t testing.TB) Debs {
 	}
 }
 
-// packages returns the folder with the packages, which it builds if the cache has none.
+// packages returns the folder with the packages. It builds them if the cache has none.
 func packages() (string, error) {
 	root, err := repository()
 	if err != nil {
@@ -129,8 +129,8 @@ func addFile(sum hash.Hash, root, path string) error {
 	return err
 }
 
-// makePackages fills a folder, which exists only when it is complete. The newer package has the same content with a
-// higher version.
+// makePackages builds the packages in a folder, which does not exist until it is complete. The newer package has the same
+// content and a higher version.
 func makePackages(root, dir string) error {
 	const script = `set -eu
 packaging/build-deps.sh packages

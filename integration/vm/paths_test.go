@@ -15,7 +15,7 @@ import (
 // twoWays is a drive with two controllers.
 var twoWays = vm.Drive{Serial: "TWOWAYS", Namespaces: 1, Controllers: 2}
 
-// TestPaths tests a namespace with two controllers. It must be one device, through either controller.
+// TestPaths tests a namespace with two controllers. Both controllers must lead to one device.
 func TestPaths(t *testing.T) {
 	s := begin(t, hardwareConfig, vm.Options{Drives: []vm.Drive{twoWays}})
 	if !s.m.Step(t, "offered once", func(t *testing.T) { offeredOnce(s, t) }) {

@@ -22,12 +22,12 @@ type Event struct {
 // QMP is a client of QEMU's machine protocol. It is safe for concurrent use.
 type QMP struct {
 	conn    net.Conn
-	command sync.Mutex // held for a command and its answer
+	command sync.Mutex // locked from a command to its answer
 	answers chan answer
 
 	mu     sync.Mutex
-	events []Event       // all so far, under mu
-	grown  chan struct{} // closed at the next event, under mu
+	events []Event       // all events so far, protected by mu
+	grown  chan struct{} // closed at the next event, protected by mu
 	err    error         // why no more events come, protected by mu
 }
 
@@ -115,7 +115,7 @@ func (q *QMP) Human(command string) (said string, err error) {
 	return said, err
 }
 
-// mark returns a place in the events, before all later ones.
+// mark returns the current position in the events.
 func (q *QMP) mark() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 func (m *Machine) Reboot() {
 	m.t.Helper()
 	before := m.bootID()
-	// By default QEMU exits at a reboot, as it does after a kernel panic.
+	// By default, QEMU exits at a reboot of the machine, as it does after a kernel panic.
 	m.onReboot("reset")
 	defer m.onReboot("shutdown")
 	m.Run("systemctl", "reboot", "--no-block")

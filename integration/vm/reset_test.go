@@ -158,7 +158,7 @@ func rootDisk(t *testing.T, d disks, _ string) {
 	}
 }
 
-// usedDisk checks every use of a disk by the host, and every content.
+// usedDisk checks every kind of use by the host, and every kind of content.
 func usedDisk(t *testing.T, d disks, node string) {
 	for _, c := range []struct {
 		name, begin, end string
@@ -285,7 +285,7 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	}
 }
 
-// notByQEMU checks that the helper reports methods that the emulated controller lacks, instead of success.
+// notByQEMU checks that the helper does not report success for methods that the emulated controller lacks.
 func notByQEMU(t *testing.T, d disks, node string) {
 	for method, text := range map[string]string{"crypto-erase": "no cryptographic erasure", "sanitize": "no Sanitize command", "secure-discard": "not supported"} {
 		r := d.erase(node, method)
@@ -298,7 +298,7 @@ func notByQEMU(t *testing.T, d disks, node string) {
 func TestResetVFIO(t *testing.T) {
 	m := vm.Boot(t, vm.Options{
 		Drives: []vm.Drive{atBoot}, Devices: []string{"intel-iommu,caching-mode=on"},
-		// An emulated processor has no interrupt remapping.
+		// The parameter is needed because an emulated processor has no interrupt remapping.
 		Kernel: "intel_iommu=on vfio_iommu_type1.allow_unsafe_interrupts=1",
 	})
 	m.Push(vm.Build(t, "cmd/metalplug-reset", true), "/opt/metalplug-reset")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Number and duration in seconds of the observations of an idle daemon.
+// The number of observations of an idle daemon, and the duration of each in seconds.
 const (
 	watches = 16
 	watched = 5
@@ -29,15 +29,15 @@ while [ $i -lt %d ]; do
 done
 echo " $(($(ticks) - c)) $(awk '/^VmRSS/ {print $2}' /proc/$pid/status) $(ls /proc/$pid/fd | wc -l)"`
 
-// rests checks that an idle daemon does nothing, except for the check once a minute of properties that no event
-// reports. It prints the cost. Polling is a failure. In most observations nothing may wake the daemon, which excludes
-// polling every ten seconds. It returns the number of the daemon's descriptors.
+// rests checks that an idle daemon does nothing, except that once a minute it checks properties that no event reports. It
+// prints the cost. In most observations nothing may wake the daemon, so polling every ten seconds is a failure. It returns
+// the number of the daemon's descriptors.
 func rests(s *story, t *testing.T) (descriptors int) {
 	t.Helper()
 	wakes, descriptors := s.wakes(t)
 	silent := 0
 	for _, n := range wakes {
-		if n <= 1 { // a timer of the Go runtime
+		if n <= 1 { // one wake-up may be a timer of the Go runtime
 			silent++
 		}
 	}
@@ -70,7 +70,7 @@ func (s *story) wakes(t *testing.T) (wakes []int, descriptors int) {
 	return wakes, descriptors
 }
 
-// clockJumps sets the clock, like NTP on a machine with an empty battery. This must not lose or delay anything.
+// clockJumps sets the clock, as NTP does on a machine with an empty battery. No event may be lost or delayed.
 func clockJumps(s *story, t *testing.T) {
 	defer s.m.Sh("date --set='1 day'")
 	ids := s.healthy(nvme)

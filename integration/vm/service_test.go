@@ -30,7 +30,7 @@ class = "nvme"
 reset.scrub = "none"
 `
 
-// badReload checks that the reload fails with the position of the error, and has no other effect.
+// badReload checks that the reload fails, reports the position of the error, and changes nothing.
 func badReload(in *installation, t *testing.T) {
 	pid, ids := in.pid(), in.healthy(nvme)
 	in.m.Write(dropIn, badConfig)
@@ -136,7 +136,7 @@ func neverStarts(in *installation, t *testing.T) {
 	in.active(t)
 }
 
-// upgraded installs a newer version while a pod has a drive, with a configuration that an administrator has edited.
+// upgraded installs a newer version while a pod has a drive. An administrator has edited the configuration before.
 func upgraded(in *installation, t *testing.T) {
 	const main, mine = "/etc/metalplug/metalplug.toml", "# ours: asked for by the operators"
 	in.m.Sh("echo '" + mine + "' >>" + main)
@@ -163,7 +163,7 @@ func purged(in *installation, t *testing.T) {
 		t.Errorf("/usr/sbin/metalplugd is %s", got)
 	}
 	in.active(t)
-	in.await(t, nvme, int64(len(drives))) // the helpers can answer from now on
+	in.await(t, nvme, int64(len(drives))) // wait until the helpers can answer
 	from := in.kubelet.Mark()
 	in.aptGet("remove", "metalplug")
 	if _, err := in.kubelet.AwaitAllocatable(from, nvme, 0, patience); err != nil {

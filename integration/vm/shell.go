@@ -11,7 +11,7 @@ import (
 	"os"
 )
 
-// stays is the environment variable that keeps a machine whose test has failed.
+// stays is the environment variable that keeps a machine running after its test has failed.
 const stays = "METALPLUG_VM_STAY"
 
 // listen lets other processes run commands in the machine. Each connection to the socket "shell" sends a script and receives

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// heldBackStart makes each start of the installed service wait before the daemon runs, and logs each event. Even with "+",
-// the command sees only the unit's /run, because systemd 257 hides the rest for such commands too.
+// heldBackStart makes each start of the installed service wait before the daemon runs, and makes the daemon log each event.
+// Even with "+", the command sees only the unit's /run, because systemd 257 applies the sandbox to such commands too.
 const heldBackStart = `[Service]
 ExecStartPre=+/bin/sh -c 'until test -e /run/metalplug/go-on; do sleep 0.2; done; rm /run/metalplug/go-on'
 ExecStart=
@@ -32,8 +32,8 @@ func (in *installation) changeService(text string) {
 	in.m.Run("systemctl", "daemon-reload")
 }
 
-// eventsWait checks that systemd's socket queues udevd's events while there is no daemon. The next daemon gets the events,
-// regardless of how the previous one ended.
+// eventsWait checks that systemd's socket queues udevd's events while no daemon runs. The next daemon must get the events,
+// regardless of how the previous daemon ended.
 func eventsWait(in *installation, t *testing.T) {
 	in.changeService(heldBackStart)
 	defer in.changeService("") // restore the service even after a failure, so that later steps do not wait
@@ -97,8 +97,8 @@ func (in *installation) units() string {
 	return in.m.Try("systemctl", "list-units", "--no-legend", "--plain", "--state", "active,activating,failed", "metalplug*").Stdout
 }
 
-// startedByEvent makes the target for devices start the service. The service does not run until there is a device, and
-// no other event of the machine starts it.
+// startedByEvent makes the target for devices start the service. The service must not run until there is a device, and no
+// other event of the machine may start it.
 func startedByEvent(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "disable", "--now", "metalplugd")
 	in.m.Run("systemctl", "add-wants", "metalplug-device.target", "metalplugd.service")
@@ -118,7 +118,7 @@ func startedByEvent(in *installation, t *testing.T) {
 }
 
 // stateReadOnly tests a full disk, and a file system that is read-only after an error. The daemon must run and offer its
-// devices. Only containers with a drive must not start, because the need to erase the drive cannot be saved.
+// devices. Only containers with a drive must not start, because the daemon cannot save that the drive has to be erased.
 func stateReadOnly(in *installation, t *testing.T) {
 	const dir = "/var/lib/metalplug"
 	for _, c := range []struct {

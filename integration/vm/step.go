@@ -31,8 +31,8 @@ func (m *Machine) Step(t *testing.T, name string, step func(t *testing.T)) bool 
 	})
 }
 
-// account returns the state of the machine. It includes the tool's view of the devices, and the ends of the logs of the
-// device manager and the daemon.
+// account returns the state of the machine. It includes the list of devices from metalplugctl, and the ends of the logs of
+// the device manager and the daemon.
 func (m *Machine) account() string {
 	var b strings.Builder
 	for _, argv := range [][]string{

@@ -14,14 +14,14 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// patience is the maximum duration of a change in an emulated machine. It is not a budget. Budgets are in the table
-// that the test prints.
+// patience is the maximum duration of a change in an emulated machine. It is not a budget. The budgets are in the table that
+// the test prints.
 const patience = 3 * time.Minute
 
 // slow is the latency above which the log shows all events.
 const slow = 400 * time.Millisecond
 
-// story is a machine with metalplugd and a kubelet's device manager, and the measurements there.
+// story is a machine with metalplugd and the kubelet's device manager. It also has the measurements.
 type story struct {
 	m       *vm.Machine
 	udev    *vm.Udev // the first listener
@@ -30,7 +30,7 @@ type story struct {
 	table   []latency
 }
 
-// latency is one row of the table. It has the time from an event until the device manager knew about it.
+// latency is one row of the table. It has the time from an event until the device manager knew about the change.
 type latency struct {
 	step, event string
 	took        time.Duration
@@ -71,7 +71,7 @@ func (s *story) String() string {
 	return b.String()
 }
 
-// note adds a row for a change without a uevent.
+// note adds a row for a change that causes no uevent.
 func (s *story) note(step, from string, took time.Duration) {
 	s.table = append(s.table, latency{step: step, event: from, took: took})
 }
@@ -116,8 +116,7 @@ func (s *story) expect(t *testing.T, c change) {
 	s.noDetour(t, fromKubelet, c, before)
 }
 
-// noDetour fails if the count did not change monotonically from before to after. In that case a device was offered for
-// a moment, or missing for a moment.
+// noDetour fails if the count did not change monotonically. A device was then offered or missing for a moment.
 func (s *story) noDetour(t *testing.T, from int, c change, before int64) {
 	t.Helper()
 	last := before
@@ -149,8 +148,8 @@ func (s *story) gets(t *testing.T, resource string, want ...string) {
 	}
 }
 
-// ends removes a pod, and returns when the daemon knows that no pod holds a device. Its disks are then read and offered
-// again.
+// ends removes a pod, and returns when the daemon knows that no pod holds a device. The daemon then reads the disks of the
+// pod and offers them again.
 func (s *story) ends(t *testing.T, pod vm.Pod) {
 	t.Helper()
 	s.kubelet.RemovePod(pod)

@@ -35,7 +35,7 @@ type Stream struct {
 	ended error         // reason why the output has ended, or nil; protected by mu
 }
 
-// Start runs a command in the machine in the background. It ends with the machine, or by Stop.
+// Start runs a command in the background in the machine. Stop or the end of the machine ends the command.
 func (m *Machine) Start(argv ...string) *Stream {
 	m.t.Helper()
 	s := &Stream{name: strings.Join(argv, " "), m: m, grown: make(chan struct{})}

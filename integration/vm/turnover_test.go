@@ -102,15 +102,15 @@ func (s *story) resets() int {
 	return strings.Count(s.m.Try("dmesg").Stdout, "default/read/poll queues")
 }
 
-// forgotten waits until metalplugd knows that no pod holds a device. If a pod's container was never started, no
-// clean-up shows that it has ended.
+// forgotten waits until metalplugd knows that no pod holds a device. It is for a pod whose container never started, because
+// such a pod causes no clean-up.
 func (s *story) forgotten() {
 	s.m.Eventually("no device to be held", 2*patience, func() bool {
 		return s.m.Try("grep", "--quiet", `"held":true`, "/var/lib/metalplug/state.json").Code == 1
 	})
 }
 
-// free ends a pod and waits until its drive was withheld, cleared and offered again.
+// free ends a pod and waits until its drive was withheld, erased and offered again.
 func (s *story) free(t *testing.T, pod vm.Pod) {
 	t.Helper()
 	from := s.kubelet.Mark()
@@ -138,7 +138,7 @@ func resetAtStart(s *story, t *testing.T) {
 	if n := s.resets() - before; n != 1 {
 		t.Errorf("%d controllers came up, not the one", n)
 	}
-	// The container crashes and starts again. It must find its data.
+	// The container crashes and starts again. The new container must find the data.
 	s.m.Sh("echo precious | dd of=" + node + " bs=4096 conv=sync,fsync status=none")
 	if _, _, err := s.kubelet.TryPod(pod); err != nil {
 		t.Error(err)
@@ -153,7 +153,7 @@ func resetAtStart(s *story, t *testing.T) {
 func erasedAtRelease(s *story, t *testing.T) {
 	pod := one("writes")
 	node := s.run(pod)[0]
-	// Without a lock, udevd may miss it.
+	// Without a lock, udevd may miss the write.
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
 	_, cursor := s.journal("")
 	from, began := s.kubelet.Mark(), s.now(t)
@@ -236,8 +236,7 @@ func lingering(s *story, t *testing.T) {
 	s.removeCgroup(pod)
 }
 
-// heldByHost tests a drive that a process on the host has opened without an exclusive claim. A container must not get
-// it.
+// heldByHost tests a drive that a process on the host has opened without O_EXCL. A container must not get the drive.
 func heldByHost(s *story, t *testing.T) {
 	pod := one("meets-the-host")
 	s.kubelet.AdmitPod(pod)
@@ -289,7 +288,7 @@ func mountedBetween(s *story, t *testing.T) {
 	s.await(t, nvme, int64(len(drives)))
 }
 
-// foreignData creates a file system that udevd does not know, because there was no event.
+// foreignData creates a file system without an event, so udevd does not know it.
 func foreignData(s *story, t *testing.T) {
 	node := s.m.Namespaces()[drives[0].Serial]
 	s.m.StopDaemon()

@@ -30,7 +30,7 @@ func (m *Machine) WatchUdevBeside() *Udev {
 func (m *Machine) watchUdev(prefix ...string) *Udev {
 	m.t.Helper()
 	s := m.Start(append(prefix, "udevadm", "monitor", "--udev")...)
-	// The first line is written when the socket is bound.
+	// udevadm writes the first line when it has bound its socket.
 	if _, err := s.Await(0, commandTimeout, func(l Line) bool { return strings.HasPrefix(l.Text, "UDEV - ") }); err != nil {
 		m.t.Fatal(err)
 	}
@@ -38,8 +38,8 @@ func (m *Machine) watchUdev(prefix ...string) *Udev {
 }
 
 // Event waits for an event since a mark with the given action ("add") and a sysfs path that ends in the given name
-// ("nvme1n1", "0000:02:00.0"). If such events had arrived from udevd by the given time, it returns the last of them.
-// Otherwise it returns the first one after that time. The time of the returned line is the time of arrival.
+// ("nvme1n1", "0000:02:00.0"). It returns the last such event that arrived from udevd before the given time, or else the
+// first one after it. The time of the returned line is the time of arrival.
 func (u *Udev) Event(from int, action, name string, by time.Time) Line {
 	u.m.t.Helper()
 	matches := isEvent(action, name)

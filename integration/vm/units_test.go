@@ -28,7 +28,7 @@ start = "mark-start@.service"
 release = "mark-release@.service"
 `
 
-// vendorStep is a unit that records the device for which it was run, as its unescaped instance. It fails if a certain file
+// vendorStep is a unit that records its unescaped instance, which is the ID of the device. It fails if a certain file
 // exists.
 const vendorStep = `[Unit]
 Description=step of a vendor for %I
@@ -47,8 +47,8 @@ match = { DEVNAME = "/dev/zero" }
 init = "mark-start@.service"
 `
 
-// sandbox is the part of the package's unit that prevents the daemon from accessing systemd. Here the daemon creates
-// the socket for uevents itself.
+// sandbox is the part of the package's unit that prevents the daemon from accessing systemd. In this test, the daemon
+// creates the socket for uevents itself.
 const sandbox = `[Unit]
 Wants=metalplug-unit.socket
 After=metalplug-unit.socket
@@ -120,7 +120,7 @@ func heldBack(s *story, t *testing.T) {
 
 func initialised(s *story, t *testing.T) {
 	s.m.Sh("rm /run/fail-mark-init")
-	s.await(t, nvme, 1) // metalplugd retries automatically
+	s.await(t, nvme, 1) // metalplugd repeats the work automatically
 	s.steps(t)
 	s.m.StopDaemon()
 	s.m.StartDaemon()
@@ -161,8 +161,8 @@ func startFails(s *story, t *testing.T) {
 	s.steps(t)
 }
 
-// sandboxed checks that the unit of the package starts the helper, which reads the unit's name from /etc/metalplug
-// itself.
+// sandboxed checks that the unit of the package starts the helper. The helper reads the name of the vendor unit from
+// /etc/metalplug itself.
 func sandboxed(s *story, t *testing.T) {
 	for _, unit := range []string{"metalplug-unit.socket", "metalplug-unit@.service"} {
 		s.m.Push("../../systemd/"+unit, "/etc/systemd/system/"+unit)
