@@ -73,7 +73,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	if root := d.Config.Paths.Cgroup; root != "" {
 		if err := cgroup.Watch(ctx, root, ready, func() { liveness.Poke(d.pods) }); err != nil {
-			d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
+			d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: metalplugd queries the kubelet every %v instead", err, holdersInterval))
 		}
 	}
 	ready()

@@ -53,7 +53,7 @@ func body(message []byte) (string, error) {
 	begin := uint64(binary.NativeEndian.Uint32(message[offProperty:]))
 	length := uint64(binary.NativeEndian.Uint32(message[offLength:]))
 	if head < shortestHead || begin < head || begin+length > size {
-		return "", fmt.Errorf("decode udev message: a head of %d, %d at %d do not fit into %d bytes", head, length, begin, size)
+		return "", fmt.Errorf("decode udev message: a header of %d bytes, and %d bytes at offset %d, do not fit into %d bytes", head, length, begin, size)
 	}
 	return string(message[begin : begin+length]), nil
 }

@@ -62,7 +62,7 @@ func (l *Log) writeAll() {
 // lost logs how many entries are missing in the file.
 func (l *Log) lost(n int) {
 	if n > 0 {
-		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are not in %s, but in the journal", n, l.file.name))
+		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing in %s, but are in the journal", n, l.file.name))
 	}
 }
 

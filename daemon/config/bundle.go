@@ -31,7 +31,7 @@ func takeBundle(t *table, r *Resource) {
 	m, near, rest := &device.Members{}, defaultNear, RestHold
 	t.members(m)
 	t.choice("near", "distance", &near, device.Nears...)
-	t.choice("rest", "use of devices that are left over", &rest, RestHold, RestOffer)
+	t.choice("rest", "use of leftover devices", &rest, RestHold, RestOffer)
 	if r.Class != device.BundleName {
 		for key, set := range map[string]bool{"members": len(m.Resources) > 0, "near": near != defaultNear, "rest": rest != RestHold} {
 			if set {
@@ -68,7 +68,7 @@ func (t *table) members(m *device.Members) {
 		}
 		switch {
 		case !ok:
-			t.reportf("members", "has %s in it, not only strings", typeName(element))
+			t.reportf("members", "contains %s, but all elements must be strings", typeName(element))
 		case err != nil || n < 1 || n > maxMembers:
 			t.reportf("members", `%s is not a resource with a number from 1 to %d`, quoted(text), maxMembers)
 		case checkName(name) != nil:
@@ -80,7 +80,7 @@ func (t *table) members(m *device.Members) {
 		}
 	}
 	if len(array) > 0 && len(array) == len(m.Resources) && (total < 2 || total > maxMembers) {
-		t.reportf("members", "the number of devices is %d, not 2 to %d", total, maxMembers)
+		t.reportf("members", "the total number of devices is %d, but must be 2 to %d", total, maxMembers)
 	}
 }
 

@@ -78,7 +78,7 @@ func (t *table) nodes(key string, to *[]string) {
 		node, ok := element.(string)
 		switch {
 		case !ok:
-			t.reportf(key, "has %s in it, not only strings", typeName(element))
+			t.reportf(key, "contains %s, but all elements must be strings", typeName(element))
 		case slices.Contains(array[:i], element):
 			t.reportf(key, "has %s twice; remove one", quoted(node))
 		default:

@@ -162,7 +162,7 @@ func TestProblemsOfSeveralFiles(t *testing.T) {
 	want := `m.toml:1: colour: unknown key; the keys here are builtin, hardware, paths, reset, resource
 conf.d/a.toml:1: unexpected '=': key name appears blank; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes
 conf.d/b.toml:4: resource.shares: 0 is not between 1 and 1000; write shares = 1
-conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2; make one of the two
+conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2; merge the two
 conf.d/c.toml: is not a regular file; name a file such as /etc/metalplug/metalplug.toml
 conf.d/d.toml: open: no such file or directory`
 	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {

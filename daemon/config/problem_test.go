@@ -100,7 +100,7 @@ func TestProblems(t *testing.T) {
 		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not a string in quotes; write ID_NSID = "A*" or "A*|B"`},
 		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string in quotes, not a table; write match = { ID_MODEL = "Samsung*" }`},
 		{"YAML", "resources:\n- name: a\n", `m.toml:1: expected '.' or '=', but got ':' instead; this is not TOML, but perhaps YAML or JSON: begin a resource with [[resource]], and write name = "example.org/a"`},
-		{"NVIDIA's variable", valid + "env = { NVIDIA_VISIBLE_DEVICES = \"all\" }\n", `m.toml:4: resource.env.NVIDIA_VISIBLE_DEVICES: is set by metalplug, since another value would give a container the GPUs of others; remove it`},
+		{"NVIDIA's variable", valid + "env = { NVIDIA_VISIBLE_DEVICES = \"all\" }\n", `m.toml:4: resource.env.NVIDIA_VISIBLE_DEVICES: is set by metalplug, since another value would give a container the GPUs of other pods; remove it`},
 		{"built-in without its keys", "builtin = false\n[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n", `m.toml:2: resource.class: is missing: builtin is false; write class = "nvme" and the other keys of metalplug.io/nvme`},
 		{"match list", valid + "match = { ID_MODEL = [\"A\", \"B\"] }\n", `m.toml:4: resource.match.ID_MODEL: is an array, not a string in quotes; write ID_MODEL = "A*" or "A*|B"`},
 		{"reset of a disk", "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\nreset = \"zero\"\n", `m.toml:4: resource.reset: is a string in quotes, not a table; write [resource.reset]`},
@@ -151,7 +151,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"twice in a file", valid + "\n" + valid,
-			`m.toml:6: resource.name: "example.com/x" is defined twice, first on line 2; make one of the two`,
+			`m.toml:6: resource.name: "example.com/x" is defined twice, first on line 2; merge the two`,
 		},
 		{
 			"one variable for two", "[[resource]]\nname = \"a.com/x-y\"\nclass = \"gpu\"\n[[resource]]\nname = \"a.com/x.y\"\nclass = \"gpu\"\n",
@@ -160,7 +160,7 @@ func TestProblems(t *testing.T) {
 		{
 			"twice in a file, the first broken", "[[resource]]\nname = \"x\"\nclass = \"gpu\"\n[[resource]]\nname = \"x\"\nclass = \"gpu\"\n",
 			"m.toml:2: resource.name: \"x\" is not a resource name like \"example.com/name\": at most 244 lower-case letters, digits, \"-\" and \".\", a slash, and at most 63 letters, digits, \"-\", \"_\" and \".\"; write name = \"example.com/gpu\"\n" +
-				"m.toml:5: resource.name: \"x\" is defined twice, first on line 2; make one of the two",
+				"m.toml:5: resource.name: \"x\" is defined twice, first on line 2; merge the two",
 		},
 		{
 			"no class", "[[resource]]\nname = \"example.com/x\"\nclass = \"npu\"\n",
@@ -331,7 +331,7 @@ func TestProblems(t *testing.T) {
 			"no members", "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\n",
 			`m.toml:1: resource.members: is missing: the resources that make up a bundle; write members = ["nvidia.com/gpu", "example.com/scratch*2"]`,
 		},
-		{"one member", bundled + "members = [\"nvidia.com/gpu\"]\n", `m.toml:4: resource.members: the number of devices is 1, not 2 to 64; write members = ["nvidia.com/gpu", "example.com/scratch*2"]`},
+		{"one member", bundled + "members = [\"nvidia.com/gpu\"]\n", `m.toml:4: resource.members: the total number of devices is 1, but must be 2 to 64; write members = ["nvidia.com/gpu", "example.com/scratch*2"]`},
 		{"no member", bundled + "members = []\n", `m.toml:4: resource.members: is empty; write members = ["nvidia.com/gpu", "example.com/scratch*2"]`},
 		{
 			"a member that is off", bundled + "members = [\"metalplug.io/nvme*2\"]\n",

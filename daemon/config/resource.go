@@ -71,7 +71,7 @@ func resource(t *table) Resource {
 	r.Exclude = takePairs(t.table("exclude"), checkProperty, checkPattern)
 	r.Env = takePairs(t.table("env"), checkVariable, checkTemplate)
 	if r.Class == device.GPUName && r.Env[visibleGPUs] != "" {
-		t.reportBelowf("env", visibleGPUs, "is set by metalplug, since another value would give a container the GPUs of others; remove it")
+		t.reportBelowf("env", visibleGPUs, "is set by metalplug, since another value would give a container the GPUs of other pods; remove it")
 	}
 	takeGroup(t, &r)
 	if r.Class == device.NodeName && r.Group == nil {

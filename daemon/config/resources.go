@@ -49,7 +49,7 @@ func resourceTables(files []*file, builtin bool) []*table {
 			at := place{f, toml.Key{resourceKey, strconv.Itoa(i)}}
 			name, _ := values["name"].(string)
 			if line, twice := lines[name]; twice {
-				at.at("name").reportf("%s is defined twice, first on line %d; make one of the two", quoted(name), line)
+				at.at("name").reportf("%s is defined twice, first on line %d; merge the two", quoted(name), line)
 				continue
 			}
 			t := byName[name]

@@ -53,7 +53,7 @@ func (q *question) others(first, member *inventory.Status) string {
 		}
 	}
 	if len(all) == 0 {
-		return "there is no other"
+		return "there is no other device"
 	}
 	slices.SortStableFunc(all, func(a, b *inventory.Status) int {
 		return cmp.Compare(slices.Index(bundle.Distances, distance(first, a)), slices.Index(bundle.Distances, distance(first, b)))

@@ -209,7 +209,7 @@ func addEvidence(x *api.Explanation, d *inventory.Status) {
 	ok, why := false, ""
 	switch {
 	case v.Kind == evidence.Blank:
-		ok, why = true, fmt.Sprintf("blank since %s: all %d bytes were read; each time it is plugged in, metalplug reads random blocks, both ends and the known offsets again", at, v.Size)
+		ok, why = true, fmt.Sprintf("blank since %s: all %d bytes were read; each time the disk is plugged in, metalplug checks both ends and random blocks again", at, v.Size)
 	case v.Kind == evidence.Erased:
 		ok, why = true, fmt.Sprintf("erased by metalplug at %s, and verified", at)
 	case v.Scrub != "":

@@ -74,7 +74,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 func (d *driver) given(claim *resourceapi.ResourceClaim) (given []resourceapi.DeviceRequestAllocationResult, err error) {
 	for _, c := range claim.Status.Allocation.Devices.Config {
 		if c.Opaque != nil && c.Opaque.Driver == DriverName {
-			return nil, errors.New("the claim or its class has parameters, and metalplug knows none -> remove the opaque configuration")
+			return nil, errors.New("the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration")
 		}
 	}
 	for _, g := range claim.Status.Allocation.Devices.Results {

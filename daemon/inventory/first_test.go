@@ -48,7 +48,7 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 // TestFirstSnapshotSaysWhatItIsWithout uses a device that answers too late. The first snapshot must not wait for it, and the
 // log must name the reason.
 func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
-	const line = "started before all devices were inspected"
+	const line = "device list incomplete at start"
 	slow := make(chan struct{})
 	for _, test := range []struct {
 		name   string

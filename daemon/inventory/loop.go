@@ -86,7 +86,7 @@ func (l *loop) settle() {
 		l.cordonKnown()
 	}
 	if missing != "" {
-		l.Log.Warn("started before all devices were inspected", "err", missing)
+		l.Log.Warn("device list incomplete at start", "err", missing)
 	}
 }
 

@@ -189,7 +189,7 @@ func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 	}
 	names, err := s.Resource.CDI(devices)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot be given out by CDI name: %w", strings.Join(ids(devices), ", "), err)
+		return nil, fmt.Errorf("%s: cannot be passed by CDI name: %w", strings.Join(ids(devices), ", "), err)
 	}
 	return names, nil
 }

@@ -119,7 +119,7 @@ func restart(s *story, t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if log, _ := s.journal(cursor); strings.Contains(log, "started before all devices were inspected") || strings.Contains(log, "no answer") {
+	if log, _ := s.journal(cursor); strings.Contains(log, "device list incomplete at start") || strings.Contains(log, "no answer") {
 		s.onlyMore(t, mark, nvme, lost)
 	} else {
 		s.onlyAllOrNone(t, mark, lost, nvme, vm.Counts{Capacity: want}, want)

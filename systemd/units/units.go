@@ -108,7 +108,7 @@ func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string
 
 // failure returns systemd's reason why a unit could not be started.
 func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
-	text := "the start job ended as " + result
+	text := "the start job ended with the result " + result
 	properties, err := c.GetUnitTypePropertiesContext(ctx, name, "Service")
 	if err != nil {
 		return text

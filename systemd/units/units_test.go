@@ -217,7 +217,7 @@ func TestRun(t *testing.T) {
 		},
 		{
 			"what it needs fails", &peer{result: "dependency", service: map[string]any{"Result": "success", "ExecMainStatus": int32(0)}},
-			"run " + name + ": the start job ended as dependency; see: journalctl -u '" + name + "'",
+			"run " + name + ": the start job ended with the result dependency; see: journalctl -u '" + name + "'",
 			[]string{reset, restart, properties},
 		},
 		{
