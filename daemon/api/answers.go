@@ -51,7 +51,7 @@ type Hardware struct {
 	Size    int64  `json:"size,omitempty"` // size of a disk in bytes, if known
 	PCI     string `json:"pci,omitempty"`  // address of the device's PCI function, or of the first PCI function that leads to it
 	Present bool   `json:"present"`        // the hardware is present
-	Lost    bool   `json:"lost,omitempty"` // its pod cannot use it: it was unplugged, or has a fault until it is reset
+	Lost    bool   `json:"lost,omitempty"` // its pod has lost it, because it was unplugged or has a fault that only a reset clears
 }
 
 // Evidence is the reason why a disk counts as unused.

@@ -16,7 +16,7 @@ type Explanation struct {
 	Device  *Device `json:"device"` // present state of the device, or null if unknown
 	Steps   []Step  `json:"steps"`
 	Verdict string  `json:"verdict"`
-	Would   string  `json:"would,omitempty"` // a [[resource]] in TOML that would match the device, if no rule is about such devices
+	Would   string  `json:"would,omitempty"` // suggestion of a [[resource]] in TOML for a device that no configured rule is meant for
 }
 
 // Step is one decision.

@@ -22,9 +22,8 @@ const (
 )
 
 // Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind is not
-// the name of the resource, because the vendor's tools use that name as the kind of the same devices, and a runtime rejects
-// a device that two specs describe. The domain is in the vendor, because runtimes with CDI before 0.6 reject a class with a
-// dot.
+// the name of the resource. The vendor's tools use that name as the kind of the same devices, and a runtime rejects a device
+// that two specs describe. The domain is in the vendor, because runtimes with CDI before 0.6 reject a class with a dot.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {

@@ -87,17 +87,17 @@ type Paths struct {
 
 // Hardware is the table [hardware] with the source of the devices.
 type Hardware struct {
-	// Recording is the absolute path of the recording that replaces this machine's hardware, or empty for the devices
-	// of udev. In a file this is source = "recording:PATH". A relative PATH starts at the directory of the main file,
-	// also in a drop-in. The default is source = "udev".
+	// Recording is the absolute path of the recording that replaces this machine's hardware, or empty for the devices of
+	// udev. In a file this is source = "recording:PATH". A relative PATH starts at the directory of the main file, even in a
+	// drop-in. The default is source = "udev".
 	Recording string
 }
 
 // Reset is the table [reset] with the sockets of the helpers. The comments give the key and its default.
 type Reset struct {
 	Socket  string // socket, of metalplug-reset, "/run/metalplug/reset.sock" or [Direct]
-	Holders string // holders, of metalplug-holders, "/run/metalplug/holders.sock" or [Direct], its default if socket is that
-	Units   string // units, of metalplug-unit, "/run/metalplug/unit.sock" or [Direct], its default if socket is that
+	Holders string // holders, of metalplug-holders, "/run/metalplug/holders.sock", or [Direct] if socket is [Direct]
+	Units   string // units, of metalplug-unit, "/run/metalplug/unit.sock", or [Direct] if socket is [Direct]
 }
 
 // Resource is a table [[resource]], which configures devices that are offered to the kubelet under one name. The

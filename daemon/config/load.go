@@ -82,8 +82,8 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
-// Check checks the files that the configuration names and that a daemon needs to start. At present this is only a
-// recording, which Check reads. The error is a [Problems] with the line that names the file.
+// Check checks the files that the configuration names and without which a daemon cannot start. At present, this is only the
+// recording. Check reads it. The error is a [Problems] with the line that names the file.
 func (c Config) Check() error {
 	if c.Hardware.Recording == "" {
 		return nil

@@ -91,7 +91,7 @@ var foreignWords = map[string]map[string]string{
 	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
 }
 
-// meantWord returns the one of the words that was probably meant by another one, as the end of a message, or "".
+// meantWord returns the end of a message with the one of words that an operator probably meant by word, or "".
 func meantWord(key, word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {

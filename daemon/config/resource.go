@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// sharesMost is the maximum of shares. A list of 50 devices with so many shares has less than the 4 MiB that the kubelet
-	// accepts (82 bytes for each share). The share numbers have at most three digits, for which [device.MakeID] leaves room.
+	// sharesMost is the maximum of shares. With that many shares, the list of 50 devices fits into the 4 MiB that the
+	// kubelet accepts (82 bytes for each share). The share numbers have at most three digits, for which [device.MakeID]
+	// leaves room.
 	sharesMost = 1000
 	// startMost is the maximum timeout before a start. It is shorter than the 30 seconds that the kubelet allows for
 	// PreStartContainer.

@@ -14,9 +14,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// suggestResource returns a [[resource]] for a device if the configuration has no rule that was tried. This is a
-// built-in resource, or a resource of class node. Otherwise the text is empty. If no resource would match, err is the
-// reason.
+// suggestResource returns a [[resource]] for a device if the configuration has no rule for its class. This is a built-in
+// resource, or a resource of class node. Otherwise the text is empty. If no resource would match, err is the reason.
 func (q *question) suggestResource(e device.Explained) (text string, err error) {
 	u := e.Device.Udev
 	rules := config.BuiltinRules()

@@ -107,7 +107,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 			return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID
 		}
 		if slices.ContainsFunc(explained[:i], same) {
-			continue // the device is near several first members
+			continue // the same device was found near several others
 		}
 		if known == nil || len(explained) == 1 || strings.HasPrefix(known.Device.ID, e.Device.ID) {
 			answer.Found = append(answer.Found, q.addState(e))

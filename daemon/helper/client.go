@@ -63,7 +63,7 @@ func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage
 // request creates a request for a target. Its time limit is the deadline of ctx.
 func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	r := reset.Request{Do: do, SysPath: t.SysPath, Class: t.Class, Identity: t.Identity, TimeoutMS: time.Minute.Milliseconds()}
-	if len(t.Pods) <= reset.MaxList { // if the list is missing, the helper counts every pod
+	if len(t.Pods) <= reset.MaxList { // without the list, every pod counts as a pod of the disk
 		r.Pods = t.Pods
 	}
 	if end, ok := ctx.Deadline(); ok {

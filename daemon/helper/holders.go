@@ -62,7 +62,7 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 	return holders, nil
 }
 
-// gathering is how long a request waits for further callers. So starting a container with several devices sends only one
+// gathering is how long a request waits for further callers. So the start of a container with several devices sends only one
 // request.
 const gathering = 2 * time.Millisecond
 

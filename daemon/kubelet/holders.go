@@ -21,10 +21,10 @@ const (
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the maximum size of an answer in bytes. The kubelet has no limit.
 	podResourcesSize = 64 << 20
-	// If only the checkpoint names a device, this is accepted for rememberedFirst. Each repetition doubles the time, up
-	// to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the checkpoint, so the
-	// checkpoint may name a pod that has already ended. But it may also name a pod whose init container has the device
-	// for hours.
+	// If only the checkpoint names a device, Ask accepts this for rememberedFirst. Each repetition doubles the time, up to
+	// rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the checkpoint, so the
+	// checkpoint may name a pod that has already ended. But it may also name a pod whose init container has the device for
+	// hours.
 	rememberedFirst = 20 * time.Second
 	rememberedLast  = 10 * time.Minute
 )
@@ -78,11 +78,11 @@ type remembered struct {
 }
 
 // Ask returns for each device whether the kubelet's pods hold it. A device is free if two answers in a row contain it
-// neither in the pods nor in the checkpoint. One answer is not enough, because after our answer to Allocate the device
-// is in neither until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted]
-// from time to time. Our next list makes the kubelet write the checkpoint. If it still names the device, a pod holds
-// the device. The kubelet does not list a pod in which only an init container has a device. Ask blocks until the
-// kubelet has answered, for at most five seconds. Calls must not overlap.
+// neither in the pods nor in the checkpoint. One answer is not enough. After our answer to Allocate, the device is in
+// neither until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from time to
+// time. Our next list makes the kubelet write the checkpoint. If it still names the device, a pod holds the device. The
+// kubelet does not list a pod in which only an init container has a device. Ask blocks until the kubelet has answered, for
+// at most five seconds. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
