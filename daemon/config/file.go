@@ -59,7 +59,7 @@ var foreign = map[string]string{
 
 // Remedies for keys that have no replacement.
 const (
-	disable = `to turn off a resource, write exclude = { METALPLUG_ID = "*" }`
+	disable = "to turn off a resource, remove its table; for a built-in one, write builtin = false and a [[resource]] for each of the others"
 	health  = "remove it, since metalplug always checks the health of a device"
 	include = "write other files as conf.d/NAME.toml next to this file"
 )

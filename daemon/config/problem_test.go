@@ -68,7 +68,7 @@ func TestProblems(t *testing.T) {
 		{"unknown key", "\n[paths]\ncolour = 1\n", `m.toml:3: paths.colour: unknown key; the keys here are cdi, cgroup, dev, device_plugins, pod_resources, proc, run, state, sysfs`},
 		{"flag of the daemon", "log_level = \"debug\"\n", `m.toml:1: log_level: unknown key; use metalplugd --log-level`},
 		{"key of other plugins", valid + "replicas = 2\n", `m.toml:4: resource.replicas: unknown key; did you mean shares?`},
-		{"switch of other programs", valid + "enabled = false\n", `m.toml:4: resource.enabled: unknown key; to turn off a resource, write exclude = { METALPLUG_ID = "*" }`},
+		{"switch of other programs", valid + "enabled = false\n", `m.toml:4: resource.enabled: unknown key; to turn off a resource, remove its table; for a built-in one, write builtin = false and a [[resource]] for each of the others`},
 		{"order of other programs", valid + "priority = 1\n", `m.toml:4: resource.priority: unknown key; the first [[resource]] that matches takes a device, so write this one before the others`},
 		{"checks of other programs", valid + "health = true\n", `m.toml:4: resource.health: unknown key; remove it, since metalplug always checks the health of a device`},
 		{"files of other programs", "include = [\"a\"]\n", `m.toml:1: include: unknown key; write other files as conf.d/NAME.toml next to this file`},
