@@ -149,10 +149,10 @@ type checkedFiles struct {
 // checked writes the files and the devices of each resource.
 func (s *screen) checked(c checkedFiles) {
 	for _, f := range c.Files {
-		fmt.Fprintf(s, "%s: ok\n", f)
+		s.line("", "", f+": ok")
 	}
 	if len(c.Files) == 0 {
-		fmt.Fprintf(s, "%s: absent: the defaults apply\n", c.File)
+		s.line("", "", c.File+": absent: the defaults apply")
 	}
 	for _, text := range c.Warnings {
 		s.line("warning: ", yellow, text)

@@ -61,7 +61,7 @@ func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(line
 			return err
 		case !waiting:
 			waiting = true
-			fmt.Fprintf(cmd.ErrOrStderr(), "metalplugctl: %v; waiting for it\n", err)
+			fmt.Fprintf(cmd.ErrOrStderr(), "metalplugctl: %s; waiting for it\n", cleanLines(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -82,8 +82,8 @@ func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api
 	lines.Buffer(nil, lineSize)
 	for lines.Scan() {
 		var e api.Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return fmt.Errorf("read the events of %s: %w", c.Socket, err)
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.Event == "" {
+			return fmt.Errorf("read the events of %s: %w: %s", c.Socket, cmp.Or(err, errors.New("it is not an event")), api.OtherVersion)
 		}
 		if err := told(lines.Bytes(), e); err != nil {
 			return err

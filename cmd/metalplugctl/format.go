@@ -117,11 +117,8 @@ func configured(c api.Configuration) string {
 
 // firstOf returns the first name and the number of the others, or "-" if there is none.
 func firstOf(names []string) string {
-	switch len(names) {
-	case 0:
-		return "-"
-	case 1:
-		return names[0]
+	if len(names) < 2 {
+		return cmp.Or(strings.Join(names, ""), "-")
 	}
 	return fmt.Sprintf("%s +%d", names[0], len(names)-1)
 }

@@ -51,6 +51,9 @@ var errFound = errors.New("a problem was found")
 // usageError is an error in the command line.
 type usageError struct{ error }
 
+// Unwrap returns the cause, which may be a closed pipe.
+func (e usageError) Unwrap() error { return e.error }
+
 // usage returns a [usageError].
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
@@ -118,7 +121,7 @@ func exitCode(err error, stderr io.Writer) int {
 		}
 		return exitNoAnswer
 	case errors.As(err, &problems):
-		fmt.Fprintln(stderr, problems) // each begins with its file and line
+		fmt.Fprintln(stderr, cleanLines(problems)) // each begins with its file and line
 		return exitProblem
 	case errors.As(err, &wrongUsage):
 		fmt.Fprintf(stderr, "metalplugctl: %s\nSee 'metalplugctl --help'.\n", cleanLines(err))

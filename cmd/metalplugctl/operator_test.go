@@ -410,16 +410,16 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		code int
 		text string
 	}{
-		{[]string{"cordon", "none"}, exitProblem, "cordon none: no such device: see 'metalplugctl list --all'"},
-		{[]string{"cordon", "/dev/none"}, exitProblem, "cordon /dev/none: no such device: see 'metalplugctl list --all'"},
-		{[]string{"cordon", "."}, exitProblem, "metalplugctl: cordon .: no such device: see 'metalplugctl list --all'\n"},
-		{[]string{"cordon", ".."}, exitProblem, "metalplugctl: cordon ..: no such device: see 'metalplugctl list --all'\n"},
-		{[]string{"cordon", "../" + lastDisk}, exitProblem, "no such device: see 'metalplugctl list --all'\n"},
-		{[]string{"cordon", "%2E%2E"}, exitProblem, "metalplugctl: cordon %2E%2E: no such device: see 'metalplugctl list --all'\n"},
-		{[]string{"uncordon", ".."}, exitProblem, "metalplugctl: uncordon ..: no such device: see 'metalplugctl list --all'\n"},
-		{[]string{"reset", ".."}, exitProblem, "metalplugctl: reset ..: no such device: see 'metalplugctl list --all'\n"},
-		{[]string{"reset", "..", "--scrub", "zero"}, exitProblem, "metalplugctl: reset ..: no such device: see 'metalplugctl list --all'\n"},
-		{[]string{"reset", ".", "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset .: no such device: see 'metalplugctl list --all'\n"},
+		{[]string{"cordon", "none"}, exitProblem, "cordon none: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'"},
+		{[]string{"cordon", "/dev/none"}, exitProblem, "cordon /dev/none: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'"},
+		{[]string{"cordon", "."}, exitProblem, "metalplugctl: cordon .: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
+		{[]string{"cordon", ".."}, exitProblem, "metalplugctl: cordon ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
+		{[]string{"cordon", "../" + lastDisk}, exitProblem, "no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
+		{[]string{"cordon", "%2E%2E"}, exitProblem, "metalplugctl: cordon %2E%2E: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
+		{[]string{"uncordon", ".."}, exitProblem, "metalplugctl: uncordon ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
+		{[]string{"reset", ".."}, exitProblem, "metalplugctl: reset ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
+		{[]string{"reset", "..", "--scrub", "zero"}, exitProblem, "metalplugctl: reset ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
+		{[]string{"reset", ".", "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset .: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
 		{[]string{"why", ".."}, exitProblem, "udev knows no such device"},
 		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: name one of these devices: GPU-36f675cc-"},
 		{[]string{"cordon", "nvme-"}, exitProblem, "cordon nvme-: name one of these devices: nvme-eui."},
@@ -448,6 +448,88 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		code, stdout, stderr := n.ctl(test.args...)
 		if code != test.code || stdout != "" || !strings.Contains(stderr, test.text) {
 			t.Errorf("%v: exit %d, %q, %q", test.args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestDeviceThatWasRemoved removes disks after the operator has seen them in the list, and then names them in each command. The
+// daemon forgets the disk that was not offered. The other stays in the list, because the kubelet may know it.
+func TestDeviceThatWasRemoved(t *testing.T) {
+	all := bundledText(t, "gpu-server")
+	n := newNode(t, all, "")
+	const system = "nvme-eui.36344830545001200025384300000001"
+	if _, stdout, _ := n.ctl("list", "--all"); !strings.Contains(stdout, lastDisk) || !strings.Contains(stdout, system) {
+		t.Fatal(stdout)
+	}
+	blocks := strings.Split(all, "\n\n")
+	n.plug(strings.Join(slices.DeleteFunc(blocks, func(block string) bool {
+		return strings.Contains(block, lastPCI) || strings.Contains(block, "0000:1c:00.0")
+	}), "\n\n"))
+	n.until("removed", func(s *inventory.Snapshot) bool { return s.Find(system) == nil && !s.Find(lastDisk).Present })
+	for _, name := range []string{system, "/dev/nvme0n1", "nvme0n1", "1c:00.0"} {
+		for _, args := range [][]string{
+			{"cordon"}, {"cordon", "--wait"}, {"uncordon"}, {"adopt"}, {"adopt", "--yes"}, {"reset"}, {"reset", "--scrub", "zero", "--yes"}, {"why"},
+		} {
+			code, stdout, stderr := n.ctl(append(args, name)...)
+			if code != exitProblem || stdout != "" || !strings.Contains(stderr, name+": ") || !strings.Contains(stderr, "it was removed, or the name is wrong: see") {
+				t.Errorf("%v %s: exit %d, %q, %q", args, name, code, stdout, stderr)
+			}
+		}
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"cordon", lastDisk}, exitOK, lastDisk + ": Cordoned: by the operator; gone"},
+		{[]string{"why", lastDisk}, exitProblem, "its hardware is absent"},
+		{[]string{"uncordon", lastDisk}, exitOK, lastDisk + ": Unhealthy: gone"},
+		{[]string{"reset", lastDisk}, exitProblem, "reset " + lastDisk + ": "},
+		{[]string{"adopt", lastDisk, "--yes"}, exitProblem, "adopt " + lastDisk + ": "},
+	} {
+		if code, stdout, stderr := n.ctl(test.args...); code != test.code || !strings.Contains(stdout+stderr, test.text) {
+			t.Errorf("%v: exit %d, %q, %q", test.args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestHardwareSteersNoTerminal gives disks names with control characters, and looks for these in the output of each command.
+func TestHardwareSteersNoTerminal(t *testing.T) {
+	const bad = "SAM\x1b[2J\u009b31m\u202e\rSUNG"
+	text := strings.ReplaceAll(bundledText(t, "gpu-server"), "SAMSUNG MZQL2", bad+" MZQL2")
+	text = strings.ReplaceAll(text, "MZQL23T8HCLS-00A07", "MZQL2\\nFAKE")
+	n := newNode(t, text, "")
+	if code, _, stderr := n.ctl("cordon", lastDisk, "--reason", bad); code != exitOK {
+		t.Fatal(stderr)
+	}
+	follower := n.follow("events")
+	follower.until("listening")
+	n.plug(strings.ReplaceAll(text, "A: state=live\\n\n", "A: state=dead"+bad+"\\n\n"))
+	follower.until("is dead")
+	follower.cancel()
+	<-follower.code
+	for _, args := range [][]string{
+		{"list"},
+		{"list", "--all"},
+		{"status"},
+		{"why", lastDisk},
+		{"why", bad},
+		{"watch", "--once"},
+		{"topology"},
+		{"topology", "-o", "svg"},
+		{"doctor", "--config", n.path("t.toml")},
+		{"check", "--explain", n.path("t.toml")},
+		{"preview", "--once", "--config", n.path("t.toml")},
+		{"cordon", bad},
+		{"reset", lastDisk},
+		{"list", "-o", "json"},
+	} {
+		_, stdout, stderr := n.ctl(args...)
+		if strings.ContainsAny(stdout+stderr, "\x1b\r") || args[len(args)-1] != "json" && strings.ContainsAny(stdout+stderr, "\u009b\u202e") || strings.Contains(stdout, "\nFAKE") {
+			t.Errorf("%q: %q%q", args, stdout, stderr)
+		}
+		if args[0] == "list" && !strings.Contains(stdout, "SUNG") {
+			t.Errorf("%q lists no such disk: %s", args, stdout)
 		}
 	}
 }
@@ -496,7 +578,7 @@ func (broken) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", uni
 
 func TestAClosedPipeIsNoProblem(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
-	for _, args := range [][]string{{"list"}, {"status"}, {"list", "-o", "json"}, {"why", lastDisk}} {
+	for _, args := range [][]string{{"list"}, {"status"}, {"list", "-o", "json"}, {"why", lastDisk}, {"topology"}, {"watch", "--once"}, {"events"}, {"--version"}, {"--help"}} {
 		var stderr bytes.Buffer
 		if code := run(t.Context(), append([]string{"--socket", n.socket()}, args...), broken{}, &stderr); code != exitOK || stderr.Len() > 0 {
 			t.Errorf("%v: exit %d, %s", args, code, stderr.String())

@@ -92,6 +92,12 @@ func (s *screen) paint(colour, text string) string {
 // line writes a mark and a text. If lines do not wrap, it writes one line, so that tools can search the output.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}
+	if s.wraps && len(mark) > s.width/2 { // the text needs its own line
+		if strings.TrimSpace(mark) != "" {
+			s.WriteString(s.paint(colour, strings.TrimRight(mark, " ")) + "\n")
+		}
+		mark = deeper
+	}
 	if s.wraps {
 		lines = wrapped(lines[0], s.width-len(mark))
 	}

@@ -128,7 +128,9 @@ func TestLinesBreakBetweenWords(t *testing.T) {
 	s := &screen{width: 20, wraps: true}
 	s.line("-> ", "", "uncordon nvme-eui.36344830545001270025384300000001 and wait")
 	s.table("", cells("NAME", "REASON"), cells("a", "in use by 0000:3b:00.0/nvme1n1p1"))
-	want := "-> uncordon\n   nvme-eui.36344830545001270025384300000001\n   and wait\nNAME  REASON\na\n    in use by\n    0000:3b:00.0/nvme1n1p1\n"
+	s.line("configuration ", "", "/a.toml")
+	s.line("              ", "", "/b.toml")
+	want := "-> uncordon\n   nvme-eui.36344830545001270025384300000001\n   and wait\nNAME  REASON\na\n    in use by\n    0000:3b:00.0/nvme1n1p1\nconfiguration\n    /a.toml\n    /b.toml\n"
 	if s.String() != want {
 		t.Errorf("%q, want %q", s, want)
 	}
@@ -151,20 +153,39 @@ func TestLogin(t *testing.T) {
 
 // TestListBeforeTheInspection checks that a list right after the start of metalplugd does not say that there is no device.
 func TestListBeforeTheInspection(t *testing.T) {
-	socket := answering(t, map[string]any{"/v1/resources": []api.Resource{}, "/v1/devices": []api.Device{}, "/v1/status": api.Status{}})
+	socket := answering(t, map[string]any{"/v1/resources": []api.Resource{}, "/v1/devices": []api.Device{}, "/v1/status": api.Status{Version: "1.0"}})
 	if code, stdout, _ := ctl(t, "--socket", socket, "list"); code != exitOK || !strings.Contains(stdout, "has not inspected the hardware yet") {
 		t.Errorf("exit %d: %s", code, stdout)
 	}
 }
 
-// TestErrorsHaveNoControlCharacters checks that an error does not repeat an escape sequence of an argument, and names the
-// cause of an answer that this version does not know.
+// TestErrorsHaveNoControlCharacters checks that an error does not repeat an escape sequence of an argument.
 func TestErrorsHaveNoControlCharacters(t *testing.T) {
-	socket := answering(t, map[string]any{"/v1/status": raw("<html>")})
-	for want, args := range map[string][]string{"v [2Jx": {"cordon", "v\x1b[2Jx"}, "another version": {"status"}} {
-		code, _, stderr := ctl(t, append([]string{"--socket", socket}, args...)...)
-		if code != exitProblem || strings.Contains(stderr, "\x1b") || !strings.Contains(stderr, want) {
-			t.Errorf("exit %d: %q, want %q", code, stderr, want)
+	code, _, stderr := ctl(t, "--socket", answering(t, nil), "cordon", "v\x1b[2Jx")
+	if code != exitProblem || strings.Contains(stderr, "\x1b") || !strings.Contains(stderr, "v [2Jx") {
+		t.Errorf("exit %d: %q", code, stderr)
+	}
+}
+
+// TestDaemonOfAnotherVersion gives each command an answer that it does not know. An answer without a known field must not look
+// like a success.
+func TestDaemonOfAnotherVersion(t *testing.T) {
+	for _, text := range []string{"", "<html>", "{}", `"x"`, `{"id":"x"`, `{"new":1}`} {
+		answers := make(map[string]any)
+		for _, path := range []string{"status", "resources", "devices", "devices/x", "why", "topology", "events", "devices/x/cordon", "devices/x/uncordon"} {
+			answers["/v1/"+path] = raw(text)
+		}
+		if text == "" { // an old daemon without these paths
+			answers = nil
+		}
+		socket := answering(t, answers)
+		for _, args := range [][]string{
+			{"list"}, {"status"}, {"why", "x"}, {"watch", "--once"}, {"events"}, {"topology"}, {"cordon", "x"}, {"uncordon", "x"}, {"reset", "x"}, {"adopt", "x"},
+		} {
+			code, stdout, stderr := ctl(t, append([]string{"--socket", socket}, args...)...)
+			if code != exitProblem || stdout != "" || !strings.Contains(stderr, "another version") {
+				t.Errorf("%q, %v: exit %d: %q, %q", text, args, code, stdout, stderr)
+			}
 		}
 	}
 }

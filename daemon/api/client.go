@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"net/textproto"
+	"reflect"
 	"strings"
 	"time"
 
@@ -79,14 +80,18 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 		return err
 	}
 	defer stream.Close()
-	if err := json.NewDecoder(stream).Decode(answer); err != nil {
-		return fmt.Errorf("read the answer of %s: %w: %s", c.Socket, err, otherVersion)
+	err = json.NewDecoder(stream).Decode(answer)
+	if v := reflect.ValueOf(answer).Elem(); err == nil && v.Kind() == reflect.Struct && v.NumField() > 0 && v.IsZero() {
+		err = errors.New("it has no known field")
+	}
+	if err != nil {
+		return fmt.Errorf("read the answer of %s: %w: %s", c.Socket, err, OtherVersion)
 	}
 	return nil
 }
 
-// otherVersion is the probable cause of an answer that this client does not understand.
-const otherVersion = "metalplugd has another version than this program, or the socket is another program's; after an upgrade: systemctl restart metalplugd"
+// OtherVersion is the probable cause of an answer that this client does not understand.
+const OtherVersion = "metalplugd has another version than this program, or the socket is another program's; after an upgrade: systemctl restart metalplugd"
 
 // refusalSize is the maximum length of the text of a refusal in bytes.
 const refusalSize = 4 << 10
@@ -121,7 +126,7 @@ func (c Client) ask(ctx context.Context, method, path string, content []byte) (i
 	defer answer.Close()
 	refused := &Refused{Code: code}
 	if err := json.NewDecoder(io.LimitReader(answer, refusalSize)).Decode(refused); err != nil || refused.Text == "" {
-		refused.Text = status + ": " + otherVersion
+		refused.Text = status + ": " + OtherVersion
 	}
 	return nil, refused
 }

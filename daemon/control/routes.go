@@ -111,7 +111,7 @@ func (s *Server) device(id string) (api.Device, error) {
 
 // unknown returns the error for a name that no device has.
 func unknown(name string) error {
-	return fmt.Errorf("%s: %w: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
+	return fmt.Errorf("%s: %w; it was removed, or the name is wrong: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
 }
 
 // countLifetime is how long an answer of the kubelet is valid. The kubelet refuses more than 100 requests a second from

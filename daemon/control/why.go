@@ -123,7 +123,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 	case slices.ContainsFunc(q.rules, func(r device.Rule) bool { return r.Resource == q.what }):
 		err = fmt.Errorf("%s is a resource: 'metalplugctl list --all' shows every device with its reason; then ask for one", q.what)
 	default:
-		err = fmt.Errorf("%s: %w, and it is not an ID: see 'metalplugctl list --all', 'udevadm info %s'", q.what, errNothing, q.what)
+		err = fmt.Errorf("%s: %w, and no device has this name or ID; it was removed, or the name is wrong: see 'metalplugctl list --all', 'udevadm info %s'", q.what, errNothing, q.what)
 	}
 	return answer, err
 }
