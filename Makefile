@@ -87,7 +87,7 @@ dra: dra-program
 dra-program:
 	$(DRA) build -trimpath -tags '$(TAGS)' -ldflags '-s -w -X main.version=$(VERSION)' -o ../../bin/ ./metalplug-dra
 
-# The flags are those of the cluster, so that both share the compiled packages. One of its tests runs this program.
+# The flags are those of the cluster, so that both share the compiled packages.
 dra-sanity:
 	cd integration/dra-sanity && $(GO) build $(KUBERNETES) -o ../../bin/ .
 
