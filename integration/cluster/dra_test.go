@@ -39,11 +39,15 @@ func (s *story) claims(o NodeOptions, n int) (node *Node, driver *process) {
 // startDriver starts metalplug-dra on a node. It ends with the story, after the pods.
 func (s *story) startDriver(node *Node, flags ...string) *process {
 	s.Helper()
-	p, err := node.enter("metalplug-dra", append([]string{
-		"/run/bin/metalplug-dra",
-		"--kubeconfig=" + node.cluster.File("node-"+node.Name+".kubeconfig"), "--node=" + node.Name,
-	}, flags...)...)
+	p, err := node.startDriver(flags...)
 	return s.driver(node, p, err)
+}
+
+// startDriver is story.startDriver for a caller that ends the driver.
+func (n *Node) startDriver(flags ...string) (*process, error) {
+	return n.enter("metalplug-dra", append([]string{
+		"/run/bin/metalplug-dra", "--kubeconfig=" + n.cluster.File("node-"+n.Name+".kubeconfig"), "--node=" + n.Name,
+	}, flags...)...)
 }
 
 // driver returns a started driver, and kills it at the end of the story.
