@@ -79,7 +79,7 @@ func (n *node) checks() map[string]verb {
 				fmt.Sprintf("on it is %q, and the helpers did %q", n.content[name], done))
 		},
 		"listing": func(string, string) error { n.lists = n.listed(); return nil },
-		"unlisted": func(string, string) error { // the kubelet received no list after the step "listing"
+		"unlisted": func(string, string) error { // the kubelet has received no list since the step "listing"
 			return must(n.listed() == n.lists, "the kubelet was sent a list")
 		},
 		"safe": of(func(s *inventory.Status, _ string) error { // no pod may get the disk with data
@@ -98,7 +98,7 @@ func (n *node) checks() map[string]verb {
 		"adopt-fails":         fails("adopt"),
 		"by-hand-fails":       fails("by-hand"),
 		"erase-by-hand-fails": func(name, text string) error { return matches(n.do("by-hand "+name+" zero"), text) },
-		"untouchable": func(name, text string) error { // the text of the error without helpers
+		"untouchable": func(name, text string) error { // the error text if there are no helpers
 			of := &turnover.Turnover{Inventory: n.inventory, Host: &device.Host{}, Log: n.turnover.Log, Care: n.careOf}
 			return matches(of.ByHand(context.Background(), idOf(name), api.Change{Scrub: "zero"}), text)
 		},
@@ -132,8 +132,8 @@ func matches(err error, text string) error {
 	return nil
 }
 
-// wantRead compares the reads since the last call. "read NAME" means the whole disk, "read NAME BYTE..." the disk from that
-// offset, and "read nothing" no read.
+// wantRead compares the reads since the last call. "read NAME" means a read of the whole disk. "read NAME BYTE..." means
+// reads from these offsets. "read nothing" means no read.
 func (n *node) wantRead(name, from string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -20,14 +20,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
-// helpers simulate the programs that open device nodes, the kubelet's checkpoint, cgroups and vendor units. They refuse the
-// same work as the real programs, and record all other work.
+// helpers simulates the programs that open device nodes, the kubelet's checkpoint, the cgroups and the vendor units. It
+// refuses the same work as the real programs, and records all other work.
 type helpers struct {
 	root func() string // returns the root directory of the machine
 
 	mu      sync.Mutex
 	content map[string]string // contents of disks; keys are names
-	hidden  map[string]int64  // offsets at which only a full read finds data; keys are names
+	hidden  map[string]int64  // offsets of data that only a full read finds, by disk name
 	size    int64             // size of each disk
 	answers map[string]string // answers of disks to a probe; keys are names
 	open    map[string][]string
@@ -59,7 +59,7 @@ func (h *helpers) touch() device.Touch {
 	return device.Touch{Probe: h.probe, Prepare: h.prepare, Survey: h.survey, Holders: h.holders}
 }
 
-// called records a call, and runs the commands that the story has for this call.
+// called records a call, and runs the commands that the story defines for this call.
 func (h *helpers) called(ctx context.Context, what, note string) error {
 	h.mu.Lock()
 	if note != "" {
@@ -173,7 +173,7 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 }
 
 // prepare resets a device, then erases it or checks that it is blank. A disk with another diskseq counts as the same medium
-// if its content is the same.
+// if the content has not changed.
 func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (p device.Prepared, err error) {
 	name := path.Base(t.SysPath)
 	if err := h.permitted(t, w); err != nil {

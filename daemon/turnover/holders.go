@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// closeTimeout is how long the worker waits for a process to close the device, and for the last pod to end. A runtime
-// stops the sandbox one or two seconds after the containers. The worker repeats the request every pollInterval.
+// closeTimeout is how long the worker waits for a process to close the device, and for the last pod to end. A container
+// runtime stops the sandbox one or two seconds after the containers. The worker checks again every pollInterval.
 const (
 	closeTimeout = 5 * time.Second
 	pollInterval = 200 * time.Millisecond
@@ -24,13 +24,13 @@ const (
 type users struct {
 	own    bool   // a process of the pod that has the device
 	others string // a description of the first other process, or empty
-	soon   bool   // the other users may end soon, such as a process of the node or a pod that is ending
+	soon   bool   // the other users may soon close the device, such as a process of the node or a pod that is ending
 }
 
-// look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If
-// ours is set, their processes may have it open. Daemons of the node may monitor some devices, such as GPUs. For these
-// devices, only processes of pods that have had the device count. A process that could not be read counts only if its
-// pod has or had the device.
+// look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If ours
+// is set, the processes of these pods may have it open. Daemons of the node may monitor some devices, such as GPUs. For such
+// a device, only the processes of its past pods count. A process that could not be read counts only if its pod has or had
+// the device.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -61,8 +61,8 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 	return who, nil
 }
 
-// lookForNext checks the users before the next pod gets the device. No process may have the device open, and all earlier
-// pods must have ended.
+// lookForNext checks the users before the next pod gets the device. No process may have the device open. All earlier pods
+// must have ended.
 func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err error) {
 	if who, err = j.look(ctx, owners, false); err != nil || who.others != "" {
 		return who, err
@@ -72,8 +72,8 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// retryUntil calls question every pollInterval until it returns an answer or an error, or until closeTimeout has passed
-// or ctx ends.
+// retryUntil calls question every pollInterval until question returns an answer or an error. It also stops after
+// closeTimeout or when ctx ends.
 func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(closeTimeout); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {
@@ -87,8 +87,8 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// settled repeats a look until the result is not likely to change soon. After every change, udev and metalplugd open a
-// disk for a moment. The sandbox of a pod ends after its containers.
+// settled repeats a look while the users may soon close the device. For example, udev and metalplugd open a disk for a
+// moment after every change. The sandbox of a pod ends after the containers.
 func settled(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()
@@ -98,8 +98,9 @@ func settled(ctx context.Context, look func() (users, error)) (who users, err er
 }
 
 // running returns the description of an earlier pod that still has a process, or empty. Such a process may open the device
-// at any time, and the files that it has registered with io_uring are not visible. If a disk is to be erased and it is
-// unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an error.
+// at any time, and may have files that it has registered with io_uring, which are not visible. If a disk is to be erased and
+// it is unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an
+// error.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil
@@ -120,7 +121,7 @@ func (j *job) running() (who string, err error) {
 	return "", nil
 }
 
-// left checks that no process has a released device open, and that its pods have ended.
+// left checks that no process has a released device open, and that the pods of the device have ended.
 func (j *job) left(ctx context.Context) error {
 	who, err := settled(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
 	lingers := who.others

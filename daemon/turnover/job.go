@@ -16,14 +16,14 @@ import (
 // job is work on one device. Until it ends, no other job works on that device or on the devices that it affects.
 type job struct {
 	*Turnover
-	*inventory.Status // status of the device at the start of the job, later at the start of its work
+	*inventory.Status // status of the device when the job begins; replaced when its work begins
 	care              Care
 	taken             []string          // IDs of the devices that this job has locked, beginning with the device of the job
 	outcome           inventory.Outcome // outcome of the work on this device
 }
 
-// take waits until no other job works on a device, or on the devices that its reset affects. The error is [ErrBusy] if
-// ctx ends before that, or [inventory.ErrUnknownDevice].
+// take waits until no other job works on the device or on the devices that its reset affects. The error is [ErrBusy] if ctx
+// ends first, or [inventory.ErrUnknownDevice].
 func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
@@ -61,7 +61,7 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 func (j *job) method(byHand bool) string {
 	switch {
 	case j.care.Method == Auto, j.care.Method == None && byHand:
-		if j.Target == nil { // a group of devices has no method
+		if j.Target == nil { // a group of devices has no reset method
 			return ""
 		}
 		return j.Target.Auto

@@ -23,9 +23,9 @@ const (
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds, or erases it if o has a scrub. A dry run only makes the same checks. It
-// blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and the
-// errors of the work.
+// ByHand resets a device that no pod holds, or erases it if o has a scrub. A dry run makes the same checks and then stops.
+// ByHand blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and
+// the errors of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, which cannot be changed", id, ErrUnfit)
@@ -70,7 +70,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 		return err
 	}
 	j.Inventory.Recovered(id)
-	// A reset alone is not enough for a resource that erases after a pod, or runs a vendor's unit.
+	// A reset alone is not enough if the resource erases disks or runs a vendor's unit after a pod.
 	enough := !j.Used || care.Units.Release == "" && (scrub != "" || !care.AtRelease || !care.scrubs())
 	// A reset does not replace an erasure that failed.
 	mended := scrub != "" || j.Order == lease.Reset
@@ -97,10 +97,10 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o names no
-// erase method, the resource's method is used. Adopt returns when the order is in the state file. [Turnover.Run] then
-// erases the disk. A dry run records no order. If there is nothing to do, note explains this to the operator. The
-// errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o names no erase
+// method, the resource's method is used. Adopt returns when the state file has the order. [Turnover.Run] then erases the
+// disk. A dry run records no order. If there is nothing to do, note tells the operator why. The errors are
+// [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -138,7 +138,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	return "it is being erased with " + scrub + ", and offered after that", nil
 }
 
-// adoptable returns why the disk cannot be adopted, or nil. It uses the newest status, which also shows whether a
+// adoptable returns why the operator cannot adopt the disk, or nil. It uses the newest status, which also shows whether a
 // process uses the disk.
 func (j *job) adoptable() error {
 	newest := cmp.Or(j.find(j.Device.ID), j.Status)
@@ -196,7 +196,7 @@ func (j *job) wipe(ctx context.Context) error {
 		j.Inventory.Recovered(j.Device.ID)
 		j.outcome.Event = lease.Cleared
 	case errors.Is(err, errUnkept):
-		j.fail(err, lease.NoOrder) // after a crash metalplugd would erase the disk once more
+		j.fail(err, lease.NoOrder) // the saved order remains, so metalplugd would repeat the erasure after a crash
 	default:
 		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {
 			j.outcome.Fingerprint, _ = j.Host.Touch.Print(ctx, *j.Target)

@@ -81,7 +81,7 @@ func (n *node) text() string {
 	return text
 }
 
-// recordingOf returns the recording of the device nvmeN, widget0, vdb, vfio, or set. The device set combines the nodes of
+// recordingOf returns the recording of the device nvmeN, widget0, vdb, vfio, or set. The device "set" combines the nodes of
 // vfio.
 func recordingOf(name string, is map[string]string) (string, error) {
 	is["seq"] = cmp.Or(is["seq"], "7")
@@ -102,7 +102,7 @@ func recordingOf(name string, is map[string]string) (string, error) {
 	case "widget0":
 		return "P: /devices/virtual/widget/widget0\nN: widget0\nE: DEVNAME=/dev/widget0\nE: SUBSYSTEM=widget\n" +
 			"E: ID_SERIAL=A\nE: ID_SERIAL_SHORT=A\nE: MAJOR=240\nE: MINOR=0\n\n", nil
-	case "vdb": // a disk that only its slot identifies
+	case "vdb": // a disk that only its slot identifies, because it has no serial number
 		return "P: /devices/pci0000:00/0000:00:05.0/virtio1/block/vdb\nN: vdb\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/vdb\n" +
 			"E: MAJOR=254\nE: MINOR=16\nE: ID_PATH=pci-0000:00:05.0\nA: size=1024\nA: ro=0\nA: dev=254:16\n" + more + "\n", nil
 	case "vfio", "set":
@@ -158,7 +158,7 @@ func idOf(name string) string {
 	return "nvme-eui." + strings.ReplaceAll(strings.TrimPrefix(name, "nvme"), "n", "")
 }
 
-// status returns the device with that node name, or the device that had this name last.
+// status returns the device with this node name, or the last device that had it.
 func (n *node) status(name string) (*inventory.Status, error) {
 	snapshot, _ := n.inventory.Snapshot()
 	for s := range snapshot.All() {
@@ -196,7 +196,7 @@ func (n *node) setCare(words string) error {
 			care.Units.Release = value
 		case "open":
 			care.Open = true
-		case "shares": // each device has several shares, and the host uses no device
+		case "shares": // each device has several shares, and the host does not use it
 			care.Open, n.shares = true, true
 		default:
 			return fmt.Errorf("unknown key %s", key)
@@ -317,7 +317,7 @@ func (n *node) crash() error {
 	return nil
 }
 
-// cut simulates a power failure. The state on disk is the one at this moment.
+// cut simulates a power failure. Only the state that is on disk at this moment survives.
 func (n *node) cut() error {
 	left := n.t.TempDir()
 	if err := os.CopyFS(left, os.DirFS(n.state)); err != nil {
@@ -375,7 +375,7 @@ func (n *node) start(ctx context.Context, names ...string) error {
 	return n.turnover.Start(ctx, cmp.Or(devices[0].Resource, devices[0].Taker), devices)
 }
 
-// books passes the kubelet's answer about a device to the inventory.
+// books passes an answer of the kubelet about a device to the inventory.
 func (n *node) books(name string, h kubelet.Holding) error {
 	clock.Pass(time.Millisecond) // the release must be later than the allocation
 	s, err := n.status(name)
@@ -388,7 +388,7 @@ func (n *node) books(name string, h kubelet.Holding) error {
 	return err
 }
 
-// free ends the pods that have a device, and passes this to the inventory as the kubelet's answer.
+// free ends the pods of a device, and passes the kubelet's new answer to the inventory.
 func (n *node) free(name string) error {
 	s, err := n.status(name)
 	if err != nil {

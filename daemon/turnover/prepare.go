@@ -23,11 +23,10 @@ import (
 // pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the answer of the helper need some of this time.
 const startLimit = 25 * time.Second
 
-// Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may call
-// it again for the same devices. After any error the container must not start. [ErrBusy] means that a process of its
-// own pod or of another pod still has the device open, and that the device is unchanged. Start blocks until all work is
-// done and recorded, for at most 29 seconds. If ctx ends, the work continues, because it is not a fault of the device
-// that the kubelet has disconnected.
+// Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may repeat the
+// call for the same devices. After any error the container must not start. [ErrBusy] means that a process, perhaps of the
+// same pod, still has the device open, and that the device is unchanged. Start blocks until all work is done and recorded,
+// for at most 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	care := t.careFor(resource)
 	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
@@ -41,8 +40,8 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	return t.start(ctx, care, devices, owners, care.AtRelease || care.scrubs() || disks)
 }
 
-// StartFor prepares these devices of a resource for the containers of the claim that holds them. It may take as long as
-// the resource allows. When it returns, the result is on disk. It stops when ctx or the daemon ends.
+// StartFor prepares these devices of a resource for the containers of the claim that holds them. It may take as long as the
+// resource allows, and stops when ctx or the daemon ends. When it returns, the result is on disk.
 func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
 	care := t.careFor(resource)
 	ctx, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
@@ -54,8 +53,8 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 	return t.start(ctx, care, devices, owners, true)
 }
 
-// start prepares devices for their tenants. If keep is set, it waits until this is on disk. Before a container starts,
-// the state file must record for each disk that the disk must be erased, and that its evidence has ended. Other devices
+// start prepares devices for their tenants. If keep is set, it waits until the result is on disk. A container with a disk
+// must not start before the state file shows that the disk has to be erased and that its evidence has ended. Other devices
 // need no record.
 func (t *Turnover) start(ctx context.Context, care Care, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
@@ -78,10 +77,10 @@ func (t *Turnover) start(ctx context.Context, care Care, devices []*inventory.St
 }
 
 // ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint before
-// it starts a container. But when a plugin sends a list, the kubelet may replace the checkpoint with an older state, because
-// writeCheckpoint collects the state under its lock and writes it later (kubernetes v1.31 and v1.36,
-// pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write again, so ownersOf sends the list and
-// waits for a while.
+// it starts a container. But a list from a plugin can make it replace the checkpoint with an older state. The reason is that
+// writeCheckpoint collects the state under a lock and writes it later (kubernetes v1.31 and v1.36,
+// pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write the checkpoint again. So ownersOf sends a
+// list and waits for a while.
 func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
@@ -112,13 +111,13 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 		return err
 	}
 	defer j.end()
-	j.care = care // keep these rules even if another resource has the device by now
+	j.care = care // these rules apply even if another resource has the device by now
 	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}
 	p, err := j.prepare(ctx, owners)
-	// This must not happen earlier. If metalplugd ends before the vendor unit, the data that the unit has written must be
-	// erased as well.
+	// This must not happen before the vendor unit has ended. If metalplugd ends first, its next run must also erase the data
+	// that the unit has written.
 	j.Inventory.Prepared(id, p)
 	if errors.Is(ctx.Err(), context.Canceled) { // the daemon stops, and the next daemon repeats the work
 		return cmp.Or(err, ctx.Err())
@@ -133,8 +132,8 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	return nil
 }
 
-// prepare prepares the device for a container of its pod. If other pods may have the device open, it only runs the vendor's
-// units.
+// prepare prepares the device for a container of its pod. If other pods may have the device open, prepare only runs the
+// vendor's units.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, err error) {
 	id := j.Device.ID
 	switch {
@@ -170,8 +169,8 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, 
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor's units after the reset and the erasure. If a pod got the device before it was initialised,
-// runUnits also initialises it.
+// runUnits runs the vendor's units after the reset and the erasure. If a pod got the device before the unit for init ran,
+// runUnits also runs that unit.
 func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // the remaining time is for stopping the unit
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))

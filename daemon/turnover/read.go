@@ -16,21 +16,22 @@ import (
 )
 
 const (
-	// sliceTime is how long a disk is read and locked by one request. After a restart the read continues after the last
+	// sliceTime is how long one request reads and locks a disk. After a restart, the read continues at the end of the last
 	// complete slice.
 	sliceTime = 8 * time.Second
-	// foundPause is how long after a read has found data the disk is read again at this place.
+	// foundPause is the time after which a read that has found data is repeated at the same offset.
 	foundPause = 10 * time.Minute
-	// askLimit limits the check for processes that have a disk open before it is offered.
+	// askLimit limits the time for the last check before a disk is offered, which looks for processes that have the disk
+	// open.
 	askLimit = 15 * time.Second
-	// waits is the reason that is shown for a disk while it cannot be read.
+	// waits is the reason that is shown for a disk whose read has to wait.
 	waits = "the read waits until a pod that uses its controller has ended"
 )
 
 var (
 	// errWaits is the error if the read of a disk has to wait until a pod has ended.
 	errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
-	// errFound is the error if a disk contains data.
+	// errFound is the error if a read has found data on a disk.
 	errFound = fmt.Errorf("%w: it holds data", ErrBusy)
 )
 

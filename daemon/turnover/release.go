@@ -14,9 +14,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// cleanUpLimit is the time limit of a reset and an erasure that no container waits for. If a resource erases disks
-// before a start, the kubelet requires a much shorter limit. But a retry with this limit has enough time to read a
-// whole disk.
+// cleanUpLimit is the time limit of a reset and an erasure that no container waits for. The limit before the start of a
+// container is much shorter, because the kubelet waits. Work that failed there is repeated with this limit, which leaves
+// enough time to read a whole disk.
 func (c Care) cleanUpLimit() time.Duration {
 	if c.AtRelease {
 		return max(c.Timeout, time.Second)
@@ -24,8 +24,8 @@ func (c Care) cleanUpLimit() time.Duration {
 	return max(c.Timeout, time.Hour)
 }
 
-// cleanUp prepares a device for the next pod after the last pod has ended. It also returns nil if a new pod has the
-// device, if a reload is in progress, or if only the operator can repeat an order that failed.
+// cleanUp prepares a device for the next pod after the last pod has ended. It also returns nil if a new pod has the device,
+// if a reload is in progress, or if a failed order must be repeated by the operator.
 func (j *job) cleanUp(ctx context.Context) error {
 	if j.Barred != "" && !j.care.clears() || !j.care.mends(j.Order) {
 		return nil
@@ -69,9 +69,9 @@ func (j *job) restore(ctx context.Context) error {
 	return j.unit(limited, unit.Release, j.care.Units.Release)
 }
 
-// clear makes the helper work on a device without a tenant. The erasure must be in the state file before metalplugd
-// reports it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase it. If
-// the last work on a disk failed, the state file may not have been written, so clear waits for the write again.
+// clear makes the helper work on a device without a tenant. The erasure must be in the state file before metalplugd reports
+// it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase it. If the last work
+// on a disk failed, perhaps because the state file could not be written, clear waits for the write even without an erasure.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

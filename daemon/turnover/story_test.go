@@ -36,7 +36,7 @@ type numbered struct {
 	text   string
 }
 
-// TestStories plays the stories in testdata/story, each in a synctest bubble, in which time passes only by "pass".
+// TestStories plays the stories in testdata/story, each in a synctest bubble. Time passes only in the command "pass".
 //
 // "story NAME" begins a story. "each X: A | B | -" repeats the story with A, B and nothing in place of $X. Every other line
 // is a command, or several commands joined by "&&", or by "then" inside the argument of another command. After each line,
@@ -128,7 +128,7 @@ func (n *node) do(line string) error {
 	return nil
 }
 
-// verb carries out a command. It gets the first argument and the rest of the line.
+// verb carries out a command. Its arguments are the first argument of the command and the rest of the line.
 type verb = func(name, text string) error
 
 func (n *node) verbs() map[string]verb {
@@ -158,12 +158,12 @@ func (n *node) happenings() map[string]verb {
 			n.machine.SetAttr("/sys"+pathOf(name)+"/nvme/"+name, "state", state)
 			return nil
 		},
-		"wrote": func(name, sectors string) error { // wrote NAME SECTORS: sectors written since the disk was plugged in, without an event
+		"wrote": func(name, sectors string) error { // wrote NAME SECTORS sets, without an event, the number of sectors written since the disk was plugged in
 			n.wrote(name, sectors)
 			return nil
 		},
 		"care":   func(a, b string) error { return errors.Join(n.setCare(a+" "+b), n.reload()) },
-		"early":  func(a, b string) error { return n.setCare(a + " " + b) }, // changes the configuration of the turnover before that of the inventory
+		"early":  func(a, b string) error { return n.setCare(a + " " + b) }, // changes the configuration of the turnover, but not yet that of the inventory
 		"init":   func(unit, _ string) error { n.init = unit; return n.reload() },
 		"begin":  func(string, string) error { n.begin(); synctest.Wait(); clock.Pass(time.Second); return nil },
 		"stop":   func(string, string) error { n.end(); return nil },
@@ -206,7 +206,7 @@ func (n *node) happenings() map[string]verb {
 			return errors.Join(errs...)
 		},
 		"listed": func(name, _ string) error { return n.books(name, kubelet.Held) },
-		"used": func(pod, name string) error { // a pod starts with a disk and writes to it
+		"used": func(pod, name string) error { // a pod starts with a disk and writes to the disk
 			if err := errors.Join(n.allocate(pod, name), n.start(ctx, name)); err != nil {
 				return err
 			}
@@ -233,7 +233,7 @@ func (n *node) happenings() map[string]verb {
 			n.wrote(name, sectors)
 			return nil
 		},
-		"keep": locked(func(name, content string) error { n.content[name] = content; return nil }), // keep NAME CONTENT: the drive keeps its content in spite of an erasure
+		"keep": locked(func(name, content string) error { n.content[name] = content; return nil }), // keep NAME CONTENT: the drive still has this content after an erasure
 		"hide": locked(func(name, at string) (err error) { // hide NAME BYTE: offset of data that only a full read finds, or 0 for none
 			n.hidden[name], err = strconv.ParseInt(at, 10, 64)
 			return err
@@ -271,7 +271,7 @@ func (n *node) happenings() map[string]verb {
 		"mend":   locked(func(what, _ string) error { delete(n.fail, what); return nil }),
 		"during": locked(func(what, line string) error { n.during[what] = n.hook(what, line, false); return nil }),
 		"once":   locked(func(what, line string) error { n.during[what] = n.hook(what, line, true); return nil }),
-		"full":   func(string, string) error { return os.MkdirAll(n.state+"/state.json.new/full", 0o755) }, // the disk with the state directory is full
+		"full":   func(string, string) error { return os.MkdirAll(n.state+"/state.json.new/full", 0o755) }, // simulates that the disk with the state directory is full
 		"room":   func(string, string) error { return os.RemoveAll(n.state + "/state.json.new") },
 		"at": func(word, text string) error { // at WORD $X: COMMAND runs the command if $X begins with the word
 			value, line, _ := strings.Cut(text, ": ")
@@ -329,8 +329,8 @@ func (n *node) reload() error {
 	return nil
 }
 
-// hook returns a function that is called while a helper works. It hangs until the time limit for "hang", refuses for
-// "unfit", or runs a line of commands. It is nil for an empty line.
+// hook returns the function that a helper calls during its work. For "hang" the function blocks until the time limit. For
+// "unfit" it refuses the work. Otherwise it runs a line of commands. It is nil for an empty line.
 func (n *node) hook(what, line string, once bool) func(context.Context) error {
 	if line == "" {
 		return nil
@@ -353,7 +353,7 @@ func (n *node) hook(what, line string, once bool) func(context.Context) error {
 	}
 }
 
-// since returns the work of the helpers since its last call.
+// since returns the work of the helpers since the last call of since.
 func (n *node) since() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -28,7 +28,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Prepared, er
 		}
 	}
 	if todo.Erase {
-		w.Scrub, w.Blank = j.care.Scrub, w.Blank || j.LeftBlank && !todo.ByHand // if the tenant left the disk blank, later data is not from the tenant
+		w.Scrub, w.Blank = j.care.Scrub, w.Blank || j.LeftBlank && !todo.ByHand // a disk that the tenant left blank must still be blank
 		methods = append(methods, w.Scrub)
 	}
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {
@@ -99,8 +99,8 @@ func (j *job) count(w device.Work, methods []string, p device.Prepared, took tim
 	}
 }
 
-// together begins work on the other devices that a reset affects, which [Turnover.take] has locked. It returns an error
-// if a pod holds one of them, or if metalplug must not reset it.
+// together begins work on the other devices that a reset affects. [Turnover.take] has locked them. It returns an error if a
+// pod holds one of them, or if metalplug must not reset it.
 func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.at(path)

@@ -3,10 +3,10 @@
 // Package turnover prepares a device for its next tenant. It does this before a container starts, after a pod has
 // ended, and on an order of the operator.
 //
-// It checks that no process has the device open, resets it by the method of its class, and erases it if the resource
-// requires that. It posts the events of the lease to the inventory. The helpers open the device ([device.Touch]) and
-// check everything again. One worker at a time works on a device. A failure or a missing answer withholds the device
-// from all pods.
+// It checks that no process has the device open, resets the device by the method of its class, and erases the device if the
+// resource requires that. It posts the events of the lease to the inventory. Only the helpers open the device
+// ([device.Touch]), and they repeat all checks. One worker at a time works on a device. After a failure or without an
+// answer, no pod gets the device.
 package turnover
 
 import (
@@ -23,9 +23,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// Special values of the configuration for methods.
+// Special values of methods in the configuration.
 const (
-	Auto = "auto" // the method that the class chooses for the device in its present state, or none
+	Auto = "auto" // the class chooses a method for the device in its present state, or none
 	None = "none"
 )
 
@@ -82,12 +82,12 @@ type Turnover struct {
 	Log       *slog.Logger
 	// Care returns the configuration of a resource. It does not block.
 	Care func(resource string) (c Care, ok bool)
-	// Owners returns the UIDs of the pods that the kubelet has given devices to, by device ID.
+	// Owners returns, by device ID, the UIDs of the pods to which the kubelet has given the device.
 	Owners func() (map[string][]string, error)
-	// Running reports whether a pod, by its UID, still has a process. It may be nil.
+	// Running reports whether the pod with this UID still has a process. It may be nil.
 	Running func(pod string) (bool, error)
-	// Unit runs the vendor's unit that the configuration names for a stage, such as [unit.Start], of the device with
-	// this ID. It returns when the unit has succeeded or failed, or ctx has ended. It is nil on a recording.
+	// Unit runs a vendor's unit for the device with this ID. The configuration names the unit for a stage, such as
+	// [unit.Start]. Unit returns when the unit has succeeded or failed, or when ctx ends. It is nil on a recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
@@ -124,8 +124,8 @@ func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e aud
 	t.Audit.Note(e)
 }
 
-// Run works on devices after their release and before their offer until ctx ends. Each device with pending work has one
-// worker, which repeats the work until it succeeds. Run waits for the workers.
+// Run works on devices after their release, and before they are offered for the first time, until ctx ends. Each device with
+// pending work has one worker, which repeats the work until it succeeds. Run waits for the workers.
 func (t *Turnover) Run(ctx context.Context, started func()) error {
 	started()
 	var all sync.WaitGroup
@@ -157,8 +157,8 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// work does the pending work of a device until nothing is pending or ctx ends. After a failure it waits and tries
-// again. The wait doubles each time.
+// work does the pending work of a device until nothing is pending or ctx ends. After a failure it waits and retries. The
+// wait doubles each time.
 func (t *Turnover) work(ctx context.Context, id string) {
 	if s := t.find(id); s != nil && s.Used && s.Todo == verdict.CleanUp {
 		t.note(s, audit.Released, nil, audit.Entry{})
@@ -173,7 +173,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil: // the next snapshot shows it
+		case err == nil: // the next snapshot shows the result
 			select {
 			case <-ctx.Done():
 			case <-changed:
@@ -237,7 +237,7 @@ type halfErased struct{ error }
 // Unwrap returns the cause.
 func (e halfErased) Unwrap() error { return e.error }
 
-// unlessBusy returns err if the device has caused it, and nil if the device was busy and is unchanged.
+// unlessBusy returns nil if err only means that the device was busy and is unchanged, and otherwise err.
 func unlessBusy(err error) error {
 	if errors.Is(err, ErrBusy) || errors.Is(err, device.ErrInUse) {
 		return nil
