@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// badAt makes blocks of a disk unreadable.
+// badAt makes the blocks at these offsets unreadable.
 func (n *fakeNode) badAt(err error, places ...int64) *fakeNode {
 	n.bad = make(map[int64]error)
 	for _, at := range places {
@@ -30,8 +30,8 @@ func inARow(at int64, count int) (places []int64) {
 	return places
 }
 
-// TestErasureOfUnreadableBlocks checks that an unreadable block counts as data before an erasure, and must be readable and
-// blank after it.
+// TestErasureOfUnreadableBlocks checks that an unreadable block counts as data before an erasure. After the erasure, the
+// block must be readable and blank.
 func TestErasureOfUnreadableBlocks(t *testing.T) {
 	const size = 80 << 20
 	for name, places := range map[string][]int64{
@@ -48,9 +48,9 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 			scrub  string
 			err    error
 			partly bool
-		}{{"zero", unix.EIO, true}, {"discard", unix.ENODATA, false}, {"secure-discard", unix.EILSEQ, false}} { // a direct read returns the last two errors
+		}{{"zero", unix.EIO, true}, {"discard", unix.ENODATA, false}, {"secure-discard", unix.EILSEQ, false}} { // the last two are errors of a direct read
 			if c.scrub != "zero" && name != "between the ends" {
-				continue // these methods read the same places to verify
+				continue // their verification reads the same places as that of another method
 			}
 			t.Run(name+"/"+c.scrub, func(t *testing.T) {
 				m, n := oneNVMe(t)
@@ -69,8 +69,8 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 	}
 }
 
-// TestErasureOfUnreadableBlocksWithData checks that data around unreadable blocks is verified too, so that a drive that
-// keeps this data is found.
+// TestErasureOfUnreadableBlocksWithData checks that the data around unreadable blocks is verified too. A drive that keeps
+// this data must be detected.
 func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger().noiseAt(45<<20, 3*blockSize).badAt(unix.EIO, 45<<20+blockSize)
@@ -115,7 +115,7 @@ func TestUnreadableBlocksProveNothing(t *testing.T) {
 	}
 }
 
-// TestUnreadableDrive checks that an error of the whole drive does not count as data.
+// TestUnreadableDrive checks that an unreadable block does not count as data if the whole drive fails.
 func TestUnreadableDrive(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger().badAt(unix.ENXIO, 45<<20)
@@ -127,7 +127,7 @@ func TestUnreadableDrive(t *testing.T) {
 	}
 }
 
-// TestProbeOfADiskThatTurns checks that the quick check of a disk of 7,200 rpm ends within the time limit of a probe. The
+// TestProbeOfADiskThatTurns checks that the quick check of a disk with 7,200 rpm ends within the time limit of a probe. The
 // simulated disk takes 10 ms for a seek and reads 150 MB a second.
 func TestProbeOfADiskThatTurns(t *testing.T) {
 	const probeTime = 16 * time.Second // device.probeLimit less device.AnswerTime

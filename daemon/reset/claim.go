@@ -2,7 +2,7 @@
 
 package reset
 
-// The functions in this file hold a disk: they open it exclusively, so that no other process can start to use it.
+// The functions in this file open a disk exclusively, so that no other process can start to use it. The disk is then held.
 
 import (
 	"cmp"
@@ -43,11 +43,10 @@ type claim struct {
 	controller controller // the result of Identify Controller, or nil
 }
 
-// hold opens a disk exclusively. The kernel refuses this if a part of the disk is mounted, used for swap or part of
-// another device. While the disk is open, the kernel also refuses to start such a use (bd_may_claim in block/bdev.c).
-// An exclusive open does not detect a process or a virtual machine that has opened the node without O_EXCL. flags are
-// O_RDONLY or O_RDWR. udev inspects a disk again when a descriptor for writing is closed, so an inspection must use
-// O_RDONLY.
+// hold opens a disk exclusively. The kernel refuses this if the disk or a partition is mounted, used for swap or part of
+// another device. While the disk is held, the kernel refuses every such use (bd_may_claim in block/bdev.c). An exclusive
+// open does not detect a process that has opened the node without O_EXCL, such as a virtual machine. flags are O_RDONLY or
+// O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a descriptor for writing is closed.
 //
 // A disk may have several block devices, which are called twins. The kernel's claim covers only one of them, so hold
 // opens the twins too. besides lists the paths that the caller has already opened exclusively.
@@ -90,9 +89,9 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// claimedFor is how long the helper waits until a disk can be opened exclusively, if nothing else shows that the disk
-// is in use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). A
-// process that keeps the disk open for longer uses it.
+// claimedFor is how long the helper waits until a disk can be opened exclusively, if nothing else shows that the disk is in
+// use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). A process
+// that keeps the disk open for longer counts as a user.
 const claimedFor = time.Second
 
 // checkExclusive returns the reason why a disk cannot be opened exclusively now, or nil. It closes the disk
@@ -112,7 +111,7 @@ func (c *claim) release() {
 	c.close(c.fd)
 }
 
-// inspect checks that the open disk is the one that sysfs describes.
+// inspect checks that the open disk is the disk that sysfs describes.
 func (c *claim) inspect(sysPath string) (err error) {
 	if c.seq, err = c.sameAppearance(c.fd, sysPath); err != nil {
 		return err
@@ -130,15 +129,14 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// sameAppearance compares the diskseq of the open disk with that in sysfs. The kernel gives each disk that appears a
-// higher number. So if another disk has replaced the first one, the number is different. sameAppearance returns the
-// number of the open disk.
+// sameAppearance compares the diskseq of the open disk with the diskseq in sysfs, and returns it. Each disk that appears
+// gets a higher number from the kernel. So the numbers differ if another disk has replaced the open one.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
 	seq, err = h.number(fd, blkGetDiskSeq, 8)
 	switch {
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-		return 0, nil // before Linux 5.15, where only the device number is checked
+		return 0, nil // before Linux 5.15, only the device number can be checked
 	case err != nil:
 		return 0, errorf(Gone, "read the diskseq of %s: %w", sysPath, err)
 	case seq != want:
@@ -151,8 +149,8 @@ func otherDisk(sysPath string, was, is uint64) error {
 	return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", sysPath, is, was)
 }
 
-// same checks that the disk is the one that was open before. seq is the diskseq of that disk, or 0 if unknown. Another
-// disk may have got its name and its device number in the meantime.
+// same checks that the disk is the one that was open before. seq is the diskseq of that disk, or 0 if unknown. In between,
+// another disk may have got its name and device number.
 func (c *claim) same(seq uint64) error {
 	if seq != 0 && c.seq != seq {
 		return otherDisk(c.sysPath, seq, c.seq)
@@ -194,7 +192,7 @@ func (c *claim) flush() error {
 const lockedFor = 5 * time.Second
 
 // lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool has locked the disk
-// (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH for an inspection, which other inspections may share, or LOCK_EX.
+// (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH or LOCK_EX. Inspections share their lock with LOCK_SH.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {

@@ -2,9 +2,8 @@
 
 package reset
 
-// The quick check of the content of a disk reads the first and last 16 MiB and 4,096 random places in between. The ends
-// include all places where volume managers and file systems write a signature. A disk is blank if all bytes that were
-// read are 00, or all are ff.
+// The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. All signatures of volume
+// managers and file systems are near the ends. A disk is blank if all bytes that were read are 00, or all are ff.
 
 import (
 	"bytes"
@@ -30,8 +29,8 @@ const (
 	edge        = 16 << 20 // bytes that are read at each end
 	piece       = 1 << 20  // bytes of one read at an end
 	blockSize   = 4096     // bytes that are compared at a time
-	randomCount = 4096     // number of random places, each of one block
-	turnedCount = 1024     // number of random places on a rotating disk
+	randomCount = 4096     // number of random blocks
+	turnedCount = 1024     // number of random blocks on a rotating disk
 	readers     = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
 	maxBad      = 16       // unreadable blocks after which the rest of a chunk is skipped, because a drive may take seconds for each
 )
@@ -44,11 +43,11 @@ type surface struct {
 }
 
 // seed determines which random blocks are read. Each check uses a new seed, so an attacker cannot prepare a disk for the
-// check. If the lowest bit is set, the disk rotates and fewer blocks are read, because a disk of 7,200 rpm takes up to 10 ms
-// for each block, and a probe must end within 16 s.
+// check. If the lowest bit is set, the disk rotates, and fewer blocks are read. A disk with 7,200 rpm takes up to 10 ms for
+// each block, and a probe must end within 16 s.
 type seed [8]byte
 
-// seed returns the seed of a fingerprint, or a new seed for the disk without a fingerprint
+// seed returns the seed in fingerprint. Without a fingerprint, it returns a new seed for the disk
 // (Documentation/ABI/stable/sysfs-block, queue/rotational).
 func (c *claim) seed(fingerprint string) (s seed) {
 	if isFingerprint(fingerprint) {
@@ -62,7 +61,7 @@ func (c *claim) seed(fingerprint string) (s seed) {
 	return s
 }
 
-// count returns the number of random places.
+// count returns the number of random blocks.
 func (s seed) count() int {
 	if s[0]&1 != 0 {
 		return turnedCount
@@ -72,7 +71,7 @@ func (s seed) count() int {
 
 // seedIn returns the seed in a fingerprint.
 func seedIn(fingerprint string) (s seed) {
-	hex.Decode(s[:], []byte(fingerprint[:2*len(s)])) // valid digits, because the fingerprint was checked or created here
+	hex.Decode(s[:], []byte(fingerprint[:2*len(s)])) // the digits are valid, because this program has checked or created the fingerprint
 	return s
 }
 
@@ -82,8 +81,8 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads both ends of a disk and random blocks. It reads a small disk as a whole. The size limit for this is
-// the same for rotating disks, although fewer blocks are read from them.
+// readSurface reads both ends of a disk and random blocks. It reads a small disk as a whole. The limit for a small disk is
+// the same for rotating disks, although fewer random blocks are read from them.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -116,9 +115,8 @@ type badBlock struct {
 	err error
 }
 
-// isBad reports whether a read failed because the data is lost, and not because the drive failed (blk_errors in
-// block/blk-core.c, BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache turns each of these errors into EIO
-// (filemap_read).
+// isBad reports whether a read failed because data is lost, and not because the drive failed (blk_errors in
+// block/blk-core.c, BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache turns each of these errors into EIO (filemap_read).
 func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
@@ -163,7 +161,7 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// together fills all chunks, several at a time, until a read fails or ctx ends. An unreadable block does not end it.
+// together fills all chunks, several at a time. It stops when a read fails or ctx ends, but not at an unreadable block.
 func together(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
 	var first error
@@ -205,11 +203,11 @@ func places(size int64, from seed) (chosen []int64) {
 	return slices.Compact(chosen)
 }
 
-// lastFrom returns the offset where the read of the disk's end begins. It is a multiple of the block size, at least
-// edge bytes before the end.
+// lastFrom returns the offset at which the read of the disk's end begins. The offset is a multiple of the block size, and at
+// least edge bytes before the end.
 func lastFrom(size int64) int64 { return (size - edge) &^ (blockSize - 1) }
 
-// read reads all of p. A disk that was removed ends at 0 bytes.
+// read fills p from a disk. A read from a removed disk returns 0 bytes.
 func (c *claim) read(p []byte, offset int64) error {
 	for done := 0; done < len(p); {
 		n, err := c.pread(c.fd, p[done:], offset+int64(done))
@@ -228,13 +226,12 @@ func (c *claim) read(p []byte, offset int64) error {
 func (s *surface) has(at int64, text string) bool {
 	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found {
-		i-- // the last chunk that begins at this offset or before
+		i-- // the last chunk that begins at or before this offset
 	}
 	return i >= 0 && at-s.chunks[i].at < int64(len(s.chunks[i].b)) && bytes.HasPrefix(s.chunks[i].b[at-s.chunks[i].at:], []byte(text))
 }
 
-// content describes the data on a disk by its signatures, or by the offset of other data. It returns "" for a blank
-// disk.
+// content names the signatures on a disk, or the offset of other data. It returns "" for a blank disk.
 func (s *surface) content() string {
 	for at, b := range s.filled() {
 		if found := s.signs(); len(found) > 0 {
@@ -248,8 +245,8 @@ func (s *surface) content() string {
 	return ""
 }
 
-// readable returns an error that names the first unreadable block. Such a block could hold data, so the disk is not
-// proven to be blank.
+// readable returns an error that names the first unreadable block, or nil. An unreadable block may hold data, so the disk is
+// not proven to be blank.
 func (s *surface) readable() error {
 	for _, c := range s.chunks {
 		if len(c.bad) > 0 {
@@ -265,7 +262,7 @@ func unknownData(at int64) string { return fmt.Sprintf("unknown data at byte %d"
 func (s *surface) fingerprint() string {
 	sum := sha256.New()
 	for at, b := range s.blocks() {
-		if !blank(b) { // some drives return sometimes 00 and sometimes ff for blocks that were never written
+		if !blank(b) { // some drives return 00 at one time and ff at another for blocks that were never written
 			sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(at)))
 			sum.Write(b)
 		}
@@ -286,7 +283,7 @@ func (s *surface) filled() iter.Seq2[int64, []byte] {
 	}
 }
 
-// filler returns the byte that fills unwritten blocks of the disk, from its first blank block.
+// filler returns the byte that fills the unwritten blocks of the disk. It takes this byte from the first blank block.
 func (s *surface) filler() byte {
 	for _, b := range s.blocks() {
 		if blank(b) {
@@ -296,7 +293,7 @@ func (s *surface) filler() byte {
 	return 0
 }
 
-// holds reports whether a block has data, on a disk with this filler.
+// holds reports whether a block has data if the filler of its disk is filler.
 func holds(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
 
 // blocks yields all blocks, in order. An unreadable block is nil.

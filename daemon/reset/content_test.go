@@ -17,7 +17,7 @@ func surfaceFrom(t *testing.T, size int64, at map[int64]string) *surface {
 	return seededFrom(t, size, seed{}, at)
 }
 
-// seededFrom is like surfaceFrom, and reads the blocks that a seed selects.
+// seededFrom is like surfaceFrom, but reads the blocks that a seed selects.
 func seededFrom(t *testing.T, size int64, from seed, at map[int64]string) *surface {
 	t.Helper()
 	s, err := readSurface(t.Context(), size, from, func(p []byte, offset int64) error {
@@ -77,8 +77,8 @@ func sections(t *testing.T) (all []section) {
 	return all
 }
 
-// TestContentOfRealTools checks that the content that volume tools write is recognised by name. A file system or a partition
-// table, which a pod may have created, must not be mistaken for it.
+// TestContentOfRealTools checks that the quick check names the content that volume tools write. It must not mistake a file
+// system or a partition table for such content, because a pod may have created them.
 func TestContentOfRealTools(t *testing.T) {
 	all := sections(t)
 	if len(all) < 30 {
@@ -97,8 +97,8 @@ func TestContentOfRealTools(t *testing.T) {
 	}
 }
 
-// TestContentOfOthers checks signatures that no easily available tool for Linux writes. The bytes are from the documents
-// that signature.go names. They are also tested at 1 MiB, where they remain if the partition table is lost. See
+// TestContentOfOthers checks signatures for which no tool for Linux is easily available. The bytes are from the documents
+// that signature.go names. The test also puts them at 1 MiB, where they remain if the partition table is lost. See
 // TestKeptIsNotErased for more.
 func TestContentOfOthers(t *testing.T) {
 	const size = 64<<20 + 512
@@ -131,7 +131,7 @@ func TestContentOfOthers(t *testing.T) {
 	}
 }
 
-// TestSurfaceStaysOnTheDisk checks that nothing is read beyond the end of a disk.
+// TestSurfaceStaysOnTheDisk checks that no read goes beyond the end of a disk.
 func TestSurfaceStaysOnTheDisk(t *testing.T) {
 	for size := int64(512); size <= 200<<20; size = size*3/2&^511 + 512 {
 		s, err := readSurface(t.Context(), size, seed{}, func(p []byte, offset int64) error {
@@ -147,8 +147,8 @@ func TestSurfaceStaysOnTheDisk(t *testing.T) {
 	}
 }
 
-// TestPlaces checks that places returns the sorted offsets of whole blocks between the ends of a disk, and that only the
-// seed determines them.
+// TestPlaces checks that places returns sorted offsets of whole blocks between the ends of a disk, and that the same seed
+// gives the same offsets.
 func TestPlaces(t *testing.T) {
 	const size = 1<<40 + 512
 	all := places(size, seed{4})
@@ -166,7 +166,7 @@ func TestPlaces(t *testing.T) {
 	for _, o := range all {
 		quarters[o*4/size]++
 	}
-	for _, n := range quarters { // the expected value is 1024, with a deviation of 28
+	for _, n := range quarters { // the expected value is 1024, with a standard deviation of 28
 		if n < 800 || n > 1250 {
 			t.Errorf("they are not spread evenly: %v", quarters)
 		}

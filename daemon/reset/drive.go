@@ -2,11 +2,11 @@
 
 package reset
 
-// This file sends NVMe admin commands through the node of a namespace. The kernel passes them to the controller
-// unchanged (nvme_ns_ioctl). So the helper uses the disk that it has open exclusively, and needs no other node.
+// This file sends NVMe admin commands through the node of a namespace. The kernel passes them to the controller unchanged
+// (nvme_ns_ioctl). So the helper can use the node that it already has open exclusively.
 //
-// Numbers are those of the NVM Express Base Specification 2.0 and NVM Command Set Specification 1.0. Numbers of ioctls
-// are in include/uapi/linux/nvme_ioctl.h.
+// The numbers come from the NVM Express Base Specification 2.0 and the NVM Command Set Specification 1.0. The numbers of
+// ioctls come from include/uapi/linux/nvme_ioctl.h.
 
 import (
 	"encoding/binary"
@@ -49,13 +49,14 @@ const (
 	opSanitize   = 0x84
 )
 
-// The timeout of a command, after which the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
+// The timeouts of commands. After a timeout, the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
 	queryTimeout = 5 * time.Second  // for commands that only return data
 	formatTime   = 10 * time.Minute // as in nvme-cli; a reset of the controller during a format would not help
 )
 
-// command sends a command with one of the two ioctls, and waits until it has completed. The wait cannot be interrupted.
+// command sends a command with one of the two ioctls, and waits until the command has completed. The wait cannot be
+// interrupted.
 func (d drive) command(request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
 	status, err := d.pass(d.fd, request, &c, data)
@@ -106,8 +107,7 @@ func (d drive) log(page uint32) ([]byte, error) {
 	return b, nil
 }
 
-// nvmeStatus is the status of a completed command. It consists of the status code type << 8 | the status code, and some
-// flags.
+// nvmeStatus is the status of a completed command. It has the bits "status code type << 8 | status code", and some flags.
 type nvmeStatus uint16
 
 // code returns the status without the flags More and Do Not Retry.
@@ -128,10 +128,10 @@ func statusOf(err error) uint16 {
 	return status.code()
 }
 
-// unsupported reports whether a controller does not know a command, by the code of its status.
+// unsupported reports whether a status code means that the controller does not know the command.
 func unsupported(code uint16) bool { return code == statusInvalidOpcode || code == statusInvalidField }
 
-// Error returns the status code. If an operator can act on the code, it adds the meaning.
+// Error returns the status code, with its meaning if an operator can act on it.
 func (s nvmeStatus) Error() string {
 	text := map[uint16]string{
 		statusInvalidOpcode:      ": invalid command opcode",
@@ -236,7 +236,7 @@ func (d drive) namespace() (namespace, error) {
 	}, nil
 }
 
-// smart reads the SMART log page. If the page cannot be read, it returns the zero value, which means unknown.
+// smart reads the SMART log page. If it cannot read the page, it returns the zero value, which means unknown.
 func (d drive) smart() device.Smart {
 	b, err := d.log(logSmart)
 	if err != nil {

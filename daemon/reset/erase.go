@@ -2,8 +2,8 @@
 
 package reset
 
-// This file erases disks. Each method opens the disk exclusively and locks it against udev before it writes. It reads
-// the disk before the erasure. After the erasure it reads the blocks that had data again.
+// This file erases disks. Each method opens the disk exclusively and locks it against udev before it writes. It reads the
+// disk before the erasure. After the erasure, it reads those blocks again that had data.
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ type erasure struct {
 	promise promise
 	// ready returns an error if the method cannot erase the disk, or cannot erase it without erasing other disks.
 	ready func(c *claim) error
-	// run erases the disk and returns a description of its work. had is the data that was found before.
+	// run erases the disk and returns a description of its work. had is the data that was found before the erasure.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
 }
 
@@ -43,9 +43,9 @@ func erasures() map[string]erasure {
 // Erasures returns the names of the erase methods. A disk may not support each of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
-// erase erases a disk that was examined before, and returns a description of its work. It opens the disk exclusively
-// for writing and reads it again. This is because the process may have been stopped since the examination, or the disk
-// may have reappeared after a reset.
+// erase erases a disk that was examined before, and returns a description of its work. It opens the disk exclusively for
+// writing and reads it again, because the disk may have changed since the examination. For example, this process may have
+// been stopped, or the disk may have reappeared after a reset.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
@@ -64,7 +64,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	}
 	t.answer.Appearance = appearanceOf(c.seq)
 	e := erasures()[t.Scrub]
-	if err := e.ready(c); err != nil { // a refusal must not come only after an hour of reading
+	if err := e.ready(c); err != nil { // refuse now, and not after an hour of reading
 		return "", err
 	}
 	had, err := c.written(ctx, e.promise, now)
@@ -74,8 +74,9 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := t.unheld(ctx, c); err != nil {
 		return "", err
 	}
-	// No slow step may follow, because a process may open the disk after the check of open files. Exports, loop devices
-	// and other hosts are checked again, because reading the disk took time and an exclusive open does not detect them.
+	// The last checks. No slow step may follow, because a process may open the disk after the check of open files. Exports,
+	// loop devices and other hosts are checked again, because the read took time and an exclusive open does not detect these
+	// uses.
 	if err := cmp.Or(e.ready(c), t.unused(c.Disk), c.shared(), t.identified(anyAppearance)); err != nil {
 		return "", err
 	}
@@ -88,7 +89,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err != nil {
 		return done, err
 	}
-	if time.Since(began) > passingFor { // a process may have opened the disk in between, and written after the erasure
+	if time.Since(began) > passingFor { // in between, a process may have opened the disk, and may have written after the erasure
 		if err := t.unheld(ctx, c); err != nil {
 			return done, err
 		}
@@ -122,7 +123,7 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	return s, err
 }
 
-// verified waits until an erased disk is back. It checks that it is the same disk and that its blocks have the content
+// verified waits until an erased disk is back. It checks that this is the same disk, and that the blocks have the content
 // that the method promises. It returns a description of the blocks.
 func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.back(ctx), c.sameSize()); err != nil {
@@ -138,8 +139,7 @@ func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen stri
 	return had.inWords(), err
 }
 
-// forgetPartitions makes the kernel read the partition table of a blank disk. The kernel does not do this
-// automatically.
+// forgetPartitions makes the kernel drop the partitions of a blank disk. The kernel does not do this automatically.
 func (c *claim) forgetPartitions() error {
 	if len(c.Partitions(c.sysPath)) == 0 {
 		return nil
@@ -150,7 +150,7 @@ func (c *claim) forgetPartitions() error {
 	return nil
 }
 
-// The number of bytes for each ioctl. Between two ioctls the helper checks the time limit, and a signal can end the
+// The number of bytes for each ioctl. Between two ioctls, the helper can check the time limit, and a signal can end the
 // program.
 const (
 	discardChunk = 1 << 30

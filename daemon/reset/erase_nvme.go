@@ -27,9 +27,9 @@ func formatBy(ses uint32) erasure {
 	}
 }
 
-// format formats one namespace with its present format, which erases the data. During the format, the kernel stops the
-// I/O of all namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). It takes seconds,
-// or minutes if a drive really erases its cells.
+// format erases one namespace by formatting it with its present format. During the format, the kernel stops the I/O of all
+// namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). It takes seconds, or minutes if the
+// drive really erases its cells.
 func (d drive) format(ses uint32) (string, error) {
 	ns, err := d.namespace()
 	if err != nil {
@@ -43,7 +43,7 @@ func (d drive) format(ses uint32) (string, error) {
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", ns.nsid, ses, formatOf(ns)), nil
 }
 
-// formattable checks that the controller can format this namespace without others.
+// formattable checks that the controller can format this namespace and leave the others unchanged.
 func (d drive) formattable(ses uint32) error {
 	id, err := d.localController()
 	switch {
@@ -59,8 +59,8 @@ func (d drive) formattable(ses uint32) error {
 	return nil
 }
 
-// formatWord returns dword 10 of a command that keeps the present format. FLBAS and DPS contain the LBA format, the
-// place of the metadata and the protection information. With 0 the command would change the block size.
+// formatWord returns dword 10 of a command that keeps the present format. FLBAS and DPS contain the LBA format, the place of
+// the metadata and the protection information. With 0, the command would change the block size.
 func formatWord(ns namespace, ses uint32) uint32 {
 	format := formatOf(ns)
 	metadata := uint32(ns.flbas >> 4 & 1) // FLBAS bit 4 to MSET
@@ -85,8 +85,8 @@ func (c *claim) sameSize() error {
 	return nil
 }
 
-// localNVMe returns the controllers of an NVMe namespace. They must be in this node, because other hosts may use a
-// drive that is connected over a network.
+// localNVMe returns the controllers of an NVMe namespace. It refuses a controller outside this node, because other hosts may
+// use a drive that is connected over a network.
 func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	controllers, err = h.controllersOf(sysPath)
 	if err != nil {
@@ -100,7 +100,7 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	return controllers, nil
 }
 
-// localController returns the data of Identify Controller for an open disk, which must be in this node.
+// localController returns the data of Identify Controller for an open disk. The drive must be in this node.
 func (d drive) localController() (controller, error) {
 	if _, err := d.localNVMe(d.sysPath); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// sole returns an error unless the disk is the only namespace of the NVM subsystem, because the method erases the whole
+// sole returns an error unless the disk is the only namespace of the NVM subsystem. It is for methods that erase the whole
 // subsystem.
 func (d drive) sole() error {
 	controllers, err := d.controllersOf(d.sysPath)
@@ -132,8 +132,8 @@ func (d drive) sole() error {
 }
 
 // checkControllers checks that this kernel has all controllers of the NVM subsystem. A virtual machine may use another
-// controller through VFIO, or another host may use one through the other port of the drive. They can have namespaces
-// that this kernel does not know.
+// controller through VFIO. Another host may use a controller at the other port of the drive. Such controllers can have
+// namespaces that this kernel does not know.
 func (d drive) checkControllers() error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
@@ -181,15 +181,15 @@ func (d drive) noOther() error {
 	return nil
 }
 
-// With a sanitize, the controller erases the whole NVM subsystem in the background. This includes all namespaces,
-// caches and spare blocks. Neither a reset nor a loss of power stops it. No namespace can be read until its end (NVMe
-// Base Specification 2.0, 8.21). Cryptographic erasure takes seconds, and overwriting up to a day.
+// With a sanitize, the controller erases the whole NVM subsystem in the background. This includes all namespaces, caches and
+// spare blocks. Neither a reset nor a loss of power stops a sanitize. Until its end, no namespace can be read (NVMe Base
+// Specification 2.0, 8.21). Cryptographic erasure takes seconds. Overwriting takes up to a day.
 
 // sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
 	status   uint8  // state of the last sanitize (SSTAT bits 2:0)
 	erased   bool   // no data was written since the last sanitize (SSTAT bit 8)
-	progress uint16 // 65536ths
+	progress uint16 // in 65536ths
 	action   uint32 // SCDW10 bits 2:0
 }
 
@@ -240,7 +240,7 @@ func (d drive) sanitizing() (sanitizeState, error) {
 
 func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status == sanitizeDoneNoFree }
 
-// sanitizable checks that the controller can sanitize this namespace without others.
+// sanitizable checks that the controller can sanitize the drive, and that the drive has no other namespace.
 func sanitizable(c *claim) error {
 	d := drive{c}
 	id, err := d.localController()
@@ -253,9 +253,9 @@ func sanitizable(c *claim) error {
 	return d.sole()
 }
 
-// sanitize erases the whole subsystem. If a sanitize is already running, it waits for that sanitize, even if another
-// program started it. If the controller reports a completed sanitize and no write since then, no further sanitize is
-// needed. In this case the disk must be blank, because the earlier content is unknown.
+// sanitize erases the whole subsystem. If a sanitize is already running, the function waits for that one, even if another
+// program started it. If the controller reports a completed sanitize and no write since then, no further sanitize is needed.
+// The disk must then be blank, because the earlier content is unknown.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()
@@ -278,9 +278,9 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	return d.followed(ctx)
 }
 
-// actionFor chooses an action. Block erase is the safest, cryptographic erasure is the fastest, and overwriting is for
-// disks without flash. The command allows the drive to deallocate the blocks afterwards. After a failure, only another
-// sanitize makes the disk usable again.
+// actionFor chooses the action of a sanitize. Block erase is the safest, cryptographic erasure is the fastest, and
+// overwriting is for disks without flash. The command allows the drive to deallocate the blocks afterwards. After a failed
+// sanitize, only another sanitize makes the disk usable again.
 func actionFor(id controller) uint32 {
 	switch {
 	case id.has(sanitizesByBlock):

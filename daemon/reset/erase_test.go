@@ -26,7 +26,7 @@ func eraseOf0(method string) Request {
 	}
 }
 
-// export makes the kernel export a file name over NVMe.
+// export simulates that the kernel exports this file over NVMe.
 func (m *machine) export(name string) {
 	m.Helper()
 	const namespace = "/sys/kernel/config/nvmet/subsystems/x/namespaces/1/"
@@ -77,7 +77,7 @@ func (n *fakeNode) fill() *fakeNode {
 	return n
 }
 
-// pattern writes data to all blocks. No block consists of one repeated byte.
+// pattern writes data to all blocks. No block repeats a single byte.
 func (n *fakeNode) pattern(seed byte) {
 	block := make([]byte, blockSize)
 	for i := range block {
@@ -89,7 +89,7 @@ func (n *fakeNode) pattern(seed byte) {
 	}
 }
 
-// TestErasureOfBlocks checks which requests and ranges reach the kernel.
+// TestErasureOfBlocks checks which ioctls and ranges reach the kernel.
 func TestErasureOfBlocks(t *testing.T) {
 	for method, want := range map[string]struct {
 		ioctls []string
@@ -247,7 +247,7 @@ func TestErasureIsRefused(t *testing.T) {
 	}
 }
 
-// TestMountedMeanwhile checks that a use is noticed that begins between the first inspection and the exclusive open.
+// TestMountedMeanwhile checks that the helper notices a use that begins between the first inspection and the exclusive open.
 func TestMountedMeanwhile(t *testing.T) {
 	m, n := oneNVMe(t)
 	opens := 0
@@ -373,8 +373,8 @@ func (n *fakeNode) set(b byte) {
 
 func (n *fakeNode) noise() { n.pattern(77) }
 
-// loop sets up a loop device on the disk, through a node outside of /dev. err is the loop device's answer to the query for
-// its file.
+// loop sets up a loop device on the disk, through a node outside /dev. err is the error of the loop device when it is asked
+// for its file.
 func (m *machine) loop(err error) {
 	const sysPath = "/sys/devices/virtual/block/loop7"
 	n := m.disk(sysPath, "7:7", "")
@@ -382,7 +382,7 @@ func (m *machine) loop(err error) {
 	m.files(map[string]string{sysPath + "/loop/backing_file": "/srv/luns/disk1\n"})
 }
 
-// TestErasureGoesWrong checks that errors of the kernel during an erasure are reported.
+// TestErasureGoesWrong checks that the answer reports errors of the kernel during an erasure.
 func TestErasureGoesWrong(t *testing.T) {
 	for _, c := range []struct {
 		request uintptr
@@ -413,8 +413,8 @@ func TestErasureGoesWrong(t *testing.T) {
 	}
 }
 
-// TestTimeIsUp checks that an erasure ends between two pieces when the time is over, and that the answer contains the
-// progress.
+// TestTimeIsUp checks that an erasure stops between two chunks when the time limit has passed, and that the answer contains
+// the progress.
 func TestTimeIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)

@@ -28,13 +28,13 @@ type kernel struct {
 	pread func(fd int, p []byte, offset int64) (n int, err error)
 	// ioctl passes the address of an argument, or 0 for nil. The kernel may change the argument.
 	ioctl func(fd int, request uintptr, argument []byte) (result int, err error)
-	// pass sends an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. The kernel reads or writes data,
-	// depending on the command. The status is the controller's, and 0 for success.
+	// pass sends an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. The kernel reads or writes data, depending on
+	// the command. The status comes from the controller, and is 0 for success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
 	write func(path, value string) error // an attribute of sysfs
 	// openLock opens a lock file in a directory that no other user can enter.
 	openLock func(file string) (fd int, err error)
-	// idle puts the calling thread into the idle I/O class.
+	// idle moves the calling thread to the idle I/O class.
 	idle func()
 }
 
@@ -92,7 +92,7 @@ func ioctl(fd int, request uintptr, argument []byte) (int, error) {
 	return int(result), nil
 }
 
-// pass sends a command by one of these ioctls. The ioctl returns an errno, or the status of the command.
+// pass sends a command with an ioctl, which returns an errno or the status of the command.
 func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error) {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
@@ -104,7 +104,7 @@ func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error)
 	return uint16(max(status, 0)), err
 }
 
-// writeAttribute does the same as "echo value > path". It uses a single write, because sysfs requires that.
+// writeAttribute does the same as "echo value > path". It makes a single write, as sysfs requires.
 func writeAttribute(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -132,7 +132,7 @@ func idle() {
 const devices = sysfs.Devices
 
 // host is the node with the calls to its kernel. Its methods take the names that the kernel uses ("/sys/devices/…",
-// "/dev/…", "/proc/…"), even if the trees are elsewhere.
+// "/dev/…", "/proc/…"), even if these trees have another root.
 type host struct {
 	sysfs.Tree
 	kernel

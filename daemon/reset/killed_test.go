@@ -32,7 +32,7 @@ func TestKilledWriter(t *testing.T) {
 	client.Peer.Config = target.configured(t, r)
 	killed := 0
 	for i := range 50 {
-		// The program kills itself after the number of kernel calls in this file.
+		// This file contains the number of kernel calls after which the program kills itself.
 		if err := os.WriteFile(client.Peer.Config+".steps", []byte{byte(1 + rand.N(60)), byte(i)}, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -2,10 +2,10 @@
 
 package reset
 
-// Only one request at a time works on a device. The lock is a file in a directory that all instances of the program
-// share. It is not in sysfs for two reasons. Since systemd 254 each instance has its own sysfs, so a lock there does
-// not stop other instances (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). Also, any local process can lock a
-// directory of sysfs.
+// Only one request at a time works on a device. The lock is a file in a directory that all instances of the program share. A
+// lock in sysfs would not work, for two reasons. Since systemd 254, each instance has its own sysfs, so its lock would not
+// stop other instances (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). Also, any local process can lock a directory
+// of sysfs.
 
 import (
 	"context"
@@ -24,8 +24,8 @@ import (
 // disconnected exits within this time.
 const onlyFor = time.Second
 
-// only waits until no other instance works on a device, and locks the device. Other instances wait until unlock is
-// called. If the wait takes too long, the error is [Busy].
+// only waits until no other instance works on a device, and locks the device. Other instances wait until the caller calls
+// unlock. If the wait takes too long, the error is [Busy].
 func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err error) {
 	file := filepath.Join(h.locks, lockName(sysPath))
 	fd, err := h.openLock(file)
@@ -55,8 +55,7 @@ func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) er
 	}
 }
 
-// lockName returns the name of a device's lock file. This is a hash, because the path is longer than a file name may
-// be.
+// lockName returns the name of a device's lock file. The name is a hash, because a path may be too long for a file name.
 func lockName(sysPath string) string {
 	sum := sha256.Sum256([]byte(sysPath))
 	return hex.EncodeToString(sum[:16])

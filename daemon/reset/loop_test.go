@@ -95,7 +95,7 @@ func (l loop) request(do reset.Do, scrub string) reset.Request {
 	return reset.Request{Do: do, SysPath: l.sysPath, Class: "node", Scrub: scrub, TimeoutMS: minuteMS, Identity: []device.Attribute{{Name: "diskseq", Value: l.seq}}}
 }
 
-// configured writes a configuration with a resource that selects the disk and erases it as a request asks for.
+// configured writes a configuration with a resource that selects the disk and names the erase method of a request.
 func (l loop) configured(t *testing.T, r reset.Request) (file string) {
 	t.Helper()
 	scrub := "none"
@@ -204,8 +204,8 @@ func TestLoopIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestLoopWithPartitions checks that a disk with partitions is not erased unless a pod has created them, and that the kernel
-// forgets them after an erasure.
+// TestLoopWithPartitions checks that a disk with partitions is erased only if a pod has created the partitions. After the
+// erasure, the kernel must drop them.
 func TestLoopWithPartitions(t *testing.T) {
 	l := newLoop(t)
 	l.partition(t)
@@ -231,8 +231,8 @@ func TestLoopWithPartitions(t *testing.T) {
 	}
 }
 
-// partition writes an MBR table with one partition, and adds this partition to the kernel, because the kernel may not read
-// such tables.
+// partition writes an MBR table with one partition. It also adds the partition to the kernel, because some kernels cannot
+// read such tables.
 func (l loop) partition(t *testing.T) {
 	t.Helper()
 	fd := must(unix.Open(l.node, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)

@@ -34,14 +34,14 @@ type machine struct {
 	mu     sync.Mutex
 	open   map[int]*fakeNode
 	next   int
-	locked map[string]bool // paths of devices on which another instance works
+	locked map[string]bool // paths of devices that another instance has locked
 	turn   chan struct{}   // lets one read at a time run the hooks of a test
 	config config.Config
 	others []cgroup.Holder // processes that have nodes open
 	unread error           // error of the request for holders
 	pods   []cgroup.Unread // pods with processes that could not be read
 	calls  []string        // all calls that could change something
-	// The answers to admin commands and ioctls, or nil for success.
+	// The functions that answer admin commands and ioctls. If a function is nil, all of them succeed.
 	onAdmin func(c adminCommand, data []byte) (uint16, error)
 	onIO    func(c adminCommand, data []byte) (uint16, error)
 	onIoctl func(n *fakeNode, request uintptr, argument []byte) (int, error)
@@ -128,7 +128,7 @@ func (m *machine) remove(name string) {
 	}
 }
 
-// in returns the content of a link from a device to another place in sysfs.
+// in returns the content of a link from a device to another path in sysfs.
 func in(sysPath, target string) string {
 	rel, err := filepath.Rel(sysPath, target)
 	if err != nil {
@@ -183,8 +183,8 @@ func (m *machine) disk(sysPath, number, wwid string) *fakeNode {
 	return n
 }
 
-// size gives a disk the given number of zeroes. The memory is not in Go's heap, because the race detector needs four bytes
-// for each byte there. It stays mapped, because work that cannot be interrupted may outlast its test.
+// size gives a disk the given number of zeroes. The memory is outside Go's heap, where the race detector would need four
+// bytes for each byte. It is never unmapped, because work that cannot be interrupted may outlast its test.
 func (n *fakeNode) size(bytes int) {
 	data, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -241,7 +241,7 @@ func (m *machine) openNode(name string, flags int) (int, error) {
 	m.next++
 	if flags&unix.O_EXCL != 0 {
 		n.exclusive++
-		m.next += 1000 // the number tells close that the descriptor is exclusive
+		m.next += 1000 // close recognises an exclusive descriptor by its number
 	}
 	fd := m.next
 	m.next = fd % 1000
@@ -398,7 +398,7 @@ func (m *machine) ioNode(fd int, c *adminCommand, data []byte) (uint16, error) {
 	return m.onIO(*c, data)
 }
 
-// ask sends a request like the daemon, through the parsers of both sides, and checks that no descriptor stays open.
+// ask sends a request as the daemon does, through the parsers of both sides. It checks that no descriptor stays open.
 func (m *machine) ask(r Request) Answer {
 	m.Helper()
 	if r.TimeoutMS == 0 {
@@ -418,7 +418,7 @@ func (m *machine) ask(r Request) Answer {
 
 const minute = int64(time.Minute / time.Millisecond)
 
-// anything returns a configuration with a resource for each class, which takes all its devices.
+// anything returns a configuration with one resource for each class. Each resource takes all devices of its class.
 func anything() config.Config {
 	c := config.Default()
 	c.Resources = nil
@@ -476,5 +476,5 @@ func (n *fakeNode) ext4() *fakeNode {
 	return n
 }
 
-// blank reports whether all of the disk is zeroes.
+// blank reports whether the whole disk is zeroes.
 func (n *fakeNode) blank() bool { return bytes.Count(n.data, []byte{0}) == len(n.data) }

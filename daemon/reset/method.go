@@ -42,8 +42,8 @@ func (t *task) resetter() func(context.Context) (string, error) {
 	return nil
 }
 
-// holdReset opens the disks that a reset affects exclusively. It checks again that the disk of the request is the same
-// disk. The request must list all other affected disks.
+// holdReset exclusively opens the disks that a reset affects. It checks again that the disk of the request is the same disk.
+// The request must list all other affected disks.
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
@@ -67,9 +67,9 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	return held, nil
 }
 
-// resetControllers resets the controllers of a namespace, one after the other. All I/O of these controllers waits and
-// is repeated, so no data is lost. A reset takes 50 ms in an emulator. The kernel waits for each controller up to twice
-// CAP.TO (at most 127.5 s), and 2.3 s more for a quirk (nvme_reset_work). This wait cannot be interrupted.
+// resetControllers resets the controllers of a namespace, one after the other. The kernel holds back or repeats all I/O of
+// these controllers, so no data is lost. In an emulator, a reset takes 50 ms. The kernel waits for each controller for up to
+// twice CAP.TO, which is at most 127.5 s, and 2.3 s more for a quirk (nvme_reset_work). This wait cannot be interrupted.
 func (t *task) resetControllers(context.Context) (string, error) {
 	controllers, err := t.localNVMe(t.SysPath)
 	if err != nil {
@@ -111,7 +111,7 @@ func (t *task) resetController(sysPath string) error {
 		return err
 	}
 	defer t.close(fd)
-	if err := t.identified(); err != nil { // another controller may have got its name and number in the meantime
+	if err := t.identified(); err != nil { // in between, another controller may have got its name and number
 		return err
 	}
 	name := path.Base(sysPath)
@@ -130,13 +130,12 @@ func (t *task) resetController(sysPath string) error {
 	}
 }
 
-// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h), which takes no argument, so the argument must be
-// 0.
+// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h). It takes no argument, so the argument must be 0.
 const dflPortReset = 0xb640
 
-// resetPort resets the accelerator behind a port. This takes a millisecond. If it takes longer, the driver reports a
-// time-out (RST_POLL_TIMEOUT). The memory next to it and the bitstream do not change. An exclusive open proves that no
-// other process has the port open (dfl_feature_dev_use_begin). The last close resets the accelerator once more.
+// resetPort resets the accelerator behind a port. A reset takes a millisecond. If it takes longer, the driver reports a
+// timeout (RST_POLL_TIMEOUT). The card's memory and the bitstream do not change. An exclusive open proves that no other
+// process has the port open (dfl_feature_dev_use_begin). The last close resets the accelerator once more.
 func (t *task) resetPort(context.Context) (string, error) {
 	name := path.Base(t.SysPath)
 	if t.Link(t.SysPath, "driver") != "dfl-port" {
@@ -157,8 +156,9 @@ func (t *task) resetPort(context.Context) (string, error) {
 	return "reset port " + name, nil
 }
 
-// back waits until a device that was reset or erased is present again. It checks that the device is the same and works.
-// If its attributes do not show its state, it counts as working. The diskseq of a disk may have changed.
+// back waits until a device that was reset or erased is present again. It checks that this is the same device and that the
+// device works. If its attributes do not show its state, the device counts as working. The diskseq of a disk may have
+// changed.
 func (t *task) back(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.is("waiting for %s to come back", name)
@@ -183,10 +183,9 @@ func (t *task) works() error {
 		if f == "" {
 			return nil
 		}
-		// A function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store
-		// in drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of its configuration space waits for the
-		// suspend. It wakes the function if the function cannot answer while it is suspended
-		// (pci_config_pm_runtime_get).
+		// A function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
+		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space waits for the suspend.
+		// It also wakes the function if the function cannot answer while it is suspended (pci_config_pm_runtime_get).
 		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {
 			return errorf(Gone, "%w", err)
 		}

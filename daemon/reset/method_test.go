@@ -43,7 +43,7 @@ func TestControllerReset(t *testing.T) {
 			m.disk(secondPath, "259:4", "eui.02").fill()
 		}, Answer{Result: Refused, Detail: "nvme0n2 would be affected too: the request does not list it among the disks that no pod has"}, nil},
 		{"a second namespace, vouched for", func(m *machine, n *fakeNode, r *Request) {
-			m.disk(secondPath, "259:4", "eui.02").fill() // a reset must not affect this disk
+			m.disk(secondPath, "259:4", "eui.02").fill() // the reset must not affect this disk
 			r.Together = []string{secondPath}
 		}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 2 namespaces"}, []string{resetIoctl}},
 		{"a second namespace, mounted", func(m *machine, n *fakeNode, r *Request) {
@@ -96,7 +96,7 @@ func TestControllerReset(t *testing.T) {
 	}
 }
 
-// TestComesBack checks that a reset ends when the same disk is present again, even with a new diskseq.
+// TestComesBack checks that a reset ends when the same disk is present again, even if it has a new diskseq.
 func TestComesBack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -166,8 +166,8 @@ func twoPaths(t *testing.T) (*machine, *fakeNode) {
 }
 
 // TestPluggedInAgain plugs in a drive again while its old node is open. The kernel then numbers the disk by the subsystem,
-// and the generic node by the controller. The drive must be reset and erased like any other. A generic node without a disk
-// must still be an obstacle.
+// but the generic node by the controller. The helper must reset and erase the drive like any other. It must still refuse a
+// drive that has a generic node without a disk.
 func TestPluggedInAgain(t *testing.T) {
 	const again, generic = controller0 + "/nvme3n2", controller0 + "/ng0n2"
 	for _, method := range []string{"nvme-controller", "pci", "zero", "format", "sanitize"} {
@@ -339,7 +339,7 @@ func TestVFIOResetAnswers(t *testing.T) {
 	}
 }
 
-// busyAt makes every open of a node fail because it is busy, also without O_EXCL.
+// busyAt makes every open of a node fail as busy, even an open without O_EXCL.
 func busyAt(m *machine, node string) func(string, int) (int, error) {
 	return func(path string, flags int) (int, error) {
 		if strings.TrimPrefix(path, m.root) == node {
@@ -471,7 +471,8 @@ func network(address string) string {
 	return address + " has a network interface, perhaps in another network namespace, which a reset of " + address0 + " would stop; unbind its driver first"
 }
 
-// sibling adds a function on the same bus as function0, with a file or directory, and the bridge above both.
+// sibling adds a function on the same bus as function0. It gives the function a file or directory, and adds the bridge above
+// both functions.
 func (m *machine) sibling(address, file string) {
 	m.Helper()
 	bus := path.Dir(function0)
@@ -481,7 +482,8 @@ func (m *machine) sibling(address, file string) {
 	})
 }
 
-// TestRootBus resets a function on a root bus, which no reset affects. Only the other functions in the same slot count.
+// TestRootBus resets a function on a root bus. No method resets a root bus, so only the other functions in the same slot
+// count.
 func TestRootBus(t *testing.T) {
 	const bus = "/sys/devices/pci0000:00/"
 	m := newMachine(t)
@@ -501,8 +503,8 @@ func TestRootBus(t *testing.T) {
 	}
 }
 
-// TestFunctionDoesNotAnswer checks that a function counts as gone if reads after its reset return all ones, even if the
-// kernel has suspended it again.
+// TestFunctionDoesNotAnswer checks that a function counts as gone if all reads after its reset return ones. This also holds
+// if the kernel has suspended the function again.
 func TestFunctionDoesNotAnswer(t *testing.T) {
 	for _, status := range []string{"active", "suspended"} {
 		synctest.Test(t, func(t *testing.T) {

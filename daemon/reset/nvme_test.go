@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAdminCommand compares the layout with the C compiler's layout of struct nvme_passthru_cmd.
+// TestAdminCommand compares adminCommand with the layout that a C compiler gives struct nvme_passthru_cmd.
 func TestAdminCommand(t *testing.T) {
 	var c adminCommand
 	got := []uintptr{
@@ -122,7 +122,7 @@ func (d *fakeDrive) state(status, progress uint16, action, seconds uint32) {
 	}
 }
 
-// commands returns the executed admin commands that change something.
+// commands returns the executed admin commands that change a drive.
 func (d *fakeDrive) commands() (all []string) {
 	for _, call := range d.calls {
 		if strings.HasPrefix(call, "admin ") {
@@ -268,8 +268,8 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
-// TestSanitizeHitsAll checks that a sanitize is refused if the drive has another namespace, even a blank one, because it
-// would erase all of them. It must be refused before the disk is read for hours.
+// TestSanitizeHitsAll checks that the helper refuses a sanitize if the drive has another namespace, even a blank one,
+// because a sanitize erases all namespaces. The helper must refuse before it reads the disk, which takes hours.
 func TestSanitizeHitsAll(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.sanicap = sanitizeBlock
@@ -286,7 +286,7 @@ func TestSanitizeHitsAll(t *testing.T) {
 	}
 }
 
-// TestSanitizeIsVerifiedInFull checks that a disk that could not be read before its sanitize is read in full afterwards,
+// TestSanitizeIsVerifiedInFull checks that a disk that was unreadable before its sanitize is read in full afterwards,
 // because any block may have held data.
 func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	d, first, _ := newDrive(t)
@@ -305,8 +305,8 @@ func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	}
 }
 
-// TestSanitizeGoesOn checks a sanitize that takes longer than the time limit. The helper must report it as running, must not
-// start it twice, and must verify it at the end. The disk cannot be read in between.
+// TestSanitizeGoesOn checks a sanitize that takes longer than the time limit. The helper must report that the sanitize is
+// running, must not start it twice, and must verify the disk at the end. Until then, the disk cannot be read.
 func TestSanitizeGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, first, _ := newDrive(t)
@@ -391,7 +391,8 @@ func TestAdminGoesWrong(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutWords probes a disk whose controller answers nothing. Only the use by another host must stay unknown.
+// TestProbeWithoutWords probes a disk whose controller answers no command. The probe must only not know whether another host
+// uses the disk.
 func TestProbeWithoutWords(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.ext4()
@@ -405,8 +406,9 @@ func TestProbeWithoutWords(t *testing.T) {
 	}
 }
 
-// TestControllersOfOthers refuses to erase an NVM subsystem with a controller of a virtual machine or of another host. This
-// kernel has no driver for that controller, and its data would be erased too.
+// TestControllersOfOthers checks that the helper does not erase an NVM subsystem with a controller of a virtual machine or
+// of another host. This kernel has no driver for that controller, so the erasure would destroy data that the kernel does not
+// see.
 func TestControllersOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -21,11 +21,11 @@ import (
 // baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the highest byte of the attribute class.
 const baseBridge = 0x06
 
-// resetSafeDrivers returns the drivers that continue to work after a reset, because they save their state before it.
-// Their pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Of the GPU and accelerator drivers, only
-// those of Gaudi and of Intel's and Qualcomm's accelerators qualify. No RDMA driver does. The list omits network and
-// storage adapters, because a reset interrupts their connections to other hosts. It omits cxl_pci, whose reset_done
-// only warns that memory of the system may be lost.
+// resetSafeDrivers returns the drivers that continue to work after a reset, because they save their state before it. Their
+// pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Among the drivers of GPUs and accelerators, only those
+// for Gaudi and for the accelerators of Intel and Qualcomm qualify. No RDMA driver qualifies. The list omits network and
+// storage adapters, because a reset interrupts their connections to other hosts. It also omits cxl_pci, because its
+// reset_done only warns that the system may have lost memory.
 func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.
@@ -44,7 +44,7 @@ func (f function) vfio() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
 
-// may returns the reason in sysfs why the function must not be reset, or nil.
+// may returns the reason why the function must not be reset, according to sysfs, or nil.
 func (f function) may() error {
 	driver := f.Link(f.path, "driver")
 	if driver != "" && !f.vfio() && !slices.Contains(resetSafeDrivers(), driver) {
@@ -62,7 +62,7 @@ func (f function) may() error {
 	return nil
 }
 
-// methods returns the content of the attribute reset_method. A choice must be in that list.
+// methods returns the content of the attribute reset_method. If a method was chosen, the attribute must list it.
 func (f function) methods(choice string) (listed string, err error) {
 	if !f.Present(f.path + "/reset") {
 		return "", errorf(Unsupported, "%s has no reset method", f.name())
@@ -77,7 +77,7 @@ func (f function) methods(choice string) (listed string, err error) {
 	return listed, nil
 }
 
-// reset resets the function. It restores the list of methods after a reset by a chosen method.
+// reset resets the function. If a method was chosen, it restores the list of methods afterwards.
 func (f function) reset(choice, listed string) (done string, err error) {
 	if choice != "" {
 		attribute := f.Path(f.path + "/reset_method")
@@ -103,9 +103,9 @@ func (f function) reset(choice, listed string) (done string, err error) {
 	}
 }
 
-// scope returns the functions that these reset methods can affect. flr, af_flr and pm affect only the function itself.
-// All other methods affect every function behind the same bridge. On a root bus, which cannot be reset, they affect the
-// functions of the same slot.
+// scope returns the functions that these reset methods can affect. flr, af_flr and pm affect only the function itself. All
+// other methods affect every function behind the same bridge. A root bus cannot be reset, so there they affect the functions
+// of the same slot.
 func (f function) scope(methods string) (hit []function) {
 	alone := methods != ""
 	for m := range strings.FieldsSeq(methods) {
@@ -125,9 +125,10 @@ func (f function) scope(methods string) (hit []function) {
 	return hit
 }
 
-// hasNetwork reports whether the function has a network interface. Each mount of sysfs shows the directory net, but the
-// directory contains only interfaces of the mount's network namespace (net_ns_type_operations, class_dir_create_and_add
-// in drivers/base/core.c). The directory may belong to a child device, such as one of virtio or of the auxiliary bus.
+// hasNetwork reports whether the function has a network interface. Each mount of sysfs shows the directory net. But the
+// directory contains only the interfaces of the mount's network namespace (net_ns_type_operations, class_dir_create_and_add
+// in drivers/base/core.c). The directory may belong to a child device, such as a virtio device or a device of the auxiliary
+// bus.
 func (f function) hasNetwork() (found bool) {
 	root := f.Path(f.path)
 	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -161,10 +162,9 @@ func (f function) disks() (disks []string, err error) {
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
 }
 
-// resetFunctions resets the PCI functions of the device. It uses the chosen method, or the first method in reset_method
-// that works. "flr" takes 100 ms and affects only the function itself. "pm" takes 10 ms. "bus" takes the link down for
-// 1 s (pci_reset_secondary_bus, pci_bridge_wait_for_secondary_bus). It is possible only if no other device is on the
-// bus.
+// resetFunctions resets the PCI functions of the device. It uses the chosen method, or the first method in reset_method that
+// works. "flr" takes 100 ms and affects only the function itself. "pm" takes 10 ms. "bus" takes the link down for 1 s
+// (pci_reset_secondary_bus, pci_bridge_wait_for_secondary_bus). "bus" is possible only if no other device is on the bus.
 func (t *task) resetFunctions(ctx context.Context, choice string) (string, error) {
 	functions, err := t.functions()
 	if err != nil {
@@ -230,9 +230,9 @@ func (t *task) functions() ([]function, error) {
 	return []function{f}, nil
 }
 
-// freeFunction checks that a reset by any of these methods disturbs no user of the function. Until letGo is called, no
-// other process can start to use the function. The function must have no driver, or one that survives a reset. It must
-// have no network interface, and its disks must be unused. If it has a VFIO driver, no process may have opened it.
+// freeFunction checks that a reset by any of these methods disturbs no user of the function. Until the caller calls letGo,
+// no other process can start to use the function. The function must have no driver, or a driver that survives a reset. It
+// must have no network interface, and its disks must be unused. If it has a VFIO driver, no process may have opened it.
 // metalplug-holders finds processes that have opened a node of the function.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.may(); err != nil {

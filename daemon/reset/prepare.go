@@ -2,8 +2,9 @@
 
 package reset
 
-// This file does the work before a container starts, after a pod has ended, and on an order of the operator. It proves
-// that a device is free, and resets it. It then erases a disk, or proves that the disk is blank.
+// This file does the work before a container starts, after a pod has ended, and on an order of the operator. It proves that
+// a device is free, and resets the device. If the device is a disk, it then erases the disk, or proves that the disk is
+// blank.
 
 import (
 	"context"
@@ -50,8 +51,8 @@ func (t *task) prepare(ctx context.Context) error {
 			return err
 		}
 		done = append(done, text)
-		// After the disk has appeared again, another medium with the same identity may have replaced it. No attribute
-		// shows the difference.
+		// The disk has appeared again. Another medium with the same identity may have replaced it, and no attribute shows
+		// the difference.
 		if t.seq != 0 && t.Uint(t.SysPath, "diskseq") != t.seq {
 			t.answer.Appearance = ""
 		}
@@ -86,9 +87,9 @@ func appearanceOf(seq uint64) string {
 	return strconv.FormatUint(seq, 10)
 }
 
-// examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or
-// "" if it did not or could not read the disk. It records the diskseq. It opens the disk only for reading, because udev
-// inspects a disk again when a descriptor for writing is closed.
+// examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or "" if
+// it has not read the disk. It also records the diskseq. It opens the disk only for reading, because udev inspects a disk
+// again when a descriptor for writing is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {
@@ -124,7 +125,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 // withheld reports whether a disk that must be sanitized cannot be read because of an earlier sanitize.
 func (c *claim) withheld(scrub string) bool { return scrub == "sanitize" && drive{c}.unreadable() }
 
-// allowed refuses a disk with data if the disk must be blank. It also refuses to erase data that no pod wrote.
+// allowed refuses a disk with data if the disk must be blank, or if no pod wrote the data.
 func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signs()
 	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {

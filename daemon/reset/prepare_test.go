@@ -49,7 +49,7 @@ func (m *machine) full(r Request) Answer {
 	return a
 }
 
-// TestBlankDiskIsProven prepares a disk that is not erased. It must be blank in every block that is read.
+// TestBlankDiskIsProven prepares a disk without an erasure. The disk must be blank in every block that is read.
 func TestBlankDiskIsProven(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -153,7 +153,7 @@ func TestAdoptedContent(t *testing.T) {
 	}
 }
 
-// TestNoOneAnswersForIt checks that data that is not from a pod is erased only if the operator orders it.
+// TestNoOneAnswersForIt checks that data from outside a pod is erased only on an order of the operator.
 func TestNoOneAnswersForIt(t *testing.T) {
 	m, n := oneNVMe(t)
 	r := eraseOf0("zero")
@@ -167,7 +167,8 @@ func TestNoOneAnswersForIt(t *testing.T) {
 	m.untouched()
 }
 
-// TestDrivesThatLie checks that an acknowledged erasure is verified by reading the blocks that had data.
+// TestDrivesThatLie checks that the helper does not trust a drive that acknowledges an erasure. It must read the blocks that
+// had data.
 func TestDrivesThatLie(t *testing.T) {
 	const granule = 1 << 20
 	parts := func(n *fakeNode, from, length int64, keep func(at int64) bool) {
@@ -207,7 +208,7 @@ func TestDrivesThatLie(t *testing.T) {
 		for content, write := range contents {
 			for _, scrub := range Erasures() {
 				if scrub != "discard" && content != "one block" || scrub != "discard" && strings.HasPrefix(drive, "keeps a") && drive != "keeps all" {
-					continue // these methods read the same places to verify
+					continue // their verification reads the same places as that of another method
 				}
 				t.Run(drive+"/"+content+"/"+scrub, func(t *testing.T) {
 					d, n, _ := newDrive(t)
@@ -298,15 +299,14 @@ func TestAppearsAgain(t *testing.T) {
 	}
 }
 
-// TestAppearsAgainWhileErased checks that an erasure does not count if another disk is in the place of the erased one
-// afterwards.
+// TestAppearsAgainWhileErased checks that an erasure does not count if another disk is there afterwards.
 func TestAppearsAgainWhileErased(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.fill()
 	m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
 		if len(b) == 16 {
 			clear(n.data)
-			m.files(map[string]string{disk0 + "/diskseq": "10\n"}) // another disk has the name now; the first one is still open
+			m.files(map[string]string{disk0 + "/diskseq": "10\n"}) // another disk has the name now, while the first one is still open
 		}
 		return 0, nil
 	}
@@ -316,8 +316,8 @@ func TestAppearsAgainWhileErased(t *testing.T) {
 	}
 }
 
-// TestStoppedInBetween stops the process at each possible step, while another disk takes the name, the number and the
-// identity of the first one. Nothing must be written to the other disk.
+// TestStoppedInBetween stops the process at each possible step. Another disk then takes the name, the number and the
+// identity of the first one. The helper must not write to the other disk.
 func TestStoppedInBetween(t *testing.T) {
 	for stop := 1; ; stop++ {
 		m, n := oneNVMe(t)
@@ -348,9 +348,9 @@ func TestStoppedInBetween(t *testing.T) {
 	}
 }
 
-// TestOpenElsewhere checks that the helper asks right before it writes which processes have the disk, a partition, its
-// controller or its character device open. Unreadable processes count if their pod has had the disk, or if the pods of the
-// disk are unknown.
+// TestOpenElsewhere checks that the helper asks for the users of the disk right before it writes. A user is a process that
+// has the disk, a partition, its controller or its character device open. Unreadable processes count if their pod has had
+// the disk, or if the pods of the disk are unknown.
 func TestOpenElsewhere(t *testing.T) {
 	const partition, generic = disk0 + "/nvme0n1p1", controller0 + "/ng0n1"
 	const unknown = "cannot determine which processes have nvme0n1 open: "
@@ -411,8 +411,8 @@ func TestOpenElsewhere(t *testing.T) {
 	}
 }
 
-// TestTheQuestionComesLast checks that nothing slow happens between the answer about processes and the erasure, and that the
-// helper asks again after a long erasure.
+// TestTheQuestionComesLast checks that the helper does nothing slow between the answer about processes and the erasure.
+// After a long erasure, it must ask again.
 func TestTheQuestionComesLast(t *testing.T) {
 	for _, scrub := range []string{"zero", "format", "sanitize"} {
 		for _, opened := range []bool{false, true} {

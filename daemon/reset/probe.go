@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe reads a disk and changes nothing. It does not open the disk exclusively while it reads. For example, if an
-// operator runs "mkfs DISK && mount DISK", the mkfs causes a probe, and this probe must not make the mount fail.
+// probe reads a disk and changes nothing. It does not hold the disk while it reads, because it must not disturb other
+// processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs causes a probe, and this probe must not make
+// mount fail.
 func (t *task) probe(ctx context.Context) error {
 	t.step.is("identifying %s", path.Base(t.SysPath))
 	c, err := t.look(t.SysPath, unix.O_RDONLY)
@@ -41,8 +42,8 @@ func (t *task) probe(ctx context.Context) error {
 	return err
 }
 
-// contentOf reads an open disk. If the disk could be offered, contentOf also opens it exclusively for a moment. This
-// shows whether another process has the disk open exclusively. Such a process may have written to the disk.
+// contentOf reads an open disk. If the disk could be offered, contentOf also tries to open it exclusively for a moment. A
+// failure shows that another process has the disk open exclusively. Such a process may have written to the disk.
 func (t *task) contentOf(ctx context.Context, c *claim) error {
 	waiting, cancel := context.WithTimeout(ctx, claimedFor)
 	defer cancel()

@@ -22,7 +22,7 @@ func probeOf0() Request {
 	return Request{Do: Probe, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}
 }
 
-// tells makes a controller answer Identify and the SMART log.
+// tells makes a controller answer requests for Identify and for the SMART log.
 func (m *machine) tells(oacs uint16, fna, sanicap, dlfeat byte) {
 	m.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 		switch {
@@ -39,8 +39,8 @@ func (m *machine) tells(oacs uint16, fna, sanicap, dlfeat byte) {
 	}
 }
 
-// TestEachProbeReadsOtherPlaces checks that two probes read different random blocks. Otherwise a pod that knows the blocks
-// could hide data from the next probe.
+// TestEachProbeReadsOtherPlaces checks that two probes read different random blocks. Otherwise a pod could learn these
+// blocks, and hide data from the next probe.
 func TestEachProbeReadsOtherPlaces(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.fill()
@@ -70,7 +70,7 @@ func TestProbe(t *testing.T) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data\\040a rw - ext4 /dev/nvme0n1 rw\n"})
 		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data a"}},
 		{"claimed", Probe, func(m *machine, n *fakeNode) { n.busy = true }, Answer{Result: Busy, Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"}},
-		// The kernel lists neither a mount nor a holder of a disk in an imported ZFS pool, or of a running Ceph OSD.
+		// For a disk in an imported ZFS pool or of a running Ceph OSD, the kernel shows neither a mount nor a holder.
 		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Content: "zfs_member", Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"}},
 		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Content: "zfs_member"}},
 		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Content: "zfs_member"}},
@@ -82,7 +82,7 @@ func TestProbe(t *testing.T) {
 			m, n := oneNVMe(t)
 			m.tells(1<<1, 1<<2, 0, 0)
 			c.setup(m, n)
-			if n.data != nil { // without data, the driver has given up the disk
+			if n.data != nil { // a disk without data is one that the driver has given up
 				c.want.Smart = device.Smart{Known: true, Warning: 4, Used: 101, Spare: 90, Temperature: 38, MediaErrors: 7}
 			}
 			r := probeOf0()
@@ -146,7 +146,7 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 		name   string
 		claims time.Duration
 		after  func(m *machine)
-		want   Answer // only the fields about a claim
+		want   Answer // only the fields that concern a claim
 		took   time.Duration
 	}{
 		{"for a moment", 90 * time.Millisecond, nil, Answer{Result: OK}, 100 * time.Millisecond},
@@ -178,8 +178,8 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutAnAnswer uses a disk that does not answer. Neither this probe nor the next one, which meets the hanging
-// process of the first, may report anything about the disk.
+// TestProbeWithoutAnAnswer uses a disk that does not answer. The probe hangs, and the next probe finds the hanging process.
+// Neither of them may report anything about the disk.
 func TestProbeWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -194,7 +194,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		}
 		close(end)
 		synctest.Wait()
-		m.locked = map[string]bool{disk0: true} // the process that did not return holds the lock
+		m.locked = map[string]bool{disk0: true} // the process of the first probe still has the lock
 		n.busy, n.readHook = true, nil
 		if got := m.ask(r); got.Result != Late || got.Detail != "another request for "+disk0+" is in progress" {
 			t.Errorf("the next answer is %+v", got)
@@ -230,7 +230,7 @@ func TestProbeIdentifiesTheControllerOnce(t *testing.T) {
 	}
 }
 
-// TestWhichDeviceItIs checks that every operation refuses a wrong or changed device.
+// TestWhichDeviceItIs checks that every request is refused for a wrong device or a changed one.
 func TestWhichDeviceItIs(t *testing.T) {
 	const p1 = disk0 + "/nvme0n1p1"
 	for _, c := range []struct {
@@ -308,7 +308,7 @@ func TestWhichDeviceItIs(t *testing.T) {
 	}
 }
 
-// untouched checks that nothing was done, which includes opening for writing.
+// untouched checks that the helper has done nothing, and has not opened a node for writing.
 func (m *machine) untouched() {
 	m.Helper()
 	for _, call := range m.calls {

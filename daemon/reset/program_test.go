@@ -24,7 +24,7 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain makes the test binary act as metalplug-reset, or as a program that fails, if it is started under their names.
+// TestMain makes the test binary act as one of these programs if it was started under the name of that program.
 func TestMain(m *testing.M) {
 	programs := map[string]func() error{
 		Program: func() error {
@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// unheldHost returns this machine, with the simulated answer that no process has a device open, because a test may not be
-// able to read all processes.
+// unheldHost returns this machine. It simulates that no process has a device open, because a test may not have the right to
+// inspect all processes.
 func unheldHost(file string) *host {
 	h := newHost(file)
 	h.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) {
@@ -58,7 +58,7 @@ func unheldHost(file string) *host {
 	return h
 }
 
-// killing serves a request like the program, and kills itself after a number of kernel calls.
+// killing serves a request as metalplug-reset does, and kills itself after a number of kernel calls.
 func killing() error {
 	const size = 48 << 20 // size of the disk
 	file := exchange.ConfigFile("")
@@ -78,7 +78,7 @@ func killing() error {
 	h.kernel.open = func(path string, flags int) (int, error) { die(); return open(path, flags) }
 	h.kernel.ioctl = func(fd int, request uintptr, b []byte) (int, error) {
 		die()
-		if request == blkZeroOut { // the kernel has done a part of this ioctl
+		if request == blkZeroOut { // the kernel has done only a part of this ioctl
 			ranged := func(from, length uint64) (int, error) { return ioctl(fd, request, rangeOf(from, length)) }
 			for from := uint64(0); from < size; from += size / 16 {
 				if _, err := ranged(from, size/16); err != nil {
@@ -100,7 +100,7 @@ func rangeOf(from, length uint64) []byte {
 // locking takes the lock of a device in a directory, prints the result, and waits until it is killed.
 func locking() error {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), locks: os.Args[1]}
-	if len(os.Args) > 3 { // use a separate sysfs, as systemd 254 does for PrivateNetwork=
+	if len(os.Args) > 3 { // with its own sysfs, which systemd 254 mounts for PrivateNetwork=
 		if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
 			return err
 		}

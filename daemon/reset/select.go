@@ -2,8 +2,8 @@
 
 package reset
 
-// /etc/metalplug determines which resource has a device, and with which methods the device may be reset and erased. An
-// attacker may have taken over metalplugd, so the helper does not trust its requests.
+// The files in /etc/metalplug determine which resource has a device, and how the device may be reset and erased. An attacker
+// may have taken over metalplugd, so the helper does not trust the requests of metalplugd.
 
 import (
 	"fmt"

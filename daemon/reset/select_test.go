@@ -101,7 +101,7 @@ scrub = "none"
 	}
 }
 
-// TestProvenWithoutConfiguration checks that a request that changes nothing needs no resource.
+// TestProvenWithoutConfiguration checks that a request that only reads needs no resource.
 func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.settings = func() (config.Config, error) { return config.Config{}, os.ErrNotExist }

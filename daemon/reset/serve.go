@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Serve answers the one request on standard input. It returns at the time limit of the request or a little later, even if
-// the device hangs. file is the configuration file.
+// Serve answers one request on standard input. It returns at the time limit of the request or a little later, even if the
+// device hangs. file is the configuration file.
 func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 
 // newHost returns this node with the configuration in a file.
@@ -27,8 +27,8 @@ func newHost(file string) *host {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), run: "/run", holders: askHolders}
 	h.settings = func() (config.Config, error) { return config.Load(file) }
 	h.selects = h.selected
-	// If systemd has created the directory, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of
-	// metalplugd has no such directory. It uses the one in the configuration, where metalplugd may write.
+	// If systemd has created the directory, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of metalplugd has
+	// no such directory. It uses the directory in the configuration, to which metalplugd can write.
 	if h.locks = os.Getenv("RUNTIME_DIRECTORY"); h.locks == "" {
 		c, err := h.settings()
 		if err != nil { // a probe needs no configuration
@@ -52,9 +52,9 @@ func (s *step) String() string {
 	return "inspecting the device"
 }
 
-// reply returns the answer to a request. The context asked ends when the client has disconnected, which stops a request
-// that only reads. If a call of the kernel does not return in time, the answer is [Late]. That call cannot be
-// interrupted. This process exits and closes the device only after that call has returned.
+// reply returns the answer to a request. The context asked ends when the client disconnects. This stops a request that only
+// reads. If a call of the kernel does not return in time, the answer is [Late]. The call cannot be interrupted, so this
+// process can exit and close the device only after the call has returned.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
@@ -107,7 +107,7 @@ func (t *task) attempt(ctx context.Context) Answer {
 	return *a
 }
 
-// resultOf returns the result that an error contains, or the one for its errno, or [Failed].
+// resultOf returns the result that an error contains, or the result for its errno, or [Failed].
 func resultOf(err error) Result {
 	var r Result
 	switch {
@@ -133,14 +133,14 @@ func (t *task) do(ctx context.Context) error {
 	case disk || t.Do == Prepare:
 	case t.Do == Survey:
 		return errorf(Refused, "%s is not a disk: there is nothing to read", t.SysPath)
-	default: // to open its node might disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
+	default: // opening the node might disturb a process or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
 		return nil
 	}
 	if t.Do == Look {
 		return t.probe(ctx)
 	}
 	unlock, err := t.only(ctx, t.SysPath)
-	if errors.Is(err, Busy) && t.Do != Prepare { // an earlier request that hangs in the kernel does not use the disk
+	if errors.Is(err, Busy) && t.Do != Prepare { // the lock may belong to an earlier request that hangs in the kernel, which is not a user of the disk
 		return errorf(Late, "%w", err)
 	} else if err != nil {
 		return err

@@ -2,13 +2,13 @@
 
 package reset
 
-// Another host or a virtual machine may use an NVMe namespace through its own controller. Several controllers can
-// access the namespaces of a dual-port drive, of a drive with virtual functions, and of a drive that is connected over
-// a network. This kernel knows only its own controllers, so the helper asks the drive.
+// Another host or a virtual machine may use an NVMe namespace through its own controller. Several controllers can access the
+// namespaces of a dual-port drive, a drive with virtual functions, or a drive on a network. This kernel knows only its own
+// controllers, so the helper asks the drive.
 //
-// This follows NVM Express Base Specification 2.0, Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report. Linux 6.12
-// has no ioctl of the block layer that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the
-// same command.
+// The sources are Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report in the NVM Express Base Specification 2.0. The
+// block layer of Linux 6.12 has no ioctl that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends
+// the same command as this file.
 
 import (
 	"cmp"
@@ -45,8 +45,8 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	}
 	list, err := d.identify(cnsAttachedControllers, ns.nsid)
 	if unsupported(statusOf(err)) {
-		// A drive without Namespace Management may not know the answer. In that case, this kernel must have all
-		// controllers of the drive.
+		// A drive without Namespace Management may not know the answer. Then this kernel must have all controllers of the
+		// drive.
 		return d.checkControllers()
 	} else if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (d drive) reserved(ns namespace) error {
 	report, entry, err := d.reservations(ns.nsid)
 	switch code := statusOf(err); {
 	case code == statusSanitizeInProgress, code == statusSanitizeFailed:
-		return nil // no host can read the data during a sanitize, and the reservations were checked before it began
+		return nil // no host can read the data during a sanitize, and the reservations were checked before it
 	case unsupported(code) && !ns.reservable:
 		return nil
 	case err != nil:
@@ -126,7 +126,7 @@ func (d drive) reserved(ns namespace) error {
 	return nil
 }
 
-// reservations requests the report in the format for the size of the host identifier, like nvme_pr_resv_report.
+// reservations requests the report. Like nvme_pr_resv_report, it uses the format for the size of the host identifier.
 func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	for _, eds := range []uint32{extendedStatus, 0} {
 		report = make([]byte, identifySize)
@@ -145,8 +145,8 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	return report, entry, err
 }
 
-// registrants describes the registrants of a report that are not controllers of this kernel. Registrants that do not
-// fit into the report count as others.
+// registrants describes the registrants in a report that are not controllers of this kernel. A registrant that does not fit
+// into the report counts as such.
 func (d drive) registrants(report []byte, size int) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {

@@ -216,7 +216,7 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 				s.on(d.machine)
 				writes := func(call string) bool { return call == "open nvme0n1 for writing" }
 				first.readHook = func() {
-					if method == "survey" || slices.ContainsFunc(d.calls, writes) { // the disk was inspected, and is now read in full
+					if method == "survey" || slices.ContainsFunc(d.calls, writes) { // the disk was inspected, and the read of the whole disk has begun
 						happens(d.machine, s)
 					}
 				}
@@ -233,7 +233,7 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// TestSharedIsAskedDuringASanitize waits for the end of a sanitize, during which not even reservations can be read.
+// TestSharedIsAskedDuringASanitize waits for the end of a sanitize. During the sanitize, not even reservations can be read.
 func TestSharedIsAskedDuringASanitize(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.alone().files(map[string]string{controller0 + "/cntlid": "1\n"})

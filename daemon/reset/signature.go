@@ -2,10 +2,10 @@
 
 package reset
 
-// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a
-// signature may be a part of a volume on several disks, or may belong to a system that is not running. Only an operator
-// can order its erasure. Each Linux signature names the header that defines it. Other content is unknown data, which is
-// erased only if a pod wrote it. Messages name the content like udev's ID_FS_TYPE.
+// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a signature
+// may be part of a volume on several disks, or may belong to a system that is not running. Only an operator can order its
+// erasure. Each Linux signature names the header that defines the signature. Other content is unknown data, which is erased
+// only if a pod wrote it. Messages name the content like udev's ID_FS_TYPE.
 
 import (
 	"encoding/binary"
@@ -20,8 +20,8 @@ type signature struct {
 	at    []int64 // offsets in bytes, counted from the end if negative
 }
 
-// places returns the possible offsets of the signature on a disk of this size. It adds the usual start of the first
-// partition to each offset, because signatures remain there if the partition table is lost.
+// places returns the possible offsets of the signature on a disk of this size. For each offset there is a second one,
+// counted from the usual start of the first partition (see zapped).
 func (s signature) places(size int64) (all []int64) {
 	for _, at := range s.at {
 		if at < 0 {
@@ -53,7 +53,7 @@ func signatures() []signature {
 		{"linux_raid_member", md, 0, []int64{0, 4096}},                                    // versions 1.1 and 1.2
 		{"linux_raid_member", md, 4096, []int64{-8192}},                                   // 1.0
 		{"linux_raid_member", md, 65536, []int64{-65536}},                                 // 0.90, MD_NEW_SIZE_SECTORS
-		{"linux_raid_member", "\xa9\x2b\x4e\xfc", 65536, []int64{-65536}},                 // the same, in the other byte order
+		{"linux_raid_member", "\xa9\x2b\x4e\xfc", 65536, []int64{-65536}},                 // the same in the other byte order
 		{"ddf_raid_member", "\xde\x11\xde\x11", 0, []int64{-512, -4096}},                  // SNIA DDF 2.0, 4.1, anchor header in the last block
 		{"isw_raid_member", "Intel Raid ISM Cfg Sig. ", 0, []int64{-1024, -8192}},         // mdadm super-intel.c MPB_SIGNATURE, second block from the end
 		{"lsi_mega_raid_member", "$XIDE$", 0, []int64{-512}},                              // dmraid lib/format/ataraid/lsi.h
@@ -85,8 +85,8 @@ func signatures() []signature {
 // uberblock is UBERBLOCK_MAGIC (OpenZFS include/sys/uberblock_impl.h).
 const uberblock = 0x00bab10c
 
-// uberblocks returns the offsets of the uberblocks in the four labels of a ZFS disk. A label has 256 KiB. Its
-// uberblocks begin at 128 KiB and are at least 1 KiB apart (OpenZFS include/sys/vdev_impl.h).
+// uberblocks returns the offsets of the uberblocks in the four labels of a ZFS disk. A label has 256 KiB. Its uberblocks
+// begin at 128 KiB, and are at least 1 KiB apart (OpenZFS include/sys/vdev_impl.h).
 func uberblocks() (all []int64) {
 	const label = 256 << 10
 	for _, start := range [...]int64{0, label, -2 * label, -label} {

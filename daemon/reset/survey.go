@@ -17,8 +17,8 @@ import (
 
 // This file reads a whole disk.
 
-// stretch is the size of one read in bytes. The kernel splits a read into commands that the drive executes in parallel.
-// The data still fits into the processor's cache when it is compared.
+// stretch is the size of one read in bytes. It is large enough for the kernel to split a read into commands that the drive
+// executes in parallel. It is small enough for the data to stay in the processor's cache until it is compared.
 const stretch = 2 << 20
 
 // sweep reads a disk from an offset to its end, and yields each stretch in order. If a read fails or ctx ends, it
@@ -89,9 +89,9 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 }
 
 // survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. It ends at the first
-// block with data, when the time limit has passed, or when the client has disconnected. It does not open the disk
-// exclusively, so another process may start to use it. Then the result is [Busy]. It does not read random blocks. A
-// probe has done that before, and it takes too long on a slow disk.
+// block with data, after the time limit, or when the client disconnects. It does not hold the disk. If another process
+// starts to use the disk, the result is [Busy]. It reads no random blocks, because a probe has already done that, and
+// because random reads take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
 	c, err := t.look(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
@@ -111,7 +111,7 @@ func (t *task) survey(ctx context.Context) error {
 		a.Read = c.size
 		return t.untaken(c)
 	}
-	// A process that has opened the disk without O_EXCL could write to places that were already read.
+	// A process that has opened the disk without O_EXCL could write to blocks that were already read.
 	if err := t.unheld(ctx, c); err != nil {
 		return err
 	}
@@ -128,8 +128,8 @@ func (t *task) survey(ctx context.Context) error {
 	return cmp.Or(t.unheld(ctx, c), c.shared()) // the checks before the read are outdated
 }
 
-// unallocated reports whether no block of the namespace is in use according to the drive. With thin provisioning, NUSE
-// is the number of blocks in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
+// unallocated reports whether the drive reports that no block of the namespace is in use. With thin provisioning, NUSE is
+// the number of blocks in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
 func (c *claim) unallocated() bool {
 	if !c.IsNVMe(c.sysPath) {
 		return false
@@ -144,7 +144,7 @@ const watchEvery = time.Second
 // readSurvey reads the disk of a survey, and records how many bytes from the start are blank.
 func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.is("reading all of %s", c.Name())
-	runtime.LockOSThread() // the I/O class applies to this thread; the thread is never unlocked, because the program ends after this request
+	runtime.LockOSThread() // for the I/O class, and never unlocked, because the program exits after this request
 	t.idle()
 	start := chunk{b: aligned(int(min(blockSize, c.size)))}
 	if err := start.fill(c.read); err != nil {
@@ -152,7 +152,7 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	}
 	filler := (&surface{chunks: []chunk{start}}).filler()
 	a, looked := &t.answer, time.Now()
-	// The read begins at a whole block, because an earlier survey may have ended at the end of a smaller disk.
+	// Begin at a multiple of the block size, because an earlier survey may have stopped at the end of a smaller disk.
 	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, c.read) {
 		if err != nil && ctx.Err() != nil {
 			break

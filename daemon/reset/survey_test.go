@@ -87,8 +87,8 @@ func TestSurveyIsInterrupted(t *testing.T) {
 	})
 }
 
-// TestSurveyOfWhatIsWritten checks that a survey notices a process that writes to a part that was already read, and ends
-// before the survey does.
+// TestSurveyOfWhatIsWritten checks that a survey notices a process that writes to blocks that were already read, even if the
+// process ends before the survey.
 func TestSurveyOfWhatIsWritten(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger()
@@ -204,7 +204,7 @@ func TestSurveyOfAnOpenDisk(t *testing.T) {
 	}
 }
 
-// TestSurveyOfAThinNamespace checks that a disk is not read if the drive reports that no block is in use.
+// TestSurveyOfAThinNamespace checks that a survey does not read a disk if the drive reports that no block is in use.
 func TestSurveyOfAThinNamespace(t *testing.T) {
 	for _, c := range []struct {
 		nsfeat, nuse byte
@@ -228,7 +228,7 @@ func TestSurveyOfAThinNamespace(t *testing.T) {
 		if got.Result != OK || got.Read != got.Size || (stretches == 0) != c.all {
 			t.Errorf("NSFEAT %d, NUSE %d: %d stretches were read: %+v", c.nsfeat, c.nuse, stretches, got)
 		}
-		(&sharer{nmic: 1, attached: []uint16{1, 77}}).on(m) // another host may write there at any time
+		(&sharer{nmic: 1, attached: []uint16{1, 77}}).on(m) // another host may write to the disk at any time
 		m.files(map[string]string{controller0 + "/cntlid": "1\n"})
 		if got := m.full(surveyOf0(0)); got.Result != Busy {
 			t.Errorf("a shared namespace is %+v", got)

@@ -14,8 +14,8 @@ import (
 )
 
 // find checks that the device of a request exists and has the expected kind and identity. It skips the attributes in
-// ignored. It checks the class only of NVMe devices. The helper checks the class of other devices against the
-// configuration before it changes them.
+// ignored. It checks the class of NVMe devices only. For other devices, the helper compares the class with the configuration
+// before it changes them.
 func (t *task) find(ignored ...string) error {
 	if err := t.resolved(t.SysPath); err != nil {
 		return err
@@ -103,8 +103,8 @@ func isAttribute(name string) bool {
 	return name != "" && name[0] != '.' && strings.Trim(name, chars) == ""
 }
 
-// opened opens the node of a device, and checks the device number, because a name in /dev may belong to another device.
-// The error is [Busy] if the kernel reports that the device is busy.
+// opened opens the node of a device. It checks the device number, because the name in /dev may belong to another device. The
+// error is [Busy] if the kernel reports that the device is busy.
 func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	number, err := h.Attr(sysPath, "dev")
 	if err != nil {
@@ -136,8 +136,7 @@ func (h *host) isNode(fd int, name, number string, block bool) error {
 	return nil
 }
 
-// errClaimed means that the disk is open exclusively, by a process or within the kernel. The kernel does not report by
-// which.
+// errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report which.
 var errClaimed = errors.New("cannot be opened exclusively: it is mounted, part of another device, or open elsewhere")
 
 // openError returns the error for an errno that open(2) returned for a node.

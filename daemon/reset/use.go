@@ -2,8 +2,8 @@
 
 package reset
 
-// This file finds the users of a disk that the kernel reports. Like metalplugd, it uses package sysfs for that. But
-// only metalplug-reset opens nodes, so only it can get the device number of a loop device's backing device.
+// This file finds the users of a disk that the kernel reports. Like metalplugd, it uses package sysfs. In addition, it asks
+// a loop device for its backing device, because only metalplug-reset opens nodes.
 
 import (
 	"context"
@@ -32,20 +32,19 @@ func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	return d, nil
 }
 
-// unused returns nil if nothing shows that a disk is in use. Otherwise the error is [Busy] and names the user.
+// unused returns nil if nothing shows that a disk is in use. Otherwise it returns [Busy] with the name of the user.
 func (h *host) unused(d sysfs.Disk) error {
 	if err := h.InUse(d); err != nil {
 		return errorf(Busy, "%w", err)
 	}
-	if !h.Present("/proc/1/mountinfo") { // before an erasure, the mounts of other namespaces must be checked too
+	if !h.Present("/proc/1/mountinfo") { // the mounts of other namespaces must be checked too before an erasure
 		return errorf(Busy, "cannot determine whether %s is mounted: /proc/1/mountinfo is missing", d.Name())
 	}
 	return h.looped(d)
 }
 
-// looped finds loop devices on top of a disk. A loop device does not open its disk exclusively, so an exclusive open
-// does not detect it. The path of the backing file may be any name of the disk's node, so the helper gets the device
-// number from the loop device.
+// looped finds loop devices on top of a disk. A loop device does not open its disk exclusively, so an exclusive open does
+// not detect it. The backing file may have any path, so the helper gets the device number from the loop device.
 func (h *host) looped(d sysfs.Disk) error {
 	for _, name := range h.Names("/sys/block") {
 		setUp := func() bool { return h.Present("/sys/block/" + name + "/loop/backing_file") }
@@ -55,7 +54,7 @@ func (h *host) looped(d sysfs.Disk) error {
 		number, err := h.below(name)
 		switch {
 		case err != nil && !setUp(), errors.Is(err, unix.ENXIO):
-			continue // the loop device was removed in the meantime
+			continue // another process has removed the loop device
 		case err != nil:
 			return errorf(Busy, "cannot determine what is below %s: %w", name, err)
 		}
@@ -84,11 +83,11 @@ func (h *host) below(loop string) (number string, err error) {
 	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), nil
 }
 
-// This part finds processes that have a disk open. An exclusive open detects other exclusive opens. It does not detect
-// a process that has opened the node without O_EXCL, such as a virtual machine. metalplug-holders, which sees all
-// processes, finds it.
+// This part finds processes that have a disk open. An exclusive open does not detect a process that has opened the node
+// without O_EXCL, such as a virtual machine. metalplug-holders finds such a process, because it sees all processes.
 
-// passingFor is how long the helper waits until a process closes the disk. Workers of udevd close it after a moment.
+// passingFor is how long the helper waits until a process closes the disk. For example, workers of udevd close it after a
+// moment.
 const passingFor = 2 * time.Second
 
 // questionLimit is the time limit of one request to metalplug-holders. On a busy node systemd may take seconds to start
@@ -130,8 +129,8 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 }
 
 // free returns [Busy] with the name of a process that has, or may have, one of the nodes open. err is the error of the
-// request to metalplug-holders. If a process of a pod cannot be inspected, it counts as a user only if that pod has had
-// the disk. If the pods of the disk are unknown, it always counts.
+// request to metalplug-holders. A process that cannot be inspected counts as a user only if its pod has had the disk. If the
+// pods of the disk are unknown, it always counts.
 func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file is about devices that a user-space driver uses through VFIO (Documentation/driver-api/vfio.rst,
-// include/uapi/linux/vfio.h). The attribute reset of a function does the same as VFIO_DEVICE_RESET
+// This file handles devices that a driver in user space uses through VFIO (Documentation/driver-api/vfio.rst,
+// include/uapi/linux/vfio.h). A write to the attribute reset of a function does the same as VFIO_DEVICE_RESET
 // (vfio_pci_ioctl_reset).
 
 import (

@@ -31,7 +31,7 @@ func invalidf(format string, args ...any) error {
 // Encode returns the message. [ParseRequest] refuses the message of an invalid request.
 func (r Request) Encode() []byte { return exchange.Encode(r) }
 
-// ParseRequest parses a message. It checks the form of the request. The caller must still check the names and paths.
+// ParseRequest parses a message and checks its form. The caller must still check the names and paths.
 func ParseRequest(message []byte) (r Request, err error) {
 	if err = exchange.Decode(message, &r); err == nil {
 		err = r.validate()
@@ -52,7 +52,7 @@ func ParseAnswer(message []byte) (a Answer, err error) {
 	return a, err
 }
 
-// isFingerprint reports whether s has the form of a probe's fingerprint, 16 and 32 hexadecimal digits.
+// isFingerprint reports whether s has the form of a fingerprint, which is 16 and 32 hexadecimal digits.
 func isFingerprint(s string) bool {
 	seed, hash, _ := strings.Cut(s, ":")
 	return len(seed) == 16 && len(hash) == 32 && strings.Trim(seed+hash, "0123456789abcdef") == ""
@@ -82,8 +82,7 @@ func (r Request) validate() error {
 	return nil
 }
 
-// plain returns a text in the form that a message allows. It replaces control characters and invalid UTF-8, and cuts a
-// long text.
+// plain makes a text fit for a message. It replaces control characters and invalid UTF-8, and shortens a long text.
 func plain(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -97,16 +96,16 @@ func plain(text string) string {
 // Program is the name of the program for [Client].
 const Program = "metalplug-reset"
 
-// grace is the time after the limit within which the program must report its current step. The client waits for a
-// second grace. With a limit of 25 s, one second remains of the 30 s that the kubelet waits for a container start.
+// grace is the time after the limit within which the program must report its current step. The client waits twice as long.
+// The kubelet waits 30 s for the start of a container, so with a limit of 25 s one second remains.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
-// Do sends a request and returns the answer, whose result may be an error, see [Answer.Err]. It returns an error if the
-// program cannot be reached, if the answer is invalid, if ctx ends, or if no answer comes long after the time limit.
-// Then the state of the device is unknown. A survey ends with ctx.
+// Do sends a request and returns the answer. The result in the answer may be an error, see [Answer.Err]. Do itself returns
+// an error if it cannot reach the program, if the answer is invalid or late, or if ctx ends. The state of the device is then
+// unknown. A survey ends with ctx.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	if err := r.validate(); err != nil {
 		return Answer{}, err

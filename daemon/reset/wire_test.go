@@ -44,8 +44,8 @@ func TestRequestOnTheWire(t *testing.T) {
 	}
 }
 
-// TestMalformedRequest checks that nothing is done for a request that is truncated, too large, from another version, or has
-// invalid values.
+// TestMalformedRequest checks that the program does nothing for a request that is truncated, too large, from another
+// version, or invalid.
 func TestMalformedRequest(t *testing.T) {
 	program := asChild(t, reset.Program).Peer
 	replaced := func(old, new string) string { return strings.Replace(requestText, old, new, 1) }
@@ -101,8 +101,8 @@ func TestAnswersAlwaysArrive(t *testing.T) {
 	}
 }
 
-// FuzzRequest checks that a parsed request is within its limits, and that encoding and parsing it again gives the same
-// request.
+// FuzzRequest checks that a parsed request is within its limits. If it is encoded and parsed once more, the result must be
+// the same.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(requestText))
 	f.Add(reset.Request{Do: reset.Probe, SysPath: "/sys/devices/x", Class: "gpu", TimeoutMS: 1}.Encode())
