@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command metalplug-unit runs one vendor unit for metalplugd. It reads one request from the socket that is its standard
-// input, sends one answer, and exits. It needs no capability, only uid 0, which systemd requires.
+// input, sends one answer, and exits. It needs no capability. It needs uid 0, because systemd requires that.
 package main
 
 import (

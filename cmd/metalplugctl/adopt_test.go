@@ -21,10 +21,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// drives answers requests in place of the helpers. Each disk has data until it is erased.
+// drives answers the requests to the helpers. Each disk has data until it is erased.
 type drives struct {
 	mu     sync.Mutex
-	erased map[string]string // the scrub, by disk name
+	erased map[string]string // the erase methods; keys are disk names
 	open   string            // the node that a process of the host has open
 }
 
@@ -101,7 +101,7 @@ class = "node"
 match = { SUBSYSTEM = "widget" }
 `
 
-// TestAdoptIsRefused checks the refusals of the command and of the control socket. Nothing is erased.
+// TestAdoptIsRefused checks that the command and the control socket refuse these disks, and that nothing is erased.
 func TestAdoptIsRefused(t *testing.T) {
 	d := &drives{erased: make(map[string]string), open: "nvme6n1"}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())
@@ -151,7 +151,7 @@ func TestAdoptIsRefused(t *testing.T) {
 	}
 }
 
-// TestDiskWithoutIdentity checks that the reason of such a disk names a command that makes it available.
+// TestDiskWithoutIdentity checks that the reason for such a disk names a command that makes the disk available.
 func TestDiskWithoutIdentity(t *testing.T) {
 	d := &drives{erased: make(map[string]string)}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())

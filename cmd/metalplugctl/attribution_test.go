@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// books is a kubelet that reports for each disk of the node that one pod holds it.
+// books is a kubelet that reports one pod as the holder of each disk of the node.
 type books struct {
 	podresources.UnimplementedPodResourcesListerServer
 	registered *atomic.Bool // metalplugd has registered the disks
@@ -42,7 +42,7 @@ func (books) List(context.Context, *podresources.ListPodResourcesRequest) (*podr
 
 func (b books) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
 ) (*podresources.AllocatableResourcesResponse, error) {
-	if !b.registered.Load() { // an earlier count is that of another plugin
+	if !b.registered.Load() { // before that, the count comes from another plugin
 		return &podresources.AllocatableResourcesResponse{}, nil
 	}
 	return &podresources.AllocatableResourcesResponse{Devices: disks()}, nil
@@ -87,7 +87,7 @@ func TestWhoHoldsADevice(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &found); err != nil {
 		t.Fatal(err)
 	}
-	var differ []string // the kubelet counts the offered disks, and no device of the other two resources
+	var differ []string // the kubelet counts the offered disks, but no device of the other two resources
 	for _, f := range found {
 		if f.Check == "kubelet's count" {
 			name, _, _ := strings.Cut(f.Text, ":")

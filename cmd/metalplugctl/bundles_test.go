@@ -83,8 +83,8 @@ A: wwid=eui.000000000000000%[3]d\n
 `
 )
 
-// server returns the recording of a server with these numbers of GPUs, HCAs and disks at its switches. Each socket has
-// two switches below its host bridge. The recording is not from a real server.
+// server returns a made-up recording of a server with these numbers of GPUs, HCAs and disks at its switches. Each socket has
+// two switches below its host bridge.
 func server(switches ...[3]int) string {
 	text := strings.Builder{}
 	text.WriteString("F: /proc/self/mountinfo=\nF: /proc/1/mountinfo=\nF: /dev/nvidiactl=\nF: /dev/nvidia-uvm=\nF: /dev/nvidia-uvm-tools=\n\n" +
@@ -185,7 +185,7 @@ func TestBundlesOfOddNumbers(t *testing.T) {
 	machine, file := written(t, server([3]int{3, 1, 1}, [3]int{1, 2, 2}, [3]int{2, 1, 0}, [3]int{0, 1, 1}), trainBundles)
 	_, stdout, _ := ctl(t, "topology", "--recording", machine, "--config", file)
 	golden(t, "bundles-topology.txt", stdout)
-	top, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has at most 107 bytes
+	top, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,8 +35,8 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds the devices. If metalplugd restarts, it continues to wait, because metalplugd
-// knows no device before it has inspected the hardware.
+// awaitRelease waits until no pod holds the devices. It also waits while metalplugd restarts, because metalplugd knows no
+// device until it has inspected the hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func([]byte, api.Event) error {
@@ -64,7 +64,7 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 // errReleased ends the wait for pods that hold devices.
 var errReleased = errors.New("released")
 
-// uncordonCommand ends a cordon. It also accepts an absent device, because otherwise its ID would stay cordoned.
+// uncordonCommand ends a cordon. It also accepts the ID of an absent device, which would otherwise stay cordoned.
 func (o *clientOptions) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
@@ -73,8 +73,8 @@ func (o *clientOptions) uncordonCommand() *cobra.Command {
 	}, &api.Change{}, nil)
 }
 
-// resetCommand resets or erases a device. Before an erasure the operator types the ID again on a terminal, or a script
-// uses --yes. For an erasure the operator must name a method, so that no disk is erased by mistake.
+// resetCommand resets or erases a device. Before an erasure, the operator has to type the ID again on a terminal, and a
+// script has to pass --yes. The operator must also name the erase method, so that no disk is erased by mistake.
 func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
@@ -151,7 +151,7 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 	return cmd
 }
 
-// changed returns a device after a change as one line.
+// changed describes a device after a change in one line.
 func changed(d api.Changed) string {
 	state := healthCell(d.Device).text
 	text := d.ID + ": " + state
@@ -167,8 +167,8 @@ func changed(d api.Changed) string {
 	return text
 }
 
-// mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes it accepts only the ID. Any
-// other name may belong to another disk after a reboot. It does not ask if metalplugd would refuse the erasure or has
+// mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes, it accepts only the ID, because
+// any other name may belong to another disk after a reboot. It does not ask if metalplugd would refuse the erasure or has
 // nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
@@ -247,8 +247,8 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device on the control socket. It escapes names with path elements, for which metalplugd
-// then reports an unknown device.
+// pathOf returns the path of a device on the control socket. It escapes a name such as "..", so that metalplugd reports it
+// as an unknown device.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)
 	if id == "." || id == ".." {

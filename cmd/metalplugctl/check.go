@@ -76,11 +76,11 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// backup matches the names of files in a directory of drop-ins that are probably not meant as drop-ins. Editors, package
+// backup matches names of files in the directory of drop-ins that are probably not meant to be drop-ins. Editors, package
 // managers and operators who disable a file write such names.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// ignored returns a warning for each file or directory next to the configuration that is probably meant as a drop-in.
+// ignored returns a warning for each file or directory next to the configuration that is probably meant to be a drop-in.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
 	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
@@ -101,12 +101,12 @@ func ignored(file string) (warnings []string) {
 // dropInDir is the name of the directory of drop-ins ([config.Load]).
 const dropInDir = "conf.d"
 
-// warn adds a warning with the position of a key of a resource.
+// warn adds a warning with the file and line of a key of a resource.
 func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format string, args ...any) {
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
 
-// review adds warnings of valid values that are probably mistakes.
+// review adds warnings about valid values that are probably mistakes.
 func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "match", r.Match)...)
 	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "exclude", r.Exclude)...)
@@ -118,7 +118,7 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	}
 }
 
-// compare adds warnings of a resource that matches no device of the node, or whose exclude matches none. hint is the
+// compare adds warnings about a resource that matches no device of the node, or whose exclude matches no device. hint is the
 // command that shows the details.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch, hint string) {
 	switch key := cmp.Or(match.key, "match"); {
@@ -136,7 +136,7 @@ func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourc
 	}
 }
 
-// checkedFiles is a configuration.
+// checkedFiles is the result of the check of a configuration.
 type checkedFiles struct {
 	File      string          `json:"file"` // main file, which may be absent
 	Files     []string        `json:"files"`

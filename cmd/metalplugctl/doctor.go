@@ -32,8 +32,8 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// doctor checks everything on a node that can withhold devices from pods. A check that is not possible is skipped. It
-// never counts as ok.
+// doctor checks everything on a node that can withhold devices from pods. A check that is not possible is skipped, and never
+// counts as ok.
 type doctor struct {
 	machine
 	ctx    context.Context
@@ -56,7 +56,7 @@ type check struct {
 	name     string
 	daemon   bool // the check needs an answer of metalplugd
 	hardware bool // the check is about the hardware of this node, so it is skipped for a recording
-	// run adds findings. If it adds no finding and fine is not empty, the doctor adds an ok with the text fine.
+	// run adds findings. If it adds none and fine is not empty, the doctor adds the finding "ok" with the text fine.
 	run func(*doctor) (fine string)
 }
 

@@ -15,9 +15,9 @@ import (
 // driverProgram is the program of the package metalplug-dra.
 const driverProgram = "/usr/sbin/metalplug-dra"
 
-// checkClaims checks the driver for Dynamic Resource Allocation, if a resource has serve = "dra". systemd removes the
-// driver's sockets when the driver stops, so without a socket it does not run. The socket for claims is the only one
-// through which the driver's user may send claims. Without such a resource there is no finding.
+// checkClaims checks the driver for Dynamic Resource Allocation, if a resource has serve = "dra". Without such a resource
+// there is no finding. systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver
+// does not run. The driver's user may send claims only through the socket for claims.
 func (d *doctor) checkClaims() (fine string) {
 	if recorded(d.status) || !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""

@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// checkConfiguration reads the file that metalplugd will read at its next start or reload. The present configuration
-// may differ.
+// checkConfiguration reads the file that metalplugd reads at its next start or reload. metalplugd may still use another
+// configuration.
 func (d *doctor) checkConfiguration() (fine string) {
 	c, err := config.Load(d.file)
 	if err == nil {
@@ -69,7 +69,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload compares the present configuration with the files, for the parts that metalplugd reports.
+// checkReload compares the files with the parts of the present configuration that metalplugd reports.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct it, then: systemctl reload metalplugd", "the last reload was refused, and the previous configuration applies: %s", problem)
@@ -82,7 +82,7 @@ func (d *doctor) checkReload(status api.Status) {
 		return
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
-	if len(d.config.Files) > 0 && !told { // if there are no files, the configuration has errors or does not exist
+	if len(d.config.Files) > 0 && !told { // without files, the configuration has errors or does not exist
 		d.warn(restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)
 	}
 }
@@ -124,7 +124,7 @@ func (d *doctor) checkHelpers() (fine string) {
 			return r.Shares <= 1 && !r.AllowInUse
 		}},
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
-			byItself := r.Class == "nvme" || r.Class == "fpga" // these classes reset their devices without any configuration
+			byItself := r.Class == "nvme" || r.Class == "fpga" // these classes reset their devices by default
 			return byItself || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
 		}},
 		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {
@@ -147,7 +147,7 @@ func (d *doctor) checkHelpers() (fine string) {
 	return "all required sockets exist"
 }
 
-// checkUnits checks the vendor's units in the configuration. metalplugd cannot, because its sandbox hides
+// checkUnits checks the vendor units in the configuration. metalplugd cannot check them, because its sandbox hides
 // directories of systemd. Without vendor units there is no finding.
 func (d *doctor) checkUnits() (fine string) {
 	templates := d.config.Templates()

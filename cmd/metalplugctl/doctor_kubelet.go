@@ -30,8 +30,7 @@ const (
 )
 
 // checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory at its first start and the
-// socket at each start. It does not remove the socket when it ends. So only a registration shows that a kubelet is
-// running there.
+// socket at each start. It does not remove the socket when it ends, so only a registration proves that a kubelet is running.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
@@ -91,8 +90,8 @@ func (d *doctor) checkRootDir() (fine string) {
 	return ""
 }
 
-// checkRegistration checks both parts of the registration of each resource. The kubelet must have accepted it, and must
-// keep the stream of the resource open. Only then are the devices allocatable. Resources in the same state share a
+// checkRegistration checks both parts of the registration of each resource. The kubelet must have accepted the registration,
+// and must keep the stream of the resource open. Only then are the devices allocatable. Resources in the same state share a
 // finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
@@ -120,8 +119,8 @@ func (d *doctor) checkRegistration() (fine string) {
 	return ""
 }
 
-// checkCounts compares the kubelet's count of devices with the offer. metalplugd asks the kubelet, because only root
-// can open its socket (kubelet, PodResources v1, GetAllocatableResources). A difference is normal for some milliseconds
+// checkCounts compares the kubelet's count of devices with the offer. metalplugd queries the kubelet for it, because only
+// root can open the socket (kubelet, PodResources v1, GetAllocatableResources). A difference is normal for some milliseconds
 // after each list.
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.Counted
@@ -145,9 +144,9 @@ func (d *doctor) checkCounts() (fine string) {
 	return "the same as the device list"
 }
 
-// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start.
-// When metalplugd starts, it offers all devices in the checkpoint. So if a device is unknown, the checkpoint is from
-// another node, or the resource was configured later.
+// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start. At its
+// start, metalplugd offers all devices in the checkpoint. So an unknown device means that the checkpoint is from another
+// node, or that the resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))

@@ -11,13 +11,13 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// driven has the PCI classes of devices that can be offered, as a prefix of sysfs's attribute class
+// driven has the PCI classes of devices that can be offered, as prefixes of the attribute class in sysfs
 // (include/linux/pci_ids.h).
 var driven = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
 
-// modules has the kernel modules of the drivers by PCI vendor.
+// modules has the kernel module of the driver for each PCI vendor.
 var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3": "mlx5_core"}
 
 // checkDrivers finds hardware without a driver. metalplugd may not show such hardware, because some classes recognise a
@@ -42,9 +42,9 @@ func (d *doctor) checkDrivers() (fine string) {
 	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have a driver"
 }
 
-// checkLinks checks that each node of an offered device has its link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's
-// systemd driver names nodes by these links. It omits a node without a link from the container's list. Then the next
-// "systemctl daemon-reload" denies the device to the container (opencontainers/cgroups devices/systemd.go).
+// checkLinks checks that each node of an offered device has its link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's systemd
+// driver names nodes by these links, and omits a node without a link from the list of the container. The next "systemctl
+// daemon-reload" then takes the device from the container (opencontainers/cgroups devices/systemd.go).
 func (d *doctor) checkLinks() (fine string) {
 	seen := make(map[string]bool)
 	for _, v := range d.devices {
@@ -79,8 +79,8 @@ func (d *doctor) checkRDMA() (fine string) {
 	return ""
 }
 
-// moduleFiles has the files from which metalplug-selinux installs its policy module, by package manager. moduleBoolean
-// exists while the module is loaded, because the module declares it (selinux/metalplug.te). Every user can see it.
+// moduleFiles has the file from which metalplug-selinux installs its policy module, for each package manager. The module
+// declares moduleBoolean (selinux/metalplug.te), so the boolean exists while the module is loaded. Every user can see it.
 var moduleFiles = []struct{ file, reinstall string }{
 	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
 	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},
@@ -121,8 +121,8 @@ func (d *doctor) checkSELinux() (fine string) {
 	return mode + ", the labels are right and nothing was denied"
 }
 
-// checkSandbox checks that systemd can start the units. A masked unit or a kernel without user namespaces prevents
-// that. If there is neither, checkSandbox adds no finding.
+// checkSandbox checks that systemd can start the units. A masked unit or a kernel without user namespaces prevents that.
+// Otherwise checkSandbox adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if recorded(d.status) {
 		return ""

@@ -56,7 +56,8 @@ func (d *doctor) checkCDI() (fine string) {
 }
 
 // checkMemlock checks how much memory containers may lock, because RDMA locks all its buffers. A container inherits the
-// limit of its runtime. It reads the limit of the running process, because the unit file may have changed since the start.
+// limit of its runtime. checkMemlock reads the limit of the running process, because the unit file may have changed since
+// the start.
 func (d *doctor) checkMemlock() (fine string) {
 	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })
 	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class == infiniband })

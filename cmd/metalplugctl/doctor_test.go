@@ -70,8 +70,8 @@ func soundMachine() fixture {
 	}
 }
 
-// TestDoctor checks a node without a problem, and the same node with one fault at a time. testdata has the output for
-// each.
+// TestDoctor checks a node without a problem, and the same node with one fault at a time. testdata has the output for each
+// node.
 func TestDoctor(t *testing.T) {
 	ago, lastYear := time.Now().Add(-2*time.Hour), time.Date(2025, 1, 2, 3, 4, 5, 0, time.Local)
 	for name, spoil := range map[string]func(*fixture){
@@ -106,7 +106,7 @@ func TestDoctor(t *testing.T) {
 			f.files["/proc/sys/user/max_user_namespaces"] = "0\n"
 			f.files["/etc/systemd/system/metalplugd.service"] = "link /dev/null"
 			f.files["/run/systemd/system/metalplug-unit@.service"] = "link /dev/null"
-			f.files["/etc/systemd/system/metalplugd-control.socket"] = "[Unit]" // the operator's file
+			f.files["/etc/systemd/system/metalplugd-control.socket"] = "[Unit]" // a file of the operator, not a mask
 			f.files["/etc/systemd/system/kubelet.service"] = "link /dev/null"
 		},
 		"units": func(f *fixture) {
@@ -327,7 +327,7 @@ func (f *fixture) needRuntime() {
 	f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
 }
 
-// TestWhatOthersMayNotRead checks that doctor skips files that only root can read. They count neither as ok nor as
+// TestWhatOthersMayNotRead checks that doctor skips files that only root can read. Such a file counts neither as ok nor as
 // missing.
 func TestWhatOthersMayNotRead(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -358,7 +358,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 	found := make(chan []finding)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine, so it is never unlocked
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno != 0 {
 			t.Error(errno)
 		}
@@ -382,8 +382,8 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 }
 
-// TestModuleFilesAreThoseOfThePackages checks that doctor recognises the package and the module by the names that they
-// have in the policy and in the recipes of the packages.
+// TestModuleFilesAreThoseOfThePackages checks that the names that doctor uses for the package and the module are the names
+// in the policy and in the recipes of the packages.
 func TestModuleFilesAreThoseOfThePackages(t *testing.T) {
 	has := func(name, want string) {
 		if text, err := os.ReadFile(filepath.Join("../..", name)); err != nil || !strings.Contains(string(text), want) {
@@ -474,7 +474,7 @@ func (d *doctor) does(names ...string) []finding {
 	return d.found
 }
 
-// place creates a file of a fixture.
+// place creates one file of a fixture.
 func place(name, content string) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err

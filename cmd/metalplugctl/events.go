@@ -20,7 +20,7 @@ import (
 // lineSize is the maximum size of an event in bytes. A device with hundreds of nodes has the largest events.
 const lineSize = 1 << 20
 
-// eventsCommand prints events. It writes each line at once, so that the output can go to a pipe.
+// eventsCommand prints events. It writes each line at once, so that the reader of a pipe gets the event without delay.
 func (o *clientOptions) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
@@ -44,9 +44,8 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 // retryPause is the wait before a new connection to a metalplugd that has stopped.
 const retryPause = 500 * time.Millisecond
 
-// follow calls told with each event, raw and decoded, until ctx ends or told returns an error. If metalplugd stops
-// after it has answered, follow prints a note and waits for the next metalplugd. The next event is then "listening"
-// again.
+// follow calls told with each event, raw and decoded, until ctx ends or told returns an error. If metalplugd has answered
+// and then stops, follow prints a note and waits for the next metalplugd. The next event is then "listening" again.
 func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(line []byte, e api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
@@ -95,7 +94,7 @@ func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api
 	return fmt.Errorf("%w: %s: metalplugd stopped, or disconnected a slow client", api.ErrNoAnswer, c.Socket)
 }
 
-// event writes an event as one line, unless lines wrap.
+// event writes an event. It needs one line, unless lines wrap.
 func (s *screen) event(e api.Event) {
 	var about []string
 	switch {

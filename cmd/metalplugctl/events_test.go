@@ -127,7 +127,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestWatch checks that a program gets all states, and that a pipe and --once get one.
+// TestWatch checks that a program gets every state as JSON. A pipe and --once get one state.
 func TestWatch(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	for _, args := range [][]string{{"watch"}, {"watch", "--once"}} {

@@ -20,12 +20,12 @@ import (
 type resourceMatch struct {
 	Resource string          `json:"resource"`
 	Devices  []matchedDevice `json:"devices"` // the devices that the resource gets
-	Lost     []matchedDevice `json:"lost"`    // devices that the resource also matches, but that an earlier resource gets
+	Lost     []matchedDevice `json:"lost"`    // devices that the resource also matches, but an earlier resource gets
 	// Unfilled is the reason why a resource of class bundle has no bundle, or why a match or exclude of a file matches no
-	// device, or empty.
+	// device. It is empty if there is no such problem.
 	Unfilled string `json:"unfilled,omitempty"`
 	key      string // key to which Unfilled applies, such as "match.PCI_ID"
-	excludes bool   // its exclude matches a present device that the resource would get otherwise
+	excludes bool   // the exclude matches a present device that the resource would get otherwise
 }
 
 // matchedDevice is a device that a resource matches.
@@ -60,7 +60,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 			if s.Resource == "" {
 				unclaimed = append(unclaimed, matchedDevice{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
 			}
-			takes := false // the resource that gets the device
+			takes := false // whether an earlier rule gets the device
 			for i, r := range rules {
 				all[i].excludes = all[i].excludes || excludes(host, r, u, s.Device.ID)
 				switch {
@@ -136,8 +136,8 @@ func (t resourceMatch) idle() string {
 	return "no present device matches"
 }
 
-// mistakes are patterns that are valid but probably mistakes, each with a remedy. Only the first entry that fits is
-// reported. An entry applies to the alternatives of one property, or of all properties if key is empty.
+// mistakes are patterns that are valid but probably wrong, each with a remedy. Only the first entry that fits is reported.
+// An entry applies to each alternative of one property, or of all properties if key is empty.
 var mistakes = []struct {
 	key     string
 	pattern *regexp.Regexp

@@ -16,9 +16,9 @@ import (
 // the default. The shell completes values.
 func textFlag(cmd *cobra.Command, name, value, usage string, values ...string) *string {
 	text := cmd.Flags().String(name, value, usage)
-	cmd.Flags().Lookup(name).DefValue = "" // the usage shows the default
+	cmd.Flags().Lookup(name).DefValue = "" // the usage text already contains the default
 	if len(values) > 0 {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault)) // the flag exists
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault)) // the only error is an unknown flag
 	}
 	return text
 }
@@ -73,7 +73,7 @@ func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, value
 	}
 	cmd.Flags().VarP(c, name, letter, usage)
 	cmd.Flags().Lookup(name).DefValue = ""
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the only error is an unknown flag
 	return &c.value
 }
 

@@ -37,7 +37,7 @@ func resourceSummary(r api.Resource) string {
 	return text + "; kubelet not connected"
 }
 
-// healthCell returns the health of a device. A cordoned device has its own text, because it is not faulty.
+// healthCell returns the health of a device. A cordoned device has a text of its own, because it is not faulty.
 func healthCell(d api.Device) cell {
 	switch {
 	case d.Resource == "":
@@ -95,8 +95,8 @@ func formatDuration(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// eventLine returns the number of events and the time of the last one. If the hardware has changed after that time,
-// metalplugd does not receive the events.
+// eventLine returns the number of events and the time of the last one. If hardware has changed since that time, metalplugd
+// does not receive the events.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {

@@ -10,8 +10,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// TestHeldBackIsShown checks that a resource that is held back is shown with its cause and a remedy, and is not a fault
-// of the node.
+// TestHeldBackIsShown checks that the commands show a resource that is held back with its cause and a remedy. Such a
+// resource is not a fault of the node.
 func TestHeldBackIsShown(t *testing.T) {
 	const cause = "another plugin serves nvidia.com/gpu: the kubelet counts GPU-x"
 	r := api.Resource{Name: "nvidia.com/gpu", Class: "gpu", Shares: 1, Optional: true, Totals: api.Totals{Healthy: 2}, Standing: api.Standing{Held: cause}}

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// listCommand shows all devices once. The JSON has the fields of metalplugd's answer. Their names are fixed, so that
-// scripts work with later versions.
+// listCommand shows all devices once. The JSON has the fields of metalplugd's answer. Their names never change, so scripts
+// also work with later versions.
 func (o *clientOptions) listCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -31,7 +31,7 @@ func (o *clientOptions) listCommand() *cobra.Command {
 			return err
 		}
 		status := api.Status{Ready: true}
-		if len(devices) == 0 { // a list at the start of metalplugd is not complete
+		if len(devices) == 0 { // at its start, metalplugd does not know all devices yet
 			if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
 				return err
 			}

@@ -45,8 +45,8 @@ func (m machine) read(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readRemedy returns the remedy for a file that could not be read. If the user has no permission, the remedy is to run
-// the command as root. Otherwise it is the given text.
+// readRemedy returns the remedy for a file that could not be read. Without permission, the remedy is to run the command as
+// root. Otherwise it is the given text.
 func (m machine) readRemedy(err error, otherwise string) string {
 	const denied = "access is denied even to root, for example by SELinux or in a namespace: run it on the node; ausearch -m avc -ts recent"
 	switch {
@@ -67,7 +67,7 @@ func (m machine) same(a, b string) bool {
 	return a == b || os.SameFile(one, other)
 }
 
-// auditLog is the file in which auditd records denials. auditSize is how many bytes of its end are read.
+// auditLog is the file in which auditd records denials. auditSize is the number of bytes that are read from its end.
 const (
 	auditLog  = "/var/log/audit/audit.log"
 	auditSize = 4 << 20

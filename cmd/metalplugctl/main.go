@@ -2,10 +2,9 @@
 
 // Command metalplugctl inspects and controls metalplugd.
 //
-// It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a
-// table or as JSON. Errors of the command or of metalplugd go to standard error, with a remedy at the end. The exit
-// code shows which of the two it was. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes the
-// change.
+// It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a table or
+// as JSON. Errors of the command or of metalplugd go to standard error, with a remedy at the end. The exit code
+// distinguishes these two. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes the change.
 package main
 
 import (
@@ -45,7 +44,7 @@ var helpTexts embed.FS
 // version is set in a release build.
 var version = "unreleased"
 
-// errFound is the error if the output has shown a problem.
+// errFound means that the output has already shown a problem.
 var errFound = errors.New("a problem was found")
 
 // usageError is an error in the command line.
@@ -61,7 +60,7 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)   // the second signal ends the process at once
-	signal.Ignore(syscall.SIGPIPE) // so that a write to a closed pipe returns an error, and the command can clean up
+	signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe then returns an error, and the command can clean up
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -81,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket of the daemon, a `PATH`")
 	root.PersistentFlags().Lookup("socket").DefValue = "" // the section ENVIRONMENT of the man page has the default
-	valid := false                                        // the command line
+	valid := false                                        // whether the command line is valid
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		err := noEmptyValues(cmd, args)
 		valid = err == nil
@@ -111,9 +110,9 @@ func exitCode(err error, stderr io.Writer) int {
 	case err == nil, errors.Is(err, unix.EPIPE): // the reader has closed the pipe
 		return exitOK
 	case errors.Is(err, errFound):
-		return exitProblem // the output has already shown it
+		return exitProblem // the output has already shown the error
 	case errors.Is(err, errSilent):
-		return exitNoAnswer // the output has already shown it
+		return exitNoAnswer // the output has already shown the error
 	case errors.Is(err, api.ErrNoAnswer), errors.As(err, &refused) && refused.Code == api.Busy:
 		fmt.Fprintf(stderr, "metalplugctl: %s\n", cleanLines(err))
 		if refused == nil && !errors.Is(err, fs.ErrPermission) { // any other result means that metalplugd is running
@@ -131,9 +130,9 @@ func exitCode(err error, stderr io.Writer) int {
 	return exitProblem
 }
 
-// noEmptyValues refuses an empty argument and a flag with an empty value, because a variable of a script may be unset.
-// If such a flag were ignored, reset would not erase the disk, or the command would use the socket of another
-// metalplugd. During completion, the shell may pass an empty word.
+// noEmptyValues refuses an empty argument and a flag with an empty value, because a variable of a script may be unset. If
+// the command ignored such a flag, reset would not erase the disk, or the request would go to another metalplugd. During
+// completion, the shell may pass an empty word.
 func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")

@@ -118,7 +118,7 @@ func withDisks(t *testing.T) string {
 	return file
 }
 
-// TestPreviewOfEveryBundledRecording checks that each bundled recording has devices, and that all are healthy.
+// TestPreviewOfEveryBundledRecording checks that each bundled recording has devices, and that all of them are Healthy.
 func TestPreviewOfEveryBundledRecording(t *testing.T) {
 	for _, r := range recording.Bundled() {
 		t.Run(r.Name, func(t *testing.T) {
@@ -160,8 +160,8 @@ func TestPreviewAllocates(t *testing.T) {
 	}
 }
 
-// TestPreviewInitialisesNothing checks that preview shows devices as if a vendor's unit had initialised them, and does not
-// start that unit.
+// TestPreviewInitialisesNothing checks that preview shows devices as if a vendor unit had initialised them. It must not
+// start the unit.
 func TestPreviewInitialisesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	save(t, file, "[[resource]]\nname = \"nvidia.com/gpu\"\nunits.init = \"none@.service\"\n")
@@ -272,8 +272,8 @@ func TestChecksSayTheSame(t *testing.T) {
 	}
 }
 
-// TestCheckOfAMissingRecording checks the error for a missing recording, with a configuration with which metalplugd would
-// not start.
+// TestCheckOfAMissingRecording checks the error for a missing recording in a configuration. metalplugd would not start with
+// this configuration.
 func TestCheckOfAMissingRecording(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
 	save(t, file, "hardware.source = \"recording:gone\"")

@@ -46,11 +46,11 @@ type node struct {
 	stop      func()
 }
 
-// nvmeOffered is a [[resource]] that offers the built-in disks.
+// nvmeOffered is a [[resource]] that offers NVMe disks.
 const nvmeOffered = "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"none\"\n"
 
-// newNode runs metalplugd on a recording, in its own directories. If extra is empty, it has the built-in resources with
-// the disks.
+// newNode runs metalplugd on a recording, in its own directories. If extra is empty, it has the built-in resources and
+// nvmeOffered.
 func newNode(t *testing.T, recording, extra string) *node {
 	t.Helper()
 	return touchable(t, recording, extra, nil)
@@ -59,7 +59,7 @@ func newNode(t *testing.T, recording, extra string) *node {
 // touchable returns a node whose devices can be opened.
 func touchable(t *testing.T, recording, extra string, touch *device.Touch) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has at most 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // a short name, because the path of a unix socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,8 +300,8 @@ func TestWhyOfNodesThatAreNobodys(t *testing.T) {
 	}
 }
 
-// TestWhyOfWhatIsNotOffered runs why for devices by their node, by a node next to it, and by an address without a rule. The
-// answer names the line of the rule, or suggests one. The list shows each reason once.
+// TestWhyOfWhatIsNotOffered runs why for the node of a device, for a node next to it, and for an address without a rule. The
+// answer names the line of the rule, or suggests a rule. The list shows each reason once.
 func TestWhyOfWhatIsNotOffered(t *testing.T) {
 	const sound = "P: /devices/pci0000:00/0000:00:1f.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=40300\nE: PCI_SLOT_NAME=0000:00:1f.0\n\n" +
 		"P: /devices/pci0000:00/0000:00:1f.0/sound/card0/controlC0\nN: snd/controlC0\nE: SUBSYSTEM=sound\nE: DEVNAME=/dev/snd/controlC0\nE: ID_PATH=pci-0000:00:1f.0\n\n" +
@@ -360,7 +360,7 @@ func TestCordonOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
-// TestCordonOfAnAbsentDevice cordons a device that is not offered, and that is gone later. The cordon stays visible, and a
+// TestCordonOfAnAbsentDevice cordons a device that is not offered and then disappears. The cordon stays visible, and the
 // beginning of the ID is enough to end it.
 func TestCordonOfAnAbsentDevice(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
@@ -381,8 +381,8 @@ func TestCordonOfAnAbsentDevice(t *testing.T) {
 	}
 }
 
-// TestCordonWaits cordons a device that a pod holds. The first answer comes at once, and the command ends when no pod
-// holds the device.
+// TestCordonWaits cordons a device that a pod holds. The command prints the cordon at once, and ends when no pod holds the
+// device.
 func TestCordonWaits(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	held := map[string][]string{lastDisk: {lastDisk}}
@@ -618,8 +618,8 @@ func TestWhoIsNotRegistered(t *testing.T) {
 	told("with the kubelet: the resource name is invalid", "systemctl start kubelet")
 }
 
-// TestPartlyReloaded checks that settings which a reload does not apply are reported until the file and metalplugd
-// agree. A refused reload does not change that.
+// TestPartlyReloaded checks that status reports settings which a reload does not apply, until the file and metalplugd agree.
+// A refused reload does not change that.
 func TestPartlyReloaded(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	n.connect(nvmeName)

@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// drawing is a picture in SVG while it is being drawn.
+// drawing is an unfinished picture in SVG.
 type drawing struct {
 	strings.Builder
 	width int // width of the drawn part

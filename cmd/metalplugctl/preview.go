@@ -50,7 +50,7 @@ func previewCommand() *cobra.Command {
 	file, recorded := configFlag(cmd), recordingFlag(cmd)
 	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")
 	_ = cmd.RegisterFlagCompletionFunc("allocate", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-		c, _ := config.Load(*file) // if the file has errors, there is nothing to complete
+		c, _ := config.Load(*file) // a file with errors has no recording to complete
 		for _, r := range c.Resources {
 			names = append(names, r.Name)
 		}
@@ -131,7 +131,7 @@ func (p *preview) machine(recorded string) error {
 		return fmt.Errorf("recording %q: must be a file or one of:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
-		p.Recording, err = filepath.Abs(recorded) // if the name is invalid, a later open of the file fails
+		p.Recording, err = filepath.Abs(recorded) // with an invalid name, a later open of the file fails
 	}
 	return err
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a running program that is a kubelet or contains one.
+// process is a running process that is or contains a kubelet.
 type process struct {
 	pid    string
 	name   string
@@ -24,7 +24,7 @@ type process struct {
 // String returns its name and its pid.
 func (p process) String() string { return fmt.Sprintf("%s (pid %s)", p.name, p.pid) }
 
-// flag returns the last value of a flag, as the kubelet does. It is empty if the flag is not set.
+// flag returns the last value of a flag, which is the value that the kubelet uses. It is empty if the flag is not set.
 func (p process) flag(name string) (value string) {
 	for i, arg := range p.args {
 		key, of, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -60,7 +60,7 @@ func (m machine) kubelets() (here, elsewhere []process) {
 }
 
 // kubelet reports whether a process of root is a kubelet. RKE2 and k0s run the kubelet as a separate process. In k3s,
-// MicroK8s and MicroShift it is part of their process.
+// MicroK8s and MicroShift, the kubelet is part of their process.
 func (m machine) kubelet(pid string) (p process, ok bool) {
 	if !m.ofRoot(pid) {
 		return p, false
@@ -107,8 +107,8 @@ func k3sKubeletFlags(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the lines of a file with arguments, such as the file of MicroK8s. It replaces variables by
-// their values in the process.
+// argumentsFile returns the lines of a file with arguments, such as the file of MicroK8s. It replaces variables with their
+// values in the process.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
 	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file

@@ -30,7 +30,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
-		if err != nil && *archive == "" { // the report may be about these errors
+		if err != nil && *archive == "" { // a report may be about these errors
 			return err
 		} else if err != nil {
 			files := c.Files
@@ -103,16 +103,16 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// mayOffer reports whether a class may give containers the node of a udev device that is not one of its own devices. An
-// example is rdma_cm, which all adapters share.
+// mayOffer reports whether containers may get the node of a udev device in addition to the nodes of their device. An example
+// is rdma_cm, which all adapters share.
 func mayOffer(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
 		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
 	})
 }
 
-// idle reports whether a node belongs to a block device that the kernel creates in advance, such as a loop device that
-// is not set up.
+// idle reports whether a node belongs to an unused block device that the kernel has created in advance, such as a loop
+// device that is not set up.
 func idle(h *device.Host, d udev.Device) bool {
 	name := strings.TrimPrefix(d.DevNode, "/dev/")
 	if strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "nbd") {

@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// TestRecordedMachineOffersTheSame checks that preview shows the same for a node and for a recording of it. With masked
-// serial numbers the number of devices is the same.
+// TestRecordedMachineOffersTheSame checks that preview shows the same for a node and for a recording of it. If the serial
+// numbers are masked, the number of devices is the same.
 func TestRecordedMachineOffersTheSame(t *testing.T) {
 	for _, b := range recording.Bundled() {
 		t.Run(b.Name, func(t *testing.T) {

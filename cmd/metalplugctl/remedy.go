@@ -46,8 +46,8 @@ const (
 	unproven    = "unproven"
 )
 
-// complaint returns the problem of a device as a text that follows its name, or empty. Hardware that the host uses, or
-// that is not for pods, has no problem.
+// complaint returns the problem of a device, as a text that can follow its name, or empty. Hardware that the host uses or
+// that is not for pods counts as having no problem.
 func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):
@@ -66,10 +66,10 @@ func complaint(v api.Device) (level, text string) {
 	return "", ""
 }
 
-// isWithheld reports whether an operator could make the device available. It returns false for disks without a
-// configured resource, because that is the state after installation.
+// isWithheld reports whether an operator could make the device available. It returns false for disks without a configured
+// resource, which is the normal state after the installation.
 func isWithheld(v api.Device) bool {
-	if strings.HasPrefix(v.Reason, unproven) { // if there is another reason, the disk is still being read
+	if strings.HasPrefix(v.Reason, unproven) { // with any other reason, metalplug is still reading the disk
 		return strings.Contains(v.Reason, "erases and offers it")
 	}
 	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMeName || v.Reason != noResource+" of class nvme is configured")

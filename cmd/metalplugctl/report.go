@@ -69,8 +69,8 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 // placeholder matches the part of an env value that metalplugd replaces, see [config.Resource.Env]. It is not a secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// configuration adds a configuration file. It masks the values of env, because they may be passwords. It omits the file
-// if it cannot find the values in the text, for example because the text of a value has escape sequences.
+// configuration adds a configuration file. It masks the values of env, because they may be passwords. If it cannot find the
+// values in the text, it omits the file. This happens if the text of a value has escape sequences.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
@@ -93,7 +93,7 @@ func (b *bugReport) configuration(name string) {
 // safely.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
-		text, _ := json.MarshalIndent(answer, "", "  ") // the answer was decoded before
+		text, _ := json.MarshalIndent(answer, "", "  ") // cannot fail, because the answer was decoded from JSON
 		b.add(name, text, err)
 	}
 	var devices []api.Device

@@ -42,7 +42,7 @@ func unpacked(t *testing.T, name string) map[string]string {
 	}
 }
 
-// TestBundle checks that a report has no secrets. These are identities of the hardware and of an absent disk, names of
+// TestBundle checks that a report has no secrets. The secrets are identities of the hardware and of an absent disk, names of
 // pods, users and the node, and a password in the configuration.
 func TestBundle(t *testing.T) {
 	const gone = "36344830545001990025384300000001"

@@ -33,8 +33,8 @@ type screen struct {
 	wraps   bool // lines wrap too, and not only tables; false for a pipe
 }
 
-// newScreen returns an empty screen for output to out. The variable COLUMNS sets the width if out is not a terminal,
-// such as for a man page.
+// newScreen returns an empty screen for output to out. If out is not a terminal, the variable COLUMNS sets the width. The
+// man page uses this.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
 	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width, wraps: width > 0}
@@ -47,7 +47,7 @@ func newScreen(out io.Writer) *screen {
 // canMove reports whether the terminal supports control sequences.
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
-// show writes a state as JSON or with table. With compact, the JSON is one line.
+// show writes a state as JSON, or as text with the function table. With compact, the JSON is one line.
 func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
 	if output == "json" {
@@ -89,7 +89,7 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes a mark and a text. If lines do not wrap, it writes one line, so that tools can search the output.
+// line writes a mark and a text. It writes a single line if lines do not wrap, so that tools can search the output.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}
 	if s.wraps && len(mark) > s.width/2 { // the text needs its own line
@@ -109,8 +109,8 @@ func (s *screen) line(mark, colour, text string) {
 	}
 }
 
-// wrapped breaks a text between words into lines of at most width columns. A longer word is not broken, so that it can
-// be copied.
+// wrapped breaks a text between words into lines of at most width columns. It does not break a longer word, so that users
+// can copy the word.
 func wrapped(text string, width int) (lines []string) {
 	width = max(width, 8)
 	line := ""

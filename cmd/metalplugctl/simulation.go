@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// directoryFor creates a directory for a preview. It uses an empty directory of this name, or a temporary one if name
-// is empty. remove removes the directory, or only its content if it existed before.
+// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. An existing directory must
+// be empty. remove removes the directory, or only its content if the directory existed before.
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
@@ -61,7 +61,8 @@ func (p *preview) unpack(dir string) error {
 	return nil
 }
 
-// simulate makes a configuration use a recording, by file or bundled name, until remove is called.
+// simulate makes a configuration use a recording until remove is called. recorded is a file or the name of a bundled
+// recording.
 func simulate(c *config.Config, file, recorded string) (remove func(), err error) {
 	p := preview{file: file}
 	if err := p.machine(recorded); err != nil {
@@ -114,7 +115,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	defer cancel()
 	child := exec.Command(file, "--preview", "--config", p.file, "--log-level", p.logLevel)
 	child.Stderr = cmd.ErrOrStderr()
-	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which then ends metalplugd
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must only reach this program, which then ends metalplugd
 	in, inErr := child.StdinPipe()
 	out, outErr := child.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {

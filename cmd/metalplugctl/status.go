@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// statusCommand shows the state of metalplugd in a few lines, short enough for a ticket.
+// statusCommand shows the state of metalplugd in a few lines that fit into a ticket.
 func (o *clientOptions) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -102,7 +102,7 @@ func (s *screen) standings(resources []api.Resource) {
 	s.table("", rows...)
 }
 
-// complaints writes why resources are held back or not connected. It writes each reason once.
+// complaints writes the reasons why resources are held back or not connected, each reason once.
 func (s *screen) complaints(resources []api.Resource) {
 	var told []string
 	for _, r := range resources {

@@ -104,8 +104,8 @@ func (s *screen) topology(t api.Topology) {
 	s.table("  ", rows...)
 }
 
-// treeOf returns the PCI tree, and the functions that are GPUs and HCAs, between which distances are shown. elsewhere
-// is the number of devices that are not on PCI.
+// treeOf returns the PCI tree. ends are the GPUs and HCAs, for the table of distances. elsewhere is the number of devices
+// that are not on PCI.
 func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)
@@ -145,8 +145,7 @@ func (b *branch) add(path []string, p api.Place) {
 	b.below[at].add(path[1:], p)
 }
 
-// joined follows a chain of bridges that have only one branch below them. It returns the last branch and the joined
-// names.
+// joined follows a chain of bridges with only one branch below each. It returns the last branch and the joined names.
 func (b *branch) joined() (name string, end *branch) {
 	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
 		b = b.below[0]
@@ -154,14 +153,15 @@ func (b *branch) joined() (name string, end *branch) {
 	return name, b
 }
 
-// rows returns the rows of the branch and everything below it. A row joins bridges that have only one branch below.
+// rows returns the rows of the branch and everything below it. A chain of bridges with only one branch below each shares a
+// row.
 func (b *branch) rows(indent string) [][]cell {
 	name, b := b.joined()
 	name = indent + name
 	var rows [][]cell
 	for _, p := range b.devices {
 		rows = append(rows, cells(name, numaNode(p.NUMANode), cmp.Or(p.Link, "-"), cmp.Or(p.Name, "-"), placed(p), cmp.Or(p.Bundle, "-"), holder(p.Device)))
-		name = strings.Repeat(" ", len(name)) // several devices on one function
+		name = strings.Repeat(" ", len(name)) // one function may have several devices
 	}
 	if rows == nil {
 		rows = append(rows, cells(name, "", "", "", "", "", ""))

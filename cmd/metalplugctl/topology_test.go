@@ -41,7 +41,7 @@ func TestTopology(t *testing.T) {
 				gpus[p.Name] = true
 			}
 		}
-		for name := range gpus { // the parts of a GPU are at the same place
+		for name := range gpus { // the parts of a GPU have the same place
 			if len(got.Distances[name]) != len(got.Distances)-1 {
 				t.Errorf("%s: %q has the distances %v", recorded, name, got.Distances[name])
 			}

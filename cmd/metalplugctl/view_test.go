@@ -127,7 +127,7 @@ func TestLivePreview(t *testing.T) {
 	}
 }
 
-// TestServe follows the README: a pod gets devices, and other commands use the control socket.
+// TestServe does what the README shows. A pod gets devices, and other commands use the control socket.
 func TestServe(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	top, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has at most 107 bytes
@@ -166,7 +166,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestWatchOnATerminal uses a terminal of 20 columns, where each line fits. metalplugd restarts in between.
+// TestWatchOnATerminal uses a terminal of 20 columns, into which each line must fit. metalplugd restarts in between.
 func TestWatchOnATerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "1")
@@ -189,7 +189,7 @@ func TestWatchOnATerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalThatKnowsNothing checks that a terminal without capabilities gets the state once, as plain text.
+// TestTerminalThatKnowsNothing checks that a terminal without capabilities gets the state only once, and as plain text.
 func TestTerminalThatKnowsNothing(t *testing.T) {
 	for _, term := range []string{"", "dumb"} {
 		t.Setenv("TERM", term)

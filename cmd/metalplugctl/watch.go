@@ -11,11 +11,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// redrawPause is the minimum time between two redraws. A person does not read faster.
+// redrawPause is the minimum time between two redraws, because a person does not read faster.
 const redrawPause = 100 * time.Millisecond
 
-// watchCommand redraws the list after each change. The events only trigger a redraw, which requests the whole list, so
-// a missed event has no effect on the result.
+// watchCommand redraws the list after each change. Each redraw requests the whole list, so a missed event does not falsify
+// the result.
 func (o *clientOptions) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
@@ -27,7 +27,7 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 		return live(cmd, *output, *once, func(v *view) error {
 			follow := v != nil || *output == "json" && !*once
 			return o.eachState(cmd, follow, func(devices []api.Device, resources []api.Resource) error {
-				v.forget() // the note that metalplugd did not answer
+				v.forget() // remove the note that metalplugd does not answer
 				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) { s.watched(devices, resources) })
 			})
 		})
@@ -60,7 +60,7 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 	}
 	var drawn time.Time
 	return o.follow(cmd, false, func(_ []byte, e api.Event) error {
-		if e.Time.Equal(drawn) { // the redraw for the first of several changes shows all of them
+		if e.Time.Equal(drawn) { // the redraw for the first of several changes has shown all of them
 			return nil
 		}
 		drawn = e.Time

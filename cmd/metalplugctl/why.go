@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// whyCommand explains one device. The explanation comes from metalplugd, with its present rules and state. To explain a
-// configuration without a daemon, there is the command preview.
+// whyCommand explains one device. The explanation comes from metalplugd, with its present rules and state. Without a daemon,
+// the command preview explains a configuration.
 func (o *clientOptions) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "why ID|NODE|PCI|NAME|SERIAL",
@@ -39,7 +39,7 @@ func (o *clientOptions) whyCommand() *cobra.Command {
 	return cmd
 }
 
-// isUnavailable reports whether pods cannot get a device, because of the device or of its resource.
+// isUnavailable reports whether pods cannot get a device. The cause may be the device or its resource.
 func isUnavailable(e api.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
 		slices.ContainsFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })

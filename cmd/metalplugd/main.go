@@ -91,10 +91,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	plugin.LogTo(log.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop)   // the second signal kills the process
-	signal.Ignore(syscall.SIGPIPE) // the daemon continues without a reader of its log
+	signal.Ignore(syscall.SIGPIPE) // the daemon must continue even if its log has no reader
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	if *preview { // the answer to metalplugctl contains the error
+	if *preview { // metalplugctl gets the error in the answer
 		if daemon.Preview(ctx, daemon.Options{Config: loaded, Log: log.Logger, Version: version}, os.Stdin, stdout) != nil {
 			return exitFailed
 		}
@@ -128,7 +128,7 @@ func checked(c config.Config, stderr io.Writer) int {
 	return exitOK
 }
 
-// usable reads a configuration with which a daemon can start.
+// usable reads a configuration, and returns an error if a daemon cannot start with it.
 func usable(file string) (config.Config, error) {
 	c, err := config.Load(file)
 	if err != nil {
