@@ -15,13 +15,13 @@ import (
 // changeoverPods is the number of pods and widgets in TestClaimChangeover.
 const changeoverPods = 16
 
-// changeover restarts the parts of a node at random, while its pods come and go. Each pod has a device.
+// changeover restarts the parts of a node in random order, while pods start and end. Each pod has a device.
 type changeover struct {
 	*story
 	node   *Node
 	driver *process
 	random *rand.Rand
-	pods   []*corev1.Pod // that run, as they were when they began
+	pods   []*corev1.Pod // the running pods, as they were when they began to run
 	counts map[string]int
 }
 
@@ -53,7 +53,7 @@ func TestClaimChangeover(t *testing.T) {
 	s.step("the resource was changed back, and the devices of the claims are not allocatable")
 	for i := range half {
 		c.restart()
-		c.drop(half + c.random.IntN(half-i)) // one with a claim
+		c.drop(half + c.random.IntN(half-i)) // a pod with a claim
 		s.registered(node, half+i+1)
 		s.allocatable(node, half+i+1)
 		c.add(pod(node, s.label(fmt.Sprintf("-new-%d", i)), 1))
@@ -77,7 +77,7 @@ func (c *changeover) drop(i int) {
 	c.pods = slices.Delete(c.pods, i, i+1)
 }
 
-// restart kills and starts one part of the node.
+// restart kills one part of the node and starts it again.
 func (c *changeover) restart() {
 	c.Helper()
 	switch c.random.IntN(3) {
@@ -89,7 +89,7 @@ func (c *changeover) restart() {
 		c.counts["metalplugd"]++
 		c.node.daemon.kill()
 		c.must(c.node.StartDaemon(c.Context()))
-	default: // TestClaimRestarts restarts it alone, after which the kubelet waits up to 90 s
+	default: // the kubelet too, because it would wait up to 90 s, as in TestClaimRestarts
 		c.counts["metalplug-dra and kubelet"]++
 		c.node.KillKubelet()
 		c.driver.kill()
@@ -98,10 +98,10 @@ func (c *changeover) restart() {
 	}
 }
 
-// distinct checks that all pods run in the containers of before, and that the runtime gave no device to two of them.
+// distinct checks that all pods still run in the same containers, and that the runtime gave no device to two pods.
 func (c *changeover) distinct() {
 	c.Helper()
-	by := make(map[string]string) // pod by device node
+	by := make(map[string]string) // the pod of each device node
 	for _, p := range c.pods {
 		c.restartedNever(p)
 		got := c.log(p.Name, "main")
@@ -121,7 +121,7 @@ func (c *changeover) distinct() {
 	}
 }
 
-// reconfigure reloads metalplugd with other resources.
+// reconfigure writes other resources and reloads metalplugd.
 func (s *story) reconfigure(node *Node, resources string) {
 	s.Helper()
 	s.must(node.Configure(resources))

@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// startLimit limits the wait until a program is ready. The slowest needs two seconds on two idle cores, and two minutes
-	// on two cores that run other builds.
+	// startLimit limits the wait until a program is ready. The slowest program needs two seconds on two idle cores, and two
+	// minutes on two cores that also run builds.
 	startLimit = 4 * time.Minute
 	// pollInterval is the time between two checks whether a program is ready.
 	pollInterval = 20 * time.Millisecond
@@ -36,17 +36,17 @@ const (
 
 // Options has the programs of a cluster and the directory for its files.
 type Options struct {
-	Dir      string // a new directory with a short path, which Stop removes; the path of a socket has 107 bytes
+	Dir      string // a new directory, which Stop removes, with a short path, because the path of a socket has at most 107 bytes
 	Programs string // the directory of metalplugd and of cluster/, where "make cluster-programs" puts its programs
-	Release  string // of Kubernetes, such as "v1.36", of which there is the program cluster/kube-RELEASE
+	Release  string // a release of Kubernetes, such as "v1.36", for which the program cluster/kube-RELEASE exists
 }
 
 // Cluster is a control plane and its nodes. Its methods are for one goroutine at a time.
 type Cluster struct {
-	Client kubernetes.Interface // as an administrator
+	Client kubernetes.Interface // has the rights of an administrator
 
 	options   Options
-	lock      *os.File // the directory, locked until the cluster ends
+	lock      *os.File // the directory, which is locked until the cluster ends
 	cleaner   *cleaner
 	ports     []int // of the API server, etcd and its peers, the scheduler and the controllers
 	authority *authority
@@ -54,8 +54,8 @@ type Cluster struct {
 	nodes     []*Node
 }
 
-// Start starts the control plane and returns when all parts are ready. On an error no process keeps running. If this process
-// is killed, all processes and files go too.
+// Start starts the control plane and returns when all parts are ready. After an error, no process is left. If this process
+// is killed, all processes end and all files are removed.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	for _, file := range []*string{&o.Dir, &o.Programs} {
 		var err error
@@ -86,7 +86,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// check returns an error if something is missing for a cluster.
+// check returns an error if a requirement of a cluster is missing.
 func (o Options) check() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster needs root")
@@ -104,7 +104,7 @@ func (o Options) check() error {
 	return nil
 }
 
-// lock locks a directory of a cluster. It fails at once if another process has it locked.
+// lock locks the directory of a cluster. It fails at once if another process has locked the directory.
 func lock(dir string) (*os.File, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -116,7 +116,7 @@ func lock(dir string) (*os.File, error) {
 	return d, nil
 }
 
-// removeStale removes the directory of a cluster that was killed together with its cleaner. It removes no other directory.
+// removeStale removes the directory of a cluster if the cluster and its cleaner were killed. It removes no other directory.
 func removeStale(dir string) error {
 	l, err := lock(dir)
 	switch {
@@ -150,8 +150,8 @@ func (c *Cluster) Stop() error {
 // File returns the path of a file of the cluster, such as admin.kubeconfig.
 func (c *Cluster) File(name string) string { return filepath.Join(c.options.Dir, name) }
 
-// Upgrade replaces the programs of the control plane by those of another release, and returns when all of them are ready. The
-// nodes stay as they are.
+// Upgrade replaces the programs of the control plane with those of another release, and returns when all of them are ready.
+// It does not change the nodes.
 func (c *Cluster) Upgrade(ctx context.Context, release string) error {
 	for _, p := range slices.Backward(c.parts) {
 		p.kill()
@@ -160,7 +160,7 @@ func (c *Cluster) Upgrade(ctx context.Context, release string) error {
 	return c.startParts(ctx)
 }
 
-// start makes the control plane.
+// start creates and starts the control plane.
 func (c *Cluster) start(ctx context.Context) error {
 	var err error
 	if c.ports, err = freePorts(5); err != nil {
@@ -213,7 +213,7 @@ func (c *Cluster) startParts(ctx context.Context) error {
 	})
 }
 
-// certify writes the keys, certificates and kubeconfigs of the control plane.
+// certify creates the keys, certificates and kubeconfigs of the control plane.
 func (c *Cluster) certify(server string) error {
 	var err error
 	if c.authority, err = newAuthority(c.options.Dir, server); err != nil {
@@ -237,10 +237,10 @@ func (c *Cluster) connect() error {
 	return err
 }
 
-// program returns the path of a program of the cluster on this machine.
+// program returns the path of one of the cluster's programs.
 func (c *Cluster) program(name string) string { return filepath.Join(c.options.Programs, name) }
 
-// run starts a program of Kubernetes as a part of the control plane.
+// run starts a Kubernetes program as a part of the control plane.
 func (c *Cluster) run(name string, flags ...string) error {
 	p, err := spawn(c.options.Dir, name, append([]string{c.program("cluster/kube-" + c.options.Release), name}, flags...)...)
 	if err == nil {
@@ -249,7 +249,7 @@ func (c *Cluster) run(name string, flags ...string) error {
 	return err
 }
 
-// await waits until a part answers a request for path with success. It ends if a part has ended.
+// await waits until a part answers a request for path with success. It stops if a part has ended.
 func (c *Cluster) await(ctx context.Context, name string, client rest.Interface, path string) error {
 	return poll(ctx, name+" is not ready", func(ctx context.Context) error {
 		for _, p := range c.parts {
@@ -261,7 +261,7 @@ func (c *Cluster) await(ctx context.Context, name string, client rest.Interface,
 	})
 }
 
-// fatal is an error that ends a wait at once.
+// fatal is an error that ends a poll at once.
 type fatal struct{ error }
 
 // poll calls try until it returns nil or a fatal error, or startLimit has passed.
@@ -275,7 +275,7 @@ func poll(ctx context.Context, what string, try func(context.Context) error) err
 		if err == nil || errors.As(err, &end) {
 			return err
 		}
-		if last == nil || ctx.Err() == nil { // the end of ctx says less than the answer before it
+		if last == nil || ctx.Err() == nil { // the last answer says more than the end of ctx
 			last = err
 		}
 		select {
@@ -286,7 +286,7 @@ func poll(ctx context.Context, what string, try func(context.Context) error) err
 	}
 }
 
-// loopback returns a client of a part whose certificate is self-signed.
+// loopback returns a client for a part with a self-signed certificate.
 func loopback(port int) (rest.Interface, error) {
 	return rest.UnversionedRESTClientFor(&rest.Config{
 		Host:            net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
@@ -303,13 +303,13 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // after the loop, so that each port differs
+		defer l.Close() // deferred to the end of the function, so that all ports differ
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil
 }
 
-// ownAddress returns an address of this machine that is not a loopback address, because a kubelet refuses those
+// ownAddress returns an address of this machine that is not a loopback address. A kubelet refuses loopback addresses
 // (validateNodeIP in pkg/kubelet/kubelet_node_status.go). The API server requests logs from this address.
 func ownAddress() (string, error) {
 	all, err := net.InterfaceAddrs()

@@ -16,10 +16,11 @@ import (
 	goruntime "runtime"
 )
 
-// FillImage is the image of a node with containerd. It has the program /fill and nothing else, and is the sandbox of pods too.
+// FillImage is the image for a node with containerd. It contains only the program /fill, and also serves as the sandbox of
+// pods.
 const FillImage = "localhost/fill:1"
 
-// containerdConfig is the configuration of containerd. No plugin of CNI runs, so pods need the network of the host.
+// containerdConfig is the configuration of containerd. There is no CNI plugin, so pods must use the network of the host.
 const containerdConfig = `version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -49,16 +50,16 @@ runtime_path = "/run/bin/cluster/containerd-shim-runc-v2"
 SystemdCgroup = false
 `
 
-// cniConfig names a plugin that no pod with the network of the host needs.
+// cniConfig names a CNI plugin that does not exist. A pod in the network of the host does not need it.
 const cniConfig = `{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "none"}]}`
 
-// cgroup is the parent cgroup of a node's pods and of its container runtime. cleaner.sh removes it.
+// cgroup is the parent cgroup of the node's pods and container runtime. cleaner.sh removes it.
 func (n *Node) cgroup() string { return filepath.Join(n.cluster.cgroup(), n.Name) }
 
-// cgroup is the cgroup of all nodes.
+// cgroup is the parent cgroup of all nodes.
 func (c *Cluster) cgroup() string { return filepath.Base(c.options.Dir) }
 
-// prepareContainerd makes the cgroups, the configuration and the image for containerd.
+// prepareContainerd creates the cgroups, the configuration and the image for containerd.
 func (n *Node) prepareContainerd() error {
 	for _, need := range []string{"runc", n.cluster.program("cluster/containerd")} {
 		if _, err := exec.LookPath(need); err != nil {
@@ -90,7 +91,7 @@ func (n *Node) prepareContainerd() error {
 		os.WriteFile(n.path("var/lib/image.tar"), image(program), 0o600))
 }
 
-// importImage gives containerd the image.
+// importImage imports the image into containerd.
 func (n *Node) importImage() error {
 	ctr, err := n.enter("ctr", "/run/bin/cluster/ctr", "--namespace", "k8s.io", "images", "import", "/var/lib/image.tar")
 	if err != nil {
@@ -131,19 +132,19 @@ func sum(content []byte) string {
 func marshal(v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // only maps, lists and strings
+		panic(err) // maps, lists and strings have JSON
 	}
 	return text
 }
 
-// archive returns a tar of executable files.
+// archive returns a tar archive of executable files.
 func archive(files map[string][]byte) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for name, content := range files {
 		err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(content))})
 		if _, more := w.Write(content); err != nil || more != nil {
-			panic(errors.Join(err, more)) // a buffer takes everything
+			panic(errors.Join(err, more)) // a write to a buffer never fails
 		}
 	}
 	if err := w.Close(); err != nil {

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The containers are real: containerd 2 and runc run them, in cgroups that the kubelet makes.
+// The containers are real. containerd 2 and runc run them, in cgroups that the kubelet creates.
 func TestContainerd(t *testing.T) {
 	for _, inject := range []string{"nodes", "cdi"} {
 		t.Run(inject, func(t *testing.T) {
@@ -57,16 +57,16 @@ scrub = "zero"
 	}
 }
 
-// filling returns a pod of FillImage.
+// filling returns a pod with FillImage.
 func filling(node *Node, name string, count int, command ...string) *corev1.Pod {
 	p := pod(node, name, count)
-	p.Spec.HostNetwork = true // there is no plugin of CNI
+	p.Spec.HostNetwork = true // there is no CNI plugin
 	p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = FillImage, corev1.PullNever
 	p.Spec.Containers[0].Command = command
 	return p
 }
 
-// printed waits until a pod has printed something.
+// printed waits for the first output of a pod and returns it.
 func (s *story) printed(pod string) (text string) {
 	s.Helper()
 	s.await("no output of "+pod, func(ctx context.Context) error {
@@ -80,7 +80,7 @@ func (s *story) printed(pod string) (text string) {
 	return text
 }
 
-// blank waits until a pod has printed that its disk was blank.
+// blank waits until a pod reports that its disk was blank.
 func (s *story) blank(pod string) {
 	s.Helper()
 	if found := s.printed(pod); found != "blank" {

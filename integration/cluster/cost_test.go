@@ -23,15 +23,15 @@ var (
 	costNodes = flag.Int("cost-nodes", 2, "up to how many nodes TestCost measures, doubled from 1 on")
 )
 
-// costs are counters of the API server by what they count.
+// costs has counters of the API server. The keys say what they count.
 type costs map[string]float64
 
-// TestCost prints what nodes cost the API server with the intervals of a kubelet that has no configuration for them. A node is idle
-// at first. Then one of its devices goes and comes back. docs/performance.md has figures.
+// TestCost prints the load that nodes cause on the API server, with the default intervals of the kubelet. A node is idle at
+// first. Then one of its devices disappears and comes back. docs/performance.md has figures.
 func TestCost(t *testing.T) {
 	s := tell(t, fmt.Sprintf("requests to the API server of 1 to %d nodes", *costNodes))
 	s.allowNodes(*costNodes)
-	s.measure(func() {}) // the start of the control plane
+	s.measure(func() {}) // skips the load that the start of the control plane causes
 	none := s.measure(func() {})
 	s.Logf("no node:\n%s", none.table(1))
 	var nodes []*Node
@@ -52,13 +52,13 @@ func TestCost(t *testing.T) {
 				}
 			}
 		})
-		delete(changed, "GET nodes") // this story itself asks for them
+		delete(changed, "GET nodes") // this story itself sends these requests
 		s.Logf("%d nodes with two changes, each:\n%s", n, changed.less(none).table(n))
 		s.step("%d nodes were measured", n)
 	}
 }
 
-// allowNodes raises the number of inotify instances of a user for the time of the story, if it is too low for these nodes.
+// allowNodes raises the limit for the inotify instances of a user during the story, if it is too low for these nodes.
 func (s *story) allowNodes(nodes int) {
 	s.Helper()
 	const file, ofNode, ofOthers = "/proc/sys/fs/inotify/max_user_instances", 14, 32
@@ -74,7 +74,7 @@ func (s *story) allowNodes(nodes int) {
 	s.Cleanup(func() { s.must(os.WriteFile(file, text, 0)) })
 }
 
-// measure returns by how much the counters grow in a minute. It does something in that time.
+// measure calls do, and returns how much the counters grow within a minute.
 func (s *story) measure(do func()) costs {
 	s.Helper()
 	before, began := s.counters(), time.Now()
@@ -90,7 +90,7 @@ func (s *story) measure(do func()) costs {
 	return grown
 }
 
-// counted matches the counters of requests and the time of the processor in the metrics of the API server.
+// counted matches the counters of requests and of CPU time in the metrics of the API server.
 var counted = regexp.MustCompile(`^(apiserver_request_total|process_cpu_seconds_total)(\{.*\})? (\S+)$`)
 
 // label matches a label of a metric.
@@ -123,7 +123,7 @@ func (s *story) counters() costs {
 	return c
 }
 
-// less returns c without the costs of others.
+// less returns c minus the costs in others.
 func (c costs) less(others costs) costs {
 	left := maps.Clone(c)
 	for name, value := range others {
@@ -132,7 +132,7 @@ func (c costs) less(others costs) costs {
 	return left
 }
 
-// table shows the costs of each of n nodes in a minute, the largest first. It leaves out what is less than one hundredth.
+// table shows the costs of each of n nodes per minute, largest first. It omits values below one hundredth.
 func (c costs) table(n int) string {
 	names := slices.SortedFunc(maps.Keys(c), func(a, b string) int { return int(c[b]*1e3) - int(c[a]*1e3) })
 	var b strings.Builder

@@ -18,13 +18,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// row is the number of pods of TestErased.
+// row is the number of pods in TestErased.
 var row = flag.Int("row", 10, "pods in a row through one disk")
 
-// diskSize is that of the disk of TestErased, in bytes.
+// diskSize is the size of the disk in TestErased, in bytes.
 const diskSize = 16 << 20
 
-// disk makes a loop device for this story.
+// disk creates a loop device for this story.
 func (s *story) disk() (node, file string) {
 	s.Helper()
 	file = filepath.Join(s.cluster.options.Dir, s.label(".disk"))
@@ -51,7 +51,7 @@ func (s *story) output(pod string) (line string) {
 		if err != nil {
 			return err
 		}
-		_, rest, _ := bytes.Cut(text, []byte("\n")) // after what the container got
+		_, rest, _ := bytes.Cut(text, []byte("\n")) // skip the line with the devices of the container
 		line = strings.TrimSpace(string(rest))
 		if line == "" {
 			return fmt.Errorf("its log is %q", text)
@@ -61,7 +61,7 @@ func (s *story) output(pod string) (line string) {
 	return line
 }
 
-// Each pod reads the whole disk, writes on all of it, and ends. All of them wait for it from the beginning.
+// Each pod reads the whole disk, writes to all of it, and ends. All pods wait for the disk from the beginning.
 func TestErased(t *testing.T) {
 	s := tell(t, fmt.Sprintf("%d pods in a row write on one disk, and each finds it erased", *row))
 	disk, file := s.disk()

@@ -23,8 +23,8 @@ import (
 const byClaim = resources + `serve = "dra"
 `
 
-// claims starts a node with metalplug-dra, and makes a class of its devices and a template of claims for one of them. It waits
-// until the API server shows n devices.
+// claims starts a node with metalplug-dra. It creates a class for the devices of the node, and a template of claims for one
+// device. It waits until the API server shows n devices.
 func (s *story) claims(o NodeOptions, n int) (node *Node, driver *process) {
 	s.Helper()
 	o.Name = s.label("")
@@ -36,7 +36,7 @@ func (s *story) claims(o NodeOptions, n int) (node *Node, driver *process) {
 	return node, driver
 }
 
-// startDriver starts metalplug-dra on a node. It ends with the story, after the pods.
+// startDriver starts metalplug-dra on a node. At the end of the story, metalplug-dra ends after the pods.
 func (s *story) startDriver(node *Node, flags ...string) *process {
 	s.Helper()
 	p, err := node.startDriver(flags...)
@@ -50,7 +50,7 @@ func (n *Node) startDriver(flags ...string) (*process, error) {
 	}, flags...)...)
 }
 
-// driver returns a started driver, and kills it at the end of the story.
+// driver returns the started driver p, and kills it at the end of the story.
 func (s *story) driver(node *Node, p *process, err error) *process {
 	s.Helper()
 	s.must(err)
@@ -63,7 +63,7 @@ func (s *story) driver(node *Node, p *process, err error) *process {
 	return p
 }
 
-// createClass creates a class and a template of claims of one device, both with this name.
+// createClass creates a class and a template of claims for one device. Both have this name.
 func (s *story) createClass(name, extended string) {
 	s.Helper()
 	api := s.cluster.Client.ResourceV1()
@@ -136,7 +136,7 @@ func (s *story) published(node *Node, n int, taints ...string) {
 	})
 }
 
-// got returns the node and the ID that the container of a pod has through CDI.
+// got returns the device node and the ID that a container got through CDI.
 func (s *story) got(pod string) (node, id string) {
 	s.Helper()
 	c := s.log(pod, "main")
@@ -228,7 +228,7 @@ func (s *story) restartedNever(before *corev1.Pod) {
 	}
 }
 
-// identities returns the UIDs of the ResourceSlices of a node by name.
+// identities returns the UIDs of a node's ResourceSlices. The keys are names.
 func (s *story) identities(node *Node) map[string]types.UID {
 	s.Helper()
 	all, err := s.slicesOf(s.Context(), node)
@@ -256,7 +256,7 @@ func TestClaimReboot(t *testing.T) {
 		s.Errorf("the pod has %s, and had %s before", now, path)
 	}
 	s.step("it runs again with %s", path)
-	s.remove(p.Name) // while metalplug-dra runs
+	s.remove(p.Name) // must happen while metalplug-dra runs
 }
 
 func TestClaimUnplug(t *testing.T) {
@@ -302,7 +302,7 @@ func (s *story) ctl(node *Node, args ...string) {
 	}
 }
 
-// claimHealth waits until the status of a pod shows this health of its claimed device.
+// claimHealth waits until the status of a pod shows this health for its claimed device.
 func (s *story) claimHealth(name string, want corev1.ResourceHealthStatus) {
 	s.Helper()
 	s.await("the device of "+name+" is not "+string(want), func(context.Context) error {
@@ -348,7 +348,8 @@ scrub = "zero"
 	s.step("all have succeeded")
 }
 
-// Each identity is made as docs/dra.md says. It may publish the devices of its node, and not those of another one.
+// Each identity is created as docs/dra.md describes. It may publish the devices of its own node, but not those of another
+// node.
 func TestClaimIdentity(t *testing.T) {
 	t.Run("token", func(t *testing.T) {
 		s := tell(t, "metalplug-dra acts as its node with a token that is bound to the node, and not as another node")
@@ -380,8 +381,8 @@ func (s *story) token(node *Node, manifest string) []string {
 	return []string{"--token=/var/token"}
 }
 
-// certificate requests a certificate of the node, which the controllers approve as in a cluster of kubeadm, and returns the flags
-// of metalplug-dra for it.
+// certificate requests a certificate for the node, and returns the flags with which metalplug-dra uses it. The controllers
+// approve the request, as in a cluster of kubeadm.
 func (s *story) certificate(node *Node) []string {
 	s.Helper()
 	s.kubectl("create", "clusterrolebinding", node.Name, "--group=system:nodes",
@@ -397,8 +398,8 @@ func (s *story) certificate(node *Node) []string {
 	return []string{"--kubeconfig=/var/dra/kubeconfig"}
 }
 
-// identity runs a pod with a claim while metalplug-dra has an identity of its node, and checks that a driver with this identity
-// cannot publish devices of another node.
+// identity runs a pod with a claim while metalplug-dra uses an identity of its node. It checks that a driver with this
+// identity cannot publish devices of another node.
 func (s *story) identity(flags func(*Node) []string) {
 	s.Helper()
 	node := s.start(NodeOptions{Name: s.label(""), Recording: widgets(1), Resources: byClaim})
@@ -410,7 +411,7 @@ func (s *story) identity(flags func(*Node) []string) {
 	s.create(p)
 	s.phase(p.Name, corev1.PodRunning)
 	s.step("a pod runs with its claim")
-	s.must(os.MkdirAll(node.path("var/other/plugins_registry"), 0o755)) // of another kubelet
+	s.must(os.MkdirAll(node.path("var/other/plugins_registry"), 0o755)) // the directory of another kubelet
 	other := &Node{Name: node.Name + "-other"}
 	nodes := s.cluster.Client.CoreV1().Nodes()
 	_, err := nodes.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: other.Name}}, metav1.CreateOptions{})
@@ -437,7 +438,7 @@ func (s *story) identity(flags func(*Node) []string) {
 	s.step("with the same identity, a driver of another node can publish nothing")
 }
 
-// kubectl runs kubectl as an administrator and returns its output.
+// kubectl runs kubectl with the rights of an administrator and returns its output.
 func (s *story) kubectl(args ...string) string {
 	s.Helper()
 	c := exec.Command(s.cluster.program("cluster/kubectl-"+release()), append([]string{"--kubeconfig", s.cluster.File("admin.kubeconfig")}, args...)...)

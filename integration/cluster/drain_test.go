@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The scheduler knows the cordon of a node, and of the cordon of a device only that the node has one device less.
+// The scheduler sees the cordon of a node. It does not see the cordon of a device, but only that the node has one device
+// less.
 func TestDrain(t *testing.T) {
 	s := tell(t, "a node is drained, and the cordon of a device outlives that of the node")
 	a := s.nodeOf(NodeOptions{Name: s.label("-a"), Recording: widgets(1)}, 1)
@@ -57,7 +58,7 @@ func (s *story) cordon(n *Node, unschedulable bool) {
 	s.must(err)
 }
 
-// replicaOn waits until the only pod of a ReplicaSet runs on a node, and returns its name.
+// replicaOn waits until the only pod of a ReplicaSet runs on this node, and returns the name of the pod.
 func (s *story) replicaOn(set string, n *Node) (name string) {
 	s.Helper()
 	s.await("no pod of "+set+" runs on "+n.Name, func(ctx context.Context) error {

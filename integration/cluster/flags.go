@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// gates are the feature gates that are off by default in older releases: without the first one, the status of a pod has no
-// health of devices before v1.36 (KEP-4680).
+// gates returns the flag for a feature gate that older releases disable by default. Before v1.36, the status of a pod has
+// the health of devices only with this gate (KEP-4680).
 func gates(release string) []string {
 	if slices.Contains([]string{"v1.31", "v1.32", "v1.33", "v1.34", "v1.35"}, release) {
 		return []string{"--feature-gates=ResourceHealthStatus=true"}
@@ -16,7 +16,7 @@ func gates(release string) []string {
 	return nil
 }
 
-// serverFlags returns the flags of kube-apiserver. The authorization is that of kubeadm: node identities and RBAC.
+// serverFlags returns the flags of kube-apiserver. As with kubeadm, the authorization modes are Node and RBAC.
 func (c *Cluster) serverFlags(etcd string, port int) []string {
 	return append(gates(c.options.Release),
 		"--etcd-servers="+etcd,
@@ -28,7 +28,7 @@ func (c *Cluster) serverFlags(etcd string, port int) []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+c.File("sa.pub"), "--service-account-signing-key-file="+c.File("sa.key"),
 		"--service-cluster-ip-range=10.96.0.0/24", "--allow-privileged=true",
-		"--kubelet-preferred-address-types=InternalIP", // the names of the nodes are not in DNS
+		"--kubelet-preferred-address-types=InternalIP", // DNS does not know the names of the nodes
 		"--kubelet-client-certificate="+c.File("kubelet-client.crt"), "--kubelet-client-key="+c.File("kubelet-client.key"),
 	)
 }
@@ -39,6 +39,6 @@ func (c *Cluster) componentFlags(name string, port int) []string {
 	return []string{
 		"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port),
-		"--leader-elect=false", // each runs only once
+		"--leader-elect=false", // there is only one instance of each program
 	}
 }

@@ -20,9 +20,8 @@ name = "metalplug.io/nvme"
 reset.scrub = "none"
 `
 
-// Configure writes metalplugd's configuration for its next start or reload. It has the built-in resources and the
-// given ones. If
-// resources is empty, it has the disks instead.
+// Configure writes metalplugd's configuration for its next start or reload. The configuration has the built-in resources and
+// the given resources, or the disks if resources is empty.
 func (n *Node) Configure(resources string) error {
 	source := "recording:/var/hardware/recording"
 	if n.options.Disk != "" {
@@ -39,14 +38,15 @@ reset.socket = "direct"
 }
 
 const (
-	// loops is for how many loop devices a node has a device node. The nodes are there before the machine has the devices.
+	// loops is the number of device nodes for loop devices on a node. They exist even if the machine does not have that many
+	// loop devices yet.
 	loops = 128
-	// loopMajor is LOOP_MAJOR in include/uapi/linux/major.h of the kernel.
+	// loopMajor is LOOP_MAJOR of the kernel (include/uapi/linux/major.h).
 	loopMajor = 7
 )
 
-// attach makes the node of the disk, with the link that udev makes, and those of all loop devices. metalplugd sees the
-// loop devices of the machine, and looks at each of them for the disk below it.
+// attach creates the device node of the disk, with the link that udev creates, and the device nodes of all loop devices.
+// metalplugd sees the loop devices of the machine, and checks which disk is below each of them.
 func (n *Node) attach() error {
 	if n.options.Disk == "" {
 		return nil
@@ -71,7 +71,7 @@ func (n *Node) attach() error {
 		os.Symlink(filepath.Join("..", filepath.Base(n.options.Disk)), link))
 }
 
-// split makes a machine of two NUMA nodes for the kubelet, which reads it from /sys/devices/system/node (GetNodesInfo of
+// split simulates two NUMA nodes for the kubelet, which reads /sys/devices/system/node (GetNodesInfo of
 // github.com/google/cadvisor/utils/sysinfo).
 func (n *Node) split() error {
 	for i, distance := range []string{"10 20", "20 10"} {
@@ -88,9 +88,8 @@ func (n *Node) split() error {
 	return nil
 }
 
-// Plug replaces the hardware of the node by a recording. metalplugd sees the difference as devices that are added and
-// removed. Plug also creates the device nodes of the recording, because the container runtime asks the kernel for their
-// kind.
+// Plug replaces the hardware of the node with a recording. For metalplugd, the difference looks like added and removed
+// devices. Plug also creates the device nodes of the recording, because the container runtime reads their type.
 func (n *Node) Plug(recording string) error {
 	for _, old := range devices(n.options.Recording) {
 		if err := removeMissing(n.path(old.file)); err != nil {
@@ -111,7 +110,7 @@ func (n *Node) Plug(recording string) error {
 
 // deviceNode is a device node of a recording.
 type deviceNode struct {
-	file         string // below the node's root
+	file         string // path below the node's root
 	mode         uint32 // S_IFBLK or S_IFCHR
 	major, minor uint32
 }
@@ -124,13 +123,13 @@ func devices(recording string) []deviceNode {
 		for line := range strings.Lines(block) {
 			line = strings.TrimSpace(line)
 			if name, ok := strings.CutPrefix(line, "N: "); ok {
-				name, _, _ = strings.Cut(name, "=") // the content follows
+				name, _, _ = strings.Cut(name, "=") // the content of the node may follow the name
 				d.file = filepath.Join("dev", name)
 			}
 			if line == "E: SUBSYSTEM=block" {
 				d.mode = unix.S_IFBLK
 			}
-			_, _ = fmt.Sscanf(line, "E: MAJOR=%d", &d.major) // other lines do not match
+			_, _ = fmt.Sscanf(line, "E: MAJOR=%d", &d.major) // other lines do not match, which is not an error
 			_, _ = fmt.Sscanf(line, "E: MINOR=%d", &d.minor)
 		}
 		if d.file != "" && d.major != 0 {

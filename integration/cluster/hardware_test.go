@@ -33,7 +33,8 @@ func TestUnplug(t *testing.T) {
 	s.step("it was unplugged, and is Unhealthy in the status of the pod")
 	s.allocatable(node, 1)
 	s.step("the node has one device less")
-	// The scheduler subtracts the requests of the pods from the allocatable devices, so the device is subtracted twice.
+	// The scheduler subtracts the requests of all pods from the allocatable devices. So it subtracts the device of the first
+	// pod twice.
 	next := pod(node, s.label("-1"), 1)
 	s.create(next)
 	s.unschedulable(next.Name)
@@ -72,7 +73,7 @@ func TestUnpluggedForever(t *testing.T) {
 
 func TestAdmission(t *testing.T) {
 	s := tell(t, "a pod that a kubelet refuses is replaced by one on another node")
-	// The kubelet of the first node reports its devices every ten seconds, which is its default.
+	// The kubelet of the first node reports its devices every ten seconds, which is the default.
 	stale := NodeOptions{Name: s.label("-a"), Recording: widgets(1), Status: 10 * time.Second}
 	b := s.nodeOf(NodeOptions{Name: s.label("-b"), Recording: widgets(1)}, 1)
 	a := s.nodeOf(stale, 1)
@@ -108,7 +109,7 @@ func TestAdmission(t *testing.T) {
 	s.step("%s refused %d pods, then one runs on %s", a.Name, refused, b.Name)
 }
 
-// refused returns how many pods a kubelet refused because no device was free. A ReplicaSet deletes such a pod.
+// refused returns the number of pods that a kubelet refused because no device was free. A ReplicaSet deletes such a pod.
 func (s *story) refused(n *Node) (pods int) {
 	s.Helper()
 	events, err := s.cluster.Client.CoreV1().Events(space).List(s.Context(), metav1.ListOptions{})
@@ -170,7 +171,7 @@ func (s *story) health(pod, id string, want corev1.ResourceHealthStatus) {
 	})
 }
 
-// replicas creates a ReplicaSet of one pod that prefers a node, and returns the label of its pods.
+// replicas creates a ReplicaSet with one pod that prefers a node. It returns the label of the pods.
 func (s *story) replicas(p *corev1.Pod, prefers *Node) string {
 	s.Helper()
 	labels := map[string]string{"story": p.Name}

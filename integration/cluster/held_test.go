@@ -18,10 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// heldSockets are those of metalplug-dra.socket.
+// heldSockets are the sockets of metalplug-dra.socket.
 var heldSockets = []string{"/var/lib/kubelet/plugins/metalplug.io/dra.sock", "/var/lib/kubelet/plugins_registry/metalplug.io-reg.sock"}
 
-// hold listens on the sockets of the driver in the node's mount namespace, as systemd does. It ends with the story.
+// hold listens on the sockets of the driver in the node's mount namespace until the end of the story, as systemd does.
 func (s *story) hold(node *Node) (files []*os.File) {
 	s.Helper()
 	s.Cleanup(func() {
@@ -50,10 +50,10 @@ func (s *story) hold(node *Node) (files []*os.File) {
 	return files
 }
 
-// inside calls do in the node's mount namespace. The thread returns to its own namespace and directory. It must not end,
-// because the kernel would then kill the programs that it has started (PR_SET_PDEATHSIG).
+// inside calls do in the node's mount namespace. Afterwards the thread returns to its own namespace and directory. The
+// thread must not end, because the kernel would then kill the programs that the thread has started (PR_SET_PDEATHSIG).
 func (n *Node) inside(do func() error) (err error) {
-	var ends []int // directory and namespace of this thread, namespace of the node
+	var ends []int // the directory and the namespace of this thread, and the namespace of the node
 	for _, path := range []string{".", "/proc/thread-self/ns/mnt", fmt.Sprintf("/proc/%d/ns/mnt", n.runtime.cmd.Process.Pid)} {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {

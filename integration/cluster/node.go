@@ -27,21 +27,21 @@ import (
 //go:embed node.sh
 var nodeScript string
 
-// stopLimit is the time that metalplugd has to stop, as in its unit.
+// stopLimit is the time limit for the stop of metalplugd, as in its unit.
 const stopLimit = 20 * time.Second
 
-// kubeletDefault, as NodeOptions.Status, leaves the intervals of the kubelet as they are without a configuration.
+// kubeletDefault is the value of NodeOptions.Status for the default intervals of the kubelet.
 const kubeletDefault = time.Duration(-1)
 
 // NodeOptions describe a node.
 type NodeOptions struct {
 	Name       string        // a DNS label
 	Recording  string        // text of the recorded hardware
-	Disk       string        // a block device of the machine, which metalplugd sees instead of a recording, or empty
-	Resources  string        // [[resource]] tables of metalplugd's configuration; empty: the disks
-	Status     time.Duration // between two status updates of the kubelet, or kubeletDefault; by default one second
-	Topology   string        // policy of the topology manager, on a machine of two NUMA nodes; empty: none
-	Containerd bool          // containerd and runc run the containers, from FillImage, in cgroups of the machine
+	Disk       string        // a block device of the machine that metalplugd sees instead of the recording, or empty
+	Resources  string        // [[resource]] tables of metalplugd's configuration, or empty to offer the disks
+	Status     time.Duration // time between two status updates of the kubelet, by default one second, or kubeletDefault
+	Topology   string        // policy of the topology manager on a machine with two NUMA nodes, or empty
+	Containerd bool          // containerd and runc run the containers from FillImage, in cgroups of the machine
 }
 
 // Node is a node with its own /var, /run and /dev. Its programs share a mount namespace.
@@ -49,11 +49,11 @@ type Node struct {
 	Name string
 
 	cluster *Cluster
-	release string // of the kubelet
-	program string // of metalplugd, in the directory of the programs
+	release string // release of the kubelet
+	program string // program of metalplugd, in the directory of the programs
 	dir     string
 	options NodeOptions
-	ip      string // of the kubelet's server
+	ip      string // address of the kubelet's server
 	port    int
 	runtime *process
 	kubelet *process
@@ -62,7 +62,7 @@ type Node struct {
 	ready   chan struct{} // receives a value when metalplugd sends READY=1
 }
 
-// StartNode starts a node and returns when the API server shows it as Ready. metalplugd registers in between.
+// StartNode starts a node and returns when the API server shows it as Ready. metalplugd has registered by then.
 func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	n := &Node{Name: o.Name, cluster: c, release: c.options.Release, program: "metalplugd", dir: c.File(o.Name), options: o}
 	c.nodes = append(c.nodes, n)
@@ -100,7 +100,7 @@ func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	return n, n.AwaitReady(ctx)
 }
 
-// path returns the path of a file of the node on the machine.
+// path returns the path on the machine of a file of the node.
 func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
 
 // boot starts the container runtime, metalplugd and the kubelet with an empty /run and /dev.
@@ -115,7 +115,7 @@ func (n *Node) boot(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.WriteFile(n.path("run/cgroup/cgroup.controllers"), nil, 0o600); err != nil { // of version 2
+	if err := os.WriteFile(n.path("run/cgroup/cgroup.controllers"), nil, 0o600); err != nil { // the file shows that this is cgroup v2
 		return err
 	}
 	if err := errors.Join(n.Plug(n.options.Recording), n.attach(), n.listen()); err != nil {
@@ -130,7 +130,8 @@ func (n *Node) boot(ctx context.Context) error {
 	return n.StartKubelet()
 }
 
-// startRuntime starts the container runtime in a new mount namespace, which is that of the node, and waits until it is ready.
+// startRuntime starts the container runtime in a new mount namespace, which becomes the namespace of the node. It waits
+// until the runtime is ready.
 func (n *Node) startRuntime(ctx context.Context) error {
 	cgroup := ""
 	if n.options.Containerd {
@@ -156,7 +157,7 @@ func (n *Node) startRuntime(ctx context.Context) error {
 	return n.importImage()
 }
 
-// Reboot kills all processes of the node and boots it. It returns when the kubelet was started.
+// Reboot kills all processes of the node and boots it. It returns when it has started the kubelet.
 func (n *Node) Reboot(ctx context.Context) error {
 	if err := n.crash(); err != nil {
 		return err
@@ -177,20 +178,20 @@ func (n *Node) crash() error {
 	return nil
 }
 
-// enter starts a program in the node's mount namespace. Variables of its environment may precede its path.
+// enter starts a program in the node's mount namespace. Environment variables may precede the path of the program.
 func (n *Node) enter(name string, command ...string) (*process, error) {
 	space := fmt.Sprintf("--mount=/proc/%d/ns/mnt", n.runtime.cmd.Process.Pid)
 	return spawn(n.dir, name, append([]string{"nsenter", space, "--", "env", "TMPDIR=/run/tmp"}, command...)...)
 }
 
-// UpgradeKubelet replaces the kubelet by that of another release and does not wait for it.
+// UpgradeKubelet replaces the kubelet with the kubelet of another release. It does not wait until the kubelet is ready.
 func (n *Node) UpgradeKubelet(release string) error {
 	n.KillKubelet()
 	n.release = release
 	return n.StartKubelet()
 }
 
-// StartKubelet starts the kubelet and does not wait for it.
+// StartKubelet starts the kubelet. It does not wait until the kubelet is ready.
 func (n *Node) StartKubelet() error {
 	var err error
 	n.kubelet, err = n.enter("kubelet", append([]string{
@@ -203,10 +204,10 @@ func (n *Node) StartKubelet() error {
 // KillKubelet ends the kubelet like a crash.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
-// StartDaemon starts metalplugd and waits until it is ready, like systemd does before it starts the kubelet.
+// StartDaemon starts metalplugd and waits until it is ready, as systemd does before it starts the kubelet.
 func (n *Node) StartDaemon(ctx context.Context) error {
 	for len(n.ready) > 0 {
-		<-n.ready // of an earlier start
+		<-n.ready // discard the value of an earlier start
 	}
 	var err error
 	if n.daemon, err = n.enter("metalplugd", "NOTIFY_SOCKET=/run/notify",
@@ -225,7 +226,7 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	}
 }
 
-// listen receives metalplugd's readiness in place of systemd, until the socket is closed.
+// listen receives metalplugd's notifications in place of systemd, until the socket is closed.
 func (n *Node) listen() error {
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.path("run/notify"), Net: "unixgram"})
 	if err != nil {
@@ -241,7 +242,7 @@ func (n *Node) listen() error {
 			if slices.Contains(strings.Split(string(message[:size]), "\n"), "READY=1") {
 				select {
 				case n.ready <- struct{}{}:
-				default: // a reload, for which StartDaemon does not wait
+				default: // the end of a reload, for which StartDaemon does not wait
 				}
 			}
 		}
@@ -249,7 +250,7 @@ func (n *Node) listen() error {
 	return nil
 }
 
-// UpgradeDaemon replaces metalplugd by another program, as a package does, and waits until that is ready.
+// UpgradeDaemon replaces metalplugd with another program, as a package does, and waits until the new program is ready.
 func (n *Node) UpgradeDaemon(ctx context.Context, program string) error {
 	if err := n.StopDaemon(); err != nil {
 		return err
@@ -258,7 +259,7 @@ func (n *Node) UpgradeDaemon(ctx context.Context, program string) error {
 	return n.StartDaemon(ctx)
 }
 
-// RemoveDaemon stops metalplugd and removes its files, as the purge of its package does.
+// RemoveDaemon stops metalplugd and removes its files, as a purge of the package does.
 func (n *Node) RemoveDaemon() error {
 	if err := n.StopDaemon(); err != nil {
 		return err
@@ -277,7 +278,7 @@ func (n *Node) RemoveDaemon() error {
 	return nil
 }
 
-// StopDaemon stops metalplugd like systemd. The error reports that metalplugd did not stop cleanly.
+// StopDaemon stops metalplugd like systemd. It returns an error if metalplugd does not stop cleanly.
 func (n *Node) StopDaemon() error {
 	if n.daemon == nil {
 		return nil
@@ -285,7 +286,7 @@ func (n *Node) StopDaemon() error {
 	if !n.daemon.alive() {
 		return fmt.Errorf("metalplugd on %s ended too early: %v", n.Name, n.daemon.cmd.ProcessState)
 	}
-	_ = n.daemon.cmd.Process.Signal(syscall.SIGTERM) // it may end in between
+	_ = n.daemon.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	select {
 	case <-n.daemon.done:
 	case <-time.After(stopLimit):
@@ -298,7 +299,7 @@ func (n *Node) StopDaemon() error {
 	return nil
 }
 
-// Stop stops metalplugd, kills the other programs, and deletes the Node and the files.
+// Stop stops metalplugd, kills the other programs, and deletes the Node object and the files.
 func (n *Node) Stop() error {
 	err := errors.Join(n.StopDaemon(), n.crash())
 	n.cluster.nodes = slices.DeleteFunc(n.cluster.nodes, func(other *Node) bool { return other == n })
@@ -332,7 +333,7 @@ func (n *Node) AwaitReady(ctx context.Context) error {
 	})
 }
 
-// Static writes the manifest of a static pod, or removes it if there is no text.
+// Static writes the manifest of a static pod. It removes the file if manifest is empty.
 func (n *Node) Static(name string, manifest []byte) error {
 	file := n.path("var/lib/kubelet/manifests/" + name + ".yaml")
 	if manifest == nil {
@@ -341,7 +342,7 @@ func (n *Node) Static(name string, manifest []byte) error {
 	return replace(file, manifest)
 }
 
-// Ctl runs metalplugctl on the node and returns what it printed. The error has its exit code.
+// Ctl runs metalplugctl on the node and returns its output. The error contains the exit code.
 func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, n.cluster.program("metalplugctl"), args...)
 	c.Env = append(os.Environ(), "METALPLUG_SOCKET="+n.path("run/metalplug/control.sock"))
@@ -349,8 +350,8 @@ func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// kubeletConfig returns the configuration of the kubelet. It creates no cgroups unless there are real containers, and does not
-// change the machine's iptables. It reports its status every second instead of every ten, so that stories
+// kubeletConfig returns the configuration of the kubelet. With it, the kubelet creates cgroups only for real containers, and
+// does not change the machine's iptables. It reports its status every second instead of every ten seconds, so that stories
 // do not wait for the status.
 func (n *Node) kubeletConfig() string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -378,7 +379,7 @@ topologyManagerPolicy: ` + cmp.Or(n.options.Topology, "none") + `
 `
 }
 
-// cgroups are the keys of kubeletConfig for cgroups.
+// cgroups returns the keys of kubeletConfig for cgroups.
 func (n *Node) cgroups() string {
 	if n.options.Containerd {
 		return "cgroupsPerQOS: true\ncgroupRoot: /" + n.cgroup()
@@ -386,7 +387,8 @@ func (n *Node) cgroups() string {
 	return "cgroupsPerQOS: false"
 }
 
-// statusFrequency is the key of kubeletConfig for NodeOptions.Status. With it the kubelet also reports a status that is the same.
+// statusFrequency returns the key of kubeletConfig for NodeOptions.Status. With this key, the kubelet also reports a status
+// that has not changed.
 func (n *Node) statusFrequency() string {
 	if n.options.Status == kubeletDefault {
 		return ""
@@ -394,7 +396,7 @@ func (n *Node) statusFrequency() string {
 	return "nodeStatusUpdateFrequency: " + cmp.Or(n.options.Status, time.Second).String()
 }
 
-// replace writes a file in one step, as an editor saves it.
+// replace replaces a file in one step, as an editor does.
 func replace(file string, text []byte) error {
 	next := filepath.Join(filepath.Dir(file), ".next")
 	if err := os.WriteFile(next, text, 0o600); err != nil {

@@ -22,7 +22,7 @@ import (
 // certificateLife is how long certificates are valid.
 const certificateLife = 365 * 24 * time.Hour
 
-// authority issues certificates into the files of a directory.
+// authority issues certificates, and writes them to files in a directory.
 type authority struct {
 	dir    string
 	server string // URL of the API server
@@ -30,7 +30,7 @@ type authority struct {
 	key    *ecdsa.PrivateKey
 }
 
-// newAuthority writes ca.crt, ca.key, and the pair that signs service account tokens, sa.key and sa.pub.
+// newAuthority creates ca.crt and ca.key. It also creates sa.key and sa.pub, the pair of keys for service account tokens.
 func newAuthority(dir, server string) (*authority, error) {
 	a := &authority{dir: dir, server: server}
 	var err error
@@ -64,7 +64,7 @@ func template(subject pkix.Name) *x509.Certificate {
 	}
 }
 
-// serve issues a certificate for a server on loopback.
+// serve issues a certificate for a server on the loopback address.
 func (a *authority) serve(name string) error {
 	cert := template(pkix.Name{CommonName: name})
 	cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// recorded returns widgets with these numbers in the format of umockdev-record.
+// recorded returns a recording of widgets with these numbers, in the format of umockdev-record.
 func recorded(numbers ...int) string {
 	blocks := []string{"# written by a test\n"}
 	for _, n := range numbers {
@@ -30,7 +30,7 @@ A: dev=240:%[1]d\n
 	return strings.Join(blocks, "\n")
 }
 
-// widgets returns widgets 0 to n-1.
+// widgets returns a recording of widgets 0 to n-1.
 func widgets(n int) string {
 	numbers := make([]int, n)
 	for i := range numbers {
@@ -42,7 +42,7 @@ func widgets(n int) string {
 // widgetID is the device ID of a widget.
 func widgetID(n int) string { return fmt.Sprintf("node-widget-W%d-widget", n) }
 
-// grace is how long containers have to stop, in seconds. With zero the API server does not wait for the kubelet.
+// grace is the time in seconds that containers have to stop. With zero, the API server would not wait for the kubelet.
 var grace int64 = 1
 
 // pod returns a pod with one container that requests widgets and runs until it is deleted.
@@ -58,7 +58,7 @@ func pod(node *Node, name string, count int) *corev1.Pod {
 	}
 }
 
-// asking returns a container that requests widgets. With the command "exit CODE" it ends at once.
+// asking returns a container that requests widgets. With the command "exit CODE", the container ends at once.
 func asking(name string, count int, command ...string) corev1.Container {
 	c := corev1.Container{Name: name, Image: "none", ImagePullPolicy: corev1.PullIfNotPresent, Command: command}
 	if count > 0 {

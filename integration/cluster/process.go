@@ -16,10 +16,11 @@ import (
 //go:embed cleaner.sh
 var cleanerScript string
 
-// cleaner is a shell that removes the directory and the cgroup of a cluster after this process, even if a signal kills this process.
+// cleaner is a shell that removes the directory and the cgroup of a cluster when this process ends, even if a signal kills
+// this process.
 type cleaner struct {
 	cmd  *exec.Cmd
-	life *os.File // is closed when this process ends
+	life *os.File // a pipe that is closed when this process ends
 }
 
 func startCleaner(cgroup, dir string) (*cleaner, error) {
@@ -30,14 +31,14 @@ func startCleaner(cgroup, dir string) (*cleaner, error) {
 	defer wait.Close()
 	c := &cleaner{cmd: exec.Command("sh", "-c", cleanerScript, "cleaner.sh", cgroup, dir), life: life}
 	c.cmd.Stdin, c.cmd.Stderr = wait, os.Stderr
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as for spawn
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // see spawnWith
 	if err := c.cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start sh: %w", err), life.Close())
 	}
 	return c, nil
 }
 
-// clean removes the directory. The programs of the cluster have ended.
+// clean removes the directory. The programs of the cluster must have ended.
 func (c *cleaner) clean() error {
 	if err := errors.Join(c.life.Close(), c.cmd.Wait()); err != nil {
 		return fmt.Errorf("remove the directory of the cluster: %w", err)
@@ -48,9 +49,9 @@ func (c *cleaner) clean() error {
 // process is a child process. The kernel kills it when this process ends for any reason.
 type process struct {
 	name string
-	log  string // file
+	log  string // path of the log file
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the process has ended
 }
 
 // spawn starts a program. Its output is appended to NAME.log in dir.
@@ -58,7 +59,7 @@ func spawn(dir, name string, command ...string) (*process, error) {
 	return spawnWith(nil, dir, name, command...)
 }
 
-// spawnWith starts a program with these files as descriptors from 3 on.
+// spawnWith starts a program. The files are its descriptors from 3 on.
 func spawnWith(files []*os.File, dir, name string, command ...string) (*process, error) {
 	file := filepath.Join(dir, name+".log")
 	log, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -77,12 +78,12 @@ func spawnWith(files []*os.File, dir, name string, command ...string) (*process,
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // ProcessState has the result
+		_ = p.cmd.Wait() // ProcessState has the exit code
 	}()
 	return p, nil
 }
 
-// kill ends the process like a crash. The process may have ended or may be nil.
+// kill ends the process like a crash. The process may have ended already, and p may be nil.
 func (p *process) kill() {
 	if p == nil {
 		return
@@ -91,7 +92,8 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// ended returns an error with the end of the log of a process that has ended, because the log is removed with the cluster.
+// ended returns an error if the process has ended. The error contains the end of the log, because the log is removed with
+// the cluster.
 func (p *process) ended() error {
 	text, err := os.ReadFile(p.log)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// holders starts two pods with one of three widgets each.
+// holders starts two pods with one widget each. The node has three widgets.
 func (s *story) holders(node *Node) []*corev1.Pod {
 	s.Helper()
 	var pods []*corev1.Pod
@@ -23,8 +23,8 @@ func (s *story) holders(node *Node) []*corev1.Pod {
 	return pods
 }
 
-// newcomer checks that another pod can run. The containers of the other pods must be the same, and each device must be
-// in use once.
+// newcomer checks that another pod can run. The other pods must still run in the same containers, and no two pods may have
+// the same device.
 func (s *story) newcomer(node *Node, before []*corev1.Pod) {
 	s.Helper()
 	next := pod(node, s.label("-2"), 1)
@@ -37,7 +37,7 @@ func (s *story) newcomer(node *Node, before []*corev1.Pod) {
 	}
 }
 
-// same holds that pods run in the same containers as before, and returns their widgets.
+// same checks that pods run in the same containers as before, and returns their widgets.
 func (s *story) same(before []*corev1.Pod) (given []string) {
 	s.Helper()
 	for _, p := range before {

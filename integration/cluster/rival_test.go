@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gpu is a resource that is built in. Another plugin may serve it, and metalplugd then holds its own devices back.
+// gpu is a built-in resource. If another plugin serves it, metalplugd holds it back.
 const gpu = corev1.ResourceName("nvidia.com/gpu")
 
-// gpus is how many gpu-server has.
+// gpus is the number of GPUs in the recording gpu-server.
 const gpus = 8
 
 func TestRival(t *testing.T) {
@@ -52,7 +52,8 @@ func TestRival(t *testing.T) {
 	s.step("a pod runs with a GPU of metalplugd")
 }
 
-// variables runs a pod with one GPU to its end, and reports whether it has the variables of the other plugin and of metalplugd.
+// variables runs a pod with one GPU until it ends. It reports whether the pod had the variables of the other plugin and
+// those of metalplugd.
 func (s *story) variables(node *Node, more string) (theirs, ours bool) {
 	s.Helper()
 	p := pod(node, s.label(more), 0)
@@ -66,7 +67,7 @@ func (s *story) variables(node *Node, more string) (theirs, ours bool) {
 	return theirs, ours
 }
 
-// daemonSet installs a program as a DaemonSet on one node. It returns what removes it.
+// daemonSet installs a program as a DaemonSet on one node. It returns a function that removes the DaemonSet.
 func (s *story) daemonSet(node *Node, command ...string) (remove func()) {
 	s.Helper()
 	labels := map[string]string{"story": s.label("")}
@@ -95,7 +96,7 @@ func (s *story) daemonSet(node *Node, command ...string) (remove func()) {
 // vanish waits until no pod has these labels.
 func (s *story) vanish(labels map[string]string) {
 	s.Helper()
-	ctx := context.WithoutCancel(s.Context()) // a cleanup may call it
+	ctx := context.WithoutCancel(s.Context()) // a cleanup may call this function
 	if err := poll(ctx, "pods stay", func(ctx context.Context) error {
 		pods, err := s.cluster.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{LabelSelector: "story=" + labels["story"]})
 		if err == nil && len(pods.Items) > 0 {

@@ -20,7 +20,7 @@ func TestCapacity(t *testing.T) {
 	var names []string
 	for i := range 4 {
 		p := pod(a, s.label(fmt.Sprintf("-%d", i)), 1)
-		p.Spec.NodeSelector = nil // no other node has widgets
+		p.Spec.NodeSelector = nil // only this node has widgets
 		if i < 3 {
 			names = append(names, p.Name)
 		}

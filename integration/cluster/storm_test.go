@@ -23,7 +23,7 @@ var (
 
 const (
 	stormNodes   = 8
-	stormWidgets = 4 // of each node
+	stormWidgets = 4 // number of widgets on each node
 	stormPods    = 24
 )
 
@@ -32,13 +32,13 @@ type storm struct {
 	*story
 	random *rand.Rand
 	nodes  []*Node
-	pods   []string // that were created and not deleted
+	pods   []string // pods that were created and not deleted
 	next   int      // number of the next pod
 	counts map[string]int
 }
 
-// In the end the API server, the kubelets, metalplugd and the hardware have the same view, and no pod was lost but for
-// want of its device.
+// At the end, the API server, the kubelets, metalplugd and the hardware have the same state. No pod may fail unless its node
+// lacked the device.
 func TestStorm(t *testing.T) {
 	s := tell(t, fmt.Sprintf("%d nodes for %v, with hotplug, restarts of kubelets and metalplugd, and pods that come and go", stormNodes, *stormTime))
 	w := &storm{story: s, random: rand.New(rand.NewPCG(*stormSeed, 0)), counts: make(map[string]int)}
@@ -66,7 +66,7 @@ func TestStorm(t *testing.T) {
 	s.step("API server, kubelets, containers and metalplugd agree on %d nodes", stormNodes)
 }
 
-// change makes one change and waits for the answer of the API server, of metalplugd or of the kubelet.
+// change makes one random change, and waits for the answer of the API server, of metalplugd or of the kubelet.
 func (w *storm) change() {
 	w.Helper()
 	node := w.nodes[w.random.IntN(len(w.nodes))]
@@ -74,7 +74,7 @@ func (w *storm) change() {
 	case n < 9 && len(w.pods) < stormPods:
 		w.counts["pods created"]++
 		p := pod(node, w.label(fmt.Sprintf("-%d", w.next)), 1+w.random.IntN(2))
-		p.Spec.NodeSelector = nil // no node but these has widgets
+		p.Spec.NodeSelector = nil // only the nodes of this story have widgets
 		w.next++
 		w.create(p)
 		w.pods = append(w.pods, p.Name)
@@ -104,20 +104,20 @@ func (w *storm) change() {
 	}
 }
 
-// lost fails the story if a pod has failed for another reason than that its node lacked the device.
+// lost fails the story if a pod has failed, unless its node lacked the device.
 func (w *storm) lost(p *corev1.Pod) {
 	w.Helper()
 	if p.Status.Phase == corev1.PodFailed && !strings.Contains(p.Status.Message, string(widget)) {
 		w.Errorf("pod %s on %s failed: %s %s", p.Name, p.Spec.NodeName, p.Status.Reason, p.Status.Message)
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		if c.RestartCount > 0 || c.State.Terminated != nil && c.ContainerID != "" { // a refused pod may have one that never ran
+		if c.RestartCount > 0 || c.State.Terminated != nil && c.ContainerID != "" { // a refused pod may have a container status without a container
 			w.Errorf("the container of %s on %s has ended: %+v", p.Name, p.Spec.NodeName, c)
 		}
 	}
 }
 
-// settled waits until each pod runs, was refused, or has no room. It returns how many were refused.
+// settled waits until each pod runs, was refused, or fits on no node. It returns the number of refused pods.
 func (w *storm) settled() (failed int) {
 	w.Helper()
 	for _, name := range w.pods {
@@ -137,7 +137,7 @@ func (w *storm) settled() (failed int) {
 	return failed
 }
 
-// waiting returns how many pods have no node.
+// waiting returns the number of pods without a node.
 func (w *storm) waiting() (n int) {
 	for _, name := range w.pods {
 		if waits(w.get(name)) {
@@ -154,11 +154,11 @@ func waits(p *corev1.Pod) bool {
 	})
 }
 
-// agree holds that the containers of a node, its kubelet and metalplugd give the same devices to the same pods, and each device
-// to one pod.
+// agree checks that the containers of a node, its kubelet and metalplugd assign the same devices to the same pods, and that
+// each device has only one pod.
 func (w *storm) agree(n *Node) {
 	w.Helper()
-	containers := make(map[string]string) // pod by device
+	containers := make(map[string]string) // the pod of each device
 	pods, err := w.cluster.Client.CoreV1().Pods(space).List(w.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.Name})
 	w.must(err)
 	for _, p := range pods.Items {

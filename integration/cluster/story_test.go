@@ -38,7 +38,7 @@ match = { SUBSYSTEM = "widget" }
 // shared is the control plane of all stories. Each story starts its own nodes.
 var shared *Cluster
 
-// told has the stories that have run, each with its duration.
+// told lists the stories that have run, each with its duration.
 var told []string
 
 func TestMain(m *testing.M) {
@@ -93,7 +93,7 @@ func release() string {
 // story is one test that logs its steps with the time.
 type story struct {
 	*testing.T
-	cluster *Cluster // the shared one, but for the story of its upgrade
+	cluster *Cluster // the shared cluster, except in the story of an upgrade
 	title   string
 	began   time.Time
 	last    time.Time
@@ -127,8 +127,8 @@ func (s *story) must(err error) {
 	}
 }
 
-// node starts a node with widgets 0 to n-1 and waits until the API server shows them. At the end of the story it
-// removes the node and its pods.
+// node starts a node with widgets 0 to n-1 and waits until the API server shows the widgets. The end of the story removes
+// the node and its pods.
 func (s *story) node(n int) *Node {
 	return s.nodeOf(NodeOptions{Name: s.label(""), Recording: widgets(n)}, n)
 }
@@ -142,13 +142,13 @@ func (s *story) nodeOf(o NodeOptions, n int) *Node {
 	return node
 }
 
-// start is like nodeOf, and does not wait for the widgets.
+// start is like nodeOf, but does not wait for the widgets.
 func (s *story) start(o NodeOptions) *Node {
 	s.Helper()
 	if o.Resources == "" {
 		o.Resources = resources
 	}
-	s.Cleanup(func() { // runs after the pods are gone
+	s.Cleanup(func() { // runs when the pods are gone
 		if i := slices.IndexFunc(s.cluster.nodes, func(n *Node) bool { return n.Name == o.Name }); i >= 0 {
 			if node := s.cluster.nodes[i]; s.Failed() {
 				out, err := node.Ctl(context.WithoutCancel(s.Context()), "list", "--all")
@@ -183,7 +183,7 @@ func (n *Node) tails(names ...string) string {
 	return b.String()
 }
 
-// await waits until a condition is true. A failure has the last error.
+// await waits until try returns nil. A failure shows the last error.
 func (s *story) await(what string, try func(context.Context) error) {
 	s.Helper()
 	s.must(poll(s.Context(), what, try))
@@ -195,7 +195,7 @@ func (s *story) allocatable(n *Node, want int) {
 	s.offers(n, widget, want)
 }
 
-// offers is allocatable for another resource.
+// offers is like allocatable for any resource.
 func (s *story) offers(n *Node, resource corev1.ResourceName, want int) {
 	s.Helper()
 	s.await(fmt.Sprintf("%s has no %d %s", n.Name, want, resource), func(ctx context.Context) error {
@@ -211,10 +211,10 @@ func (s *story) offers(n *Node, resource corev1.ResourceName, want int) {
 	})
 }
 
-// create creates a pod. At the end of the story it is deleted, and the story waits until it is gone.
+// create creates a pod. The end of the story deletes the pod and waits until it is gone.
 func (s *story) create(pod *corev1.Pod) {
 	s.Helper()
-	s.await("create pod "+pod.Name, func(ctx context.Context) error { // fails until the service account exists
+	s.await("create pod "+pod.Name, func(ctx context.Context) error { // the API server refuses the pod until the service account exists
 		_, err := s.cluster.Client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})
@@ -224,7 +224,7 @@ func (s *story) create(pod *corev1.Pod) {
 // remove deletes a pod and waits until it is gone.
 func (s *story) remove(name string) {
 	s.Helper()
-	ctx := context.WithoutCancel(s.Context()) // a cleanup may call it
+	ctx := context.WithoutCancel(s.Context()) // a cleanup may call this function
 	if err := poll(ctx, "pod "+name+" stays", func(ctx context.Context) error {
 		err := s.cluster.Client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
 		if isGone(err) {
@@ -244,7 +244,7 @@ func (s *story) get(name string) *corev1.Pod {
 	return pod
 }
 
-// phase waits until a pod is in a phase and, if that is Running, until all its containers are ready.
+// phase waits until a pod is in this phase. For Running, it also waits until all containers are ready.
 func (s *story) phase(name string, want corev1.PodPhase) *corev1.Pod {
 	s.Helper()
 	var pod *corev1.Pod
@@ -271,7 +271,7 @@ func (s *story) exists(name string) error {
 	return err
 }
 
-// running waits until one of these pods runs, and checks that no other runs.
+// running waits until one of these pods runs, and checks that the others do not run.
 func (s *story) running(names map[string]bool) string {
 	s.Helper()
 	var found []string
@@ -330,7 +330,7 @@ func (s *story) unschedulable(name string) {
 	})
 }
 
-// container is the log of a container, with everything that the container got.
+// container is the first line of a container's log, with everything that the container got.
 type container struct {
 	Env     map[string]string
 	Devices []struct{ Host, Container, Permissions string }
@@ -353,7 +353,7 @@ func (s *story) log(pod, name string) container {
 	return s.logOf(pod, &corev1.PodLogOptions{Container: name})
 }
 
-// logOf is log for another choice, such as the previous container.
+// logOf is like log, but which selects the container, such as the previous one.
 func (s *story) logOf(pod string, which *corev1.PodLogOptions) container {
 	s.Helper()
 	var c container
@@ -362,7 +362,7 @@ func (s *story) logOf(pod string, which *corev1.PodLogOptions) container {
 		if err != nil {
 			return err
 		}
-		return json.NewDecoder(bytes.NewReader(text)).Decode(&c) // the output of a program follows
+		return json.NewDecoder(bytes.NewReader(text)).Decode(&c) // ignores the output of a program, which follows
 	})
 	return c
 }

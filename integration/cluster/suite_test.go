@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The stories of this file have titles of Kubernetes' own tests of device plugins that no other story has. README.md lists all.
+// The stories in this file have the titles of Kubernetes' own tests of device plugins, as far as no other story covers them.
+// README.md lists all of these tests.
 
 func TestContainerRestart(t *testing.T) {
 	s := tell(t, "a container that fails is started again with the same device")
@@ -22,7 +23,7 @@ func TestContainerRestart(t *testing.T) {
 	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	p.Spec.Containers[0].Command = shell("test -e /run/again && exec sleep infinity; touch /run/again; exit 1")
 	s.create(p)
-	s.await("the container of "+p.Name+" was not restarted", func(context.Context) error { // the first one may run for a moment
+	s.await("the container of "+p.Name+" was not restarted", func(context.Context) error { // the first container may run for a moment
 		if count := s.phase(p.Name, corev1.PodRunning).Status.ContainerStatuses[0].RestartCount; count != 1 {
 			return fmt.Errorf("it was restarted %d times", count)
 		}
@@ -72,7 +73,7 @@ func TestOrphan(t *testing.T) {
 	s.has(node, map[string]string{widgetID(0): p.Name})
 	s.step("the pod runs")
 	node.KillKubelet()
-	at := int64(0) // without the kubelet's consent
+	at := int64(0) // delete the pod without waiting for the kubelet
 	s.must(s.cluster.Client.CoreV1().Pods(space).Delete(s.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: &at}))
 	s.must(node.StartKubelet())
 	s.has(node, nil)

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// split returns widgets 0 to n-1, in turn on NUMA nodes 0 and 1.
+// split returns a recording of widgets 0 to n-1. They are on NUMA nodes 0 and 1 in turn.
 func split(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -20,14 +20,15 @@ func split(n int) string {
 	return b.String()
 }
 
-// Each of two NUMA nodes has three devices. A pod of four has no place on one node. After two pods of two, each
-// NUMA node has one free device, on which a pod of two would not be aligned though it could have been.
+// Each of two NUMA nodes has three devices. A pod with four devices does not fit on one NUMA node. After two pods with two
+// devices each, every NUMA node has one free device. Another pod with two devices would then get devices from both NUMA
+// nodes, although two devices fit on one.
 func TestTopology(t *testing.T) {
 	for _, policy := range []struct {
 		name       string
-		four, pair bool // whether it admits a pod of four, and at last one of two
+		four, pair bool // whether the policy admits a pod with four devices, and the last pod with two devices
 	}{
-		{"none", true, true}, // which aligns by what metalplugd prefers
+		{"none", true, true}, // the devices are aligned because of metalplugd's preference
 		{"best-effort", true, true},
 		{"restricted", true, false},
 		{"single-numa-node", false, false},
@@ -54,7 +55,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// numa is the NUMA node of a widget of split.
+// numa is the NUMA node of a widget in a recording of split.
 func numa(id string) int {
 	for i := range 6 {
 		if id == widgetID(i) {
@@ -64,7 +65,8 @@ func numa(id string) int {
 	return -1
 }
 
-// admitted creates a pod and reports whether the kubelet admits it, and with which widgets. The topology manager may refuse it.
+// admitted creates a pod, reports whether the kubelet admits it, and returns its widgets. The topology manager may refuse
+// the pod.
 func (s *story) admitted(node *Node, more string, count int) (admitted bool, ids []string) {
 	s.Helper()
 	p := pod(node, s.label(more), count)

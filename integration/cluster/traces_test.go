@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// traces is the state of the machine outside the cluster's directory that the programs of a cluster could change. It
-// has the content at each path.
+// traces is the state outside the cluster's directory that the programs of a cluster could change. It maps paths to
+// contents.
 type traces map[string]string
 
 // takeTraces reads the kernel settings that a kubelet changes, the directories that a kubelet and a container runtime
@@ -65,7 +65,7 @@ func (t traces) compare(dir string) error {
 		errs = append(errs, err)
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err == nil && strings.Contains(string(text), dir+"/") { // a process may end in between
+			if err == nil && strings.Contains(string(text), dir+"/") { // the process may have ended in between
 				errs = append(errs, fmt.Errorf("%s names %s", file, dir))
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// up is cmd/up in a directory of its own.
+// up is the program cmd/up in its own directory.
 type up struct {
 	*story
 	dir    string
@@ -32,7 +32,7 @@ func (u *up) command(ctx context.Context, release string) *exec.Cmd {
 	return c
 }
 
-// gone waits until nothing is left of a cluster.
+// gone waits until the cluster has left nothing behind.
 func (u *up) gone() {
 	u.Helper()
 	u.await("the cluster is not gone", func(context.Context) error { return u.before.compare(u.dir) })
@@ -51,7 +51,7 @@ func TestUp(t *testing.T) {
 	s.must(c.Start())
 	s.Cleanup(func() {
 		_ = c.Process.Kill() // it may have ended
-		_ = c.Wait()         // the error of the kill
+		_ = c.Wait()         // returns the error of a killed process
 		u.gone()
 	})
 	u.prints(output, "Ctrl-C ends")
@@ -71,7 +71,7 @@ func TestUp(t *testing.T) {
 	s.step("it was killed, and nothing is left")
 }
 
-// prints waits until a line of the output begins with this text, and leaves the others unread.
+// prints waits until a line of the output begins with this text. It does not read the following lines.
 func (u *up) prints(output io.Reader, text string) {
 	u.Helper()
 	for lines := bufio.NewScanner(output); lines.Scan(); {
@@ -89,7 +89,7 @@ func (u *up) kubectl(args ...string) (string, error) {
 	return string(out), err
 }
 
-// Ctrl-C may come while a program starts.
+// A user may press Ctrl-C while a program starts.
 func TestInterrupted(t *testing.T) {
 	s := tell(t, "a cluster that is interrupted at its start leaves nothing, and one without a program says so")
 	u := &up{story: s, dir: programs().Dir + "i"}

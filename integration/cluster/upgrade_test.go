@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// An API server must not be older than a kubelet, so the control plane is first.
+// An API server must not be older than a kubelet, so the control plane is upgraded first.
 func TestUpgrade(t *testing.T) {
 	const old, next = "v1.36", "v1.37"
 	s := tell(t, "a cluster is upgraded from "+old+" to "+next+" with pods running, at last the kubelet")
@@ -64,7 +64,7 @@ func TestDaemonUpgrade(t *testing.T) {
 	node := s.node(3)
 	pods := s.holders(node)
 	s.must(node.UpgradeDaemon(s.Context(), "cluster/metalplugd-next"))
-	s.await("the next metalplugd is not well", func(ctx context.Context) error { // until the kubelet knows it
+	s.await("the next metalplugd is not well", func(ctx context.Context) error { // wait until the kubelet knows the next metalplugd
 		out, err := node.Ctl(ctx, "status", "-o", "json")
 		if err != nil || !strings.Contains(out, `"next"`) {
 			return fmt.Errorf("%w: %s", err, out)

@@ -13,13 +13,13 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// has waits until the kubelet and metalplugd of a node count these devices as those of pods, and no others.
+// has waits until the kubelet and metalplugd of a node report that pods have exactly these devices.
 func (s *story) has(node *Node, want map[string]string) {
 	s.Helper()
 	s.await("the devices of "+node.Name+" have other pods", func(ctx context.Context) error { return node.views(ctx, want) })
 }
 
-// views returns an error if the kubelet or metalplugd of a node count other devices as those of pods.
+// views returns an error unless the kubelet and metalplugd of a node report that pods have exactly these devices.
 func (n *Node) views(ctx context.Context, want map[string]string) error {
 	counted, err := n.counted(ctx)
 	if err != nil {
@@ -35,8 +35,9 @@ func (n *Node) views(ctx context.Context, want map[string]string) error {
 	return nil
 }
 
-// registered waits until the running kubelet of a node counts this number of allocatable widgets. A kubelet refuses a pod that it sees
-// before metalplugd has registered with it, and the API server shows the widgets of the kubelet before.
+// registered waits until the running kubelet of a node counts this number of allocatable widgets. This check is needed
+// because a kubelet refuses a pod that it sees before metalplugd has registered. The API server may still show the widgets
+// of the previous kubelet.
 func (s *story) registered(node *Node, want int) {
 	s.Helper()
 	s.await("metalplugd has not registered with the kubelet of "+node.Name, func(ctx context.Context) error {
@@ -66,7 +67,7 @@ func (n *Node) podResources() (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix://"+n.path("var/lib/kubelet/pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// counted returns which pod has which widget, as the kubelet counts.
+// counted returns which pod has which widget according to the kubelet.
 func (n *Node) counted(ctx context.Context) (map[string]string, error) {
 	conn, err := n.podResources()
 	if err != nil {
@@ -90,7 +91,7 @@ func (n *Node) counted(ctx context.Context) (map[string]string, error) {
 	return pods, nil
 }
 
-// listed returns which pod has which widget, as metalplugd shows.
+// listed returns which pod has which widget according to metalplugd.
 func (n *Node) listed(ctx context.Context) (map[string]string, error) {
 	out, err := n.Ctl(ctx, "list", "-o", "json")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // etcdReady limits the wait for the first election.
 const etcdReady = 30 * time.Second
 
-// etcdCommand returns etcd with one member that does not wait for the disk. If the machine crashes, etcd may lose data
-// that no test needs afterwards.
+// etcdCommand returns the command of an etcd with one member that does not wait for the disk. If the machine crashes, etcd
+// may lose data, but no test needs this data.
 func etcdCommand() *cobra.Command {
 	var dir, client, peer string
 	command := &cobra.Command{

@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// setURLs sets where a member listens for clients and for other members.
+// setURLs sets the URLs at which a member listens for clients and for other members.
 func setURLs(config *embed.Config, client, peer []url.URL) {
 	config.ListenClientUrls, config.AdvertiseClientUrls = client, client
 	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Kube has the programs of one release of Kubernetes and its etcd in one file. So they are linked only once and share
-// the page cache. The first argument is the name of the program, and the others are its arguments:
+// Kube combines the programs of one release of Kubernetes and its etcd in one file. So they are linked only once and share
+// the page cache. The first argument is the name of the program, and the other arguments are passed to it:
 //
 //	kube etcd|apiserver|scheduler|controllers|kubelet [flags]
 package main

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl is kubectl of the same release as the cluster. It is a program of its own, because no story needs it and
-// 190 packages are only for it.
+// Command kubectl is kubectl of the same release as the cluster. It is a separate program, because few stories need it, and
+// because 190 packages are only used by it.
 package main
 
 import (
@@ -12,6 +12,6 @@ import (
 
 func main() {
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
-		util.CheckErr(err) // prints the error in kubectl's words
+		util.CheckErr(err) // prints the error as kubectl does
 	}
 }

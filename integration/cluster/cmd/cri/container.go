@@ -19,7 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// codeKilled is the exit code of a process that SIGKILL ended, in the convention of shells: 128 and the signal.
+// codeKilled is the exit code of a process that SIGKILL has ended. As in a shell, it is 128 plus the number of the signal.
 const codeKilled = 128 + 9
 
 type container struct {
@@ -30,16 +30,16 @@ type container struct {
 	state                      api.ContainerState
 	created, started, finished int64 // Unix time in nanoseconds
 	code                       int32
-	program                    *program // nil without one
+	program                    *program // nil if the container has no program
 }
 
-// got has what a container would get.
+// got lists everything that a container would get.
 type got struct {
 	Env     map[string]string `json:"env"`
 	Mounts  []mount           `json:"mounts,omitempty"`
-	Devices []node            `json:"devices,omitempty"` // from the device plugin
-	CDI     []string          `json:"cdi,omitempty"`     // names
-	Spec    *oci.Spec         `json:"spec,omitempty"`    // from the CDI specs
+	Devices []node            `json:"devices,omitempty"` // devices from the device plugin
+	CDI     []string          `json:"cdi,omitempty"`     // names of CDI devices
+	Spec    *oci.Spec         `json:"spec,omitempty"`    // changes that the CDI specs make
 }
 
 type mount struct {
@@ -54,7 +54,7 @@ type node struct {
 	Permissions string `json:"permissions"`
 }
 
-// gotOf returns an error if a CDI device is not in the specs, like containerd.
+// gotOf returns what a container would get. Like containerd, it returns an error if a CDI device is not in the specs.
 func gotOf(c *api.ContainerConfig) (got, error) {
 	g := got{Env: make(map[string]string)}
 	for _, e := range c.GetEnvs() {
@@ -133,7 +133,7 @@ func (r *runtime) await(c *container) {
 	c.end(int32(c.program.code()))
 }
 
-// writeLog begins the log with what the container got.
+// writeLog begins the log with a line about everything that the container got.
 func (c *container) writeLog() error {
 	text, err := json.Marshal(c.got)
 	if err != nil {
@@ -234,5 +234,5 @@ func (r *runtime) ListContainerStats(context.Context, *api.ListContainerStatsReq
 }
 
 func (r *runtime) ReopenContainerLog(context.Context, *api.ReopenContainerLogRequest) (*api.ReopenContainerLogResponse, error) {
-	return &api.ReopenContainerLogResponse{}, nil // each write opens the log
+	return &api.ReopenContainerLogResponse{}, nil // nothing to do, because each write opens the log
 }

@@ -9,7 +9,7 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// images is the ImageService of a node that has each image already.
+// images is the ImageService of a node that already has every image.
 type images struct {
 	api.UnimplementedImageServiceServer
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Cri is a container runtime without containers. The kubelet uses it through CRI. A container has no process and runs
-// until the kubelet stops it. With the command "exit CODE" it ends at once. With a path as its command, that program runs
-// on the node, and the container ends with it. The first line of the log of a container is JSON with its environment,
-// mounts and devices. The output of the program follows. The library of containerd and CRI-O resolves CDI devices.
+// Cri is a container runtime without containers, which the kubelet uses through CRI. A container usually has no process, and
+// runs until the kubelet stops it. With the command "exit CODE", the container ends at once. If its command is a path, this
+// program runs on the node, and the container ends with the program. The first line of the log of a container is JSON with
+// its environment, mounts and devices. The output of the program follows. Cri resolves CDI devices with the library that
+// containerd and CRI-O use.
 //
-// A pod has a directory below --cgroup instead of a cgroup, while its sandbox exists.
+// While its sandbox exists, a pod has a directory below --cgroup instead of a cgroup.
 //
 //	cri --listen SOCKET --cdi DIR --cgroup DIR
 package main

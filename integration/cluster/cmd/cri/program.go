@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// program is the process of a container. It has what the node has.
+// program is the process of a container. It sees everything that the node has.
 type program struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended and its output is in the log
+	done chan struct{} // closed when the process has ended and its output is in the log
 }
 
-// start starts a program, whose output is appended to a log that exists. It is killed when the runtime ends.
+// start starts a program and appends its output to an existing log. The kernel kills the program when the runtime ends.
 func start(command []string, environment map[string]string, log string) (*program, error) {
 	p := &program{cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -42,12 +42,12 @@ func start(command []string, environment map[string]string, log string) (*progra
 		defer close(p.done)
 		defer file.Close()
 		copyLines(file, output)
-		_ = p.cmd.Wait() // ProcessState has the outcome
+		_ = p.cmd.Wait() // ProcessState has the exit code
 	}()
 	return p, nil
 }
 
-// copyLines copies the output of a program to its log. An error is in the log of the runtime.
+// copyLines copies the output of a program to its log. It writes an error to the log of the runtime.
 func copyLines(log io.Writer, output io.Reader) {
 	lines := bufio.NewScanner(output)
 	for lines.Scan() {
@@ -57,14 +57,14 @@ func copyLines(log io.Writer, output io.Reader) {
 	}
 }
 
-// logLine is a line in the format of a CRI log (cri-api, ContainerConfig.log_path).
+// logLine returns a line in the format of a CRI log (cri-api, ContainerConfig.log_path).
 func logLine(text []byte) []byte {
 	return fmt.Appendf(nil, "%s stdout F %s\n", time.Now().UTC().Format(time.RFC3339Nano), text)
 }
 
-// stop tells the program to end, and kills it after some time.
+// stop sends SIGTERM to the program, and kills it after the timeout.
 func (p *program) stop(timeout time.Duration) {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	select {
 	case <-p.done:
 	case <-time.After(timeout):
@@ -72,7 +72,7 @@ func (p *program) stop(timeout time.Duration) {
 	}
 }
 
-// kill ends the program and waits until it has ended. There may be none.
+// kill kills the program and waits until it has ended. p may be nil.
 func (p *program) kill() {
 	if p == nil {
 		return
@@ -81,7 +81,7 @@ func (p *program) kill() {
 	<-p.done
 }
 
-// code is the exit code of a program that has ended, as shells count it.
+// code returns the exit code of a program that has ended, as a shell shows it.
 func (p *program) code() int {
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int(status.Signal())

@@ -18,10 +18,10 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// runtime is the RuntimeService. It answers unknown calls with Unimplemented.
+// runtime is the RuntimeService. It answers all other calls with Unimplemented.
 type runtime struct {
 	api.UnimplementedRuntimeServiceServer
-	cgroup string // has a directory for each pod
+	cgroup string // directory with a subdirectory for each pod
 
 	mu         sync.Mutex
 	count      int // number of all sandboxes since the start
@@ -85,7 +85,7 @@ func (r *runtime) StopPodSandbox(_ context.Context, req *api.StopPodSandboxReque
 	return &api.StopPodSandboxResponse{}, r.stop(req.GetPodSandboxId())
 }
 
-// stop ends a sandbox with its containers. The caller holds mu.
+// stop ends a sandbox and its containers. The caller holds mu.
 func (r *runtime) stop(id string) error {
 	s := r.sandboxes[id]
 	if s == nil || s.state == api.PodSandboxState_SANDBOX_NOTREADY {

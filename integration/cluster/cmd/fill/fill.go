@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// fill reads a disk to its end, writes on all of it, and returns what it had found: "blank", or the first bytes that are not
-// zero. What it writes names its process.
+// fill reads a whole disk and writes to all of it. It returns "blank", or the first bytes that were not zero. The written
+// data contains the PID.
 func fill(disk *os.File) (found string, err error) {
 	content, err := io.ReadAll(disk)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Fill is the program of a container in the tests. It prints "blank" or what is on a disk, and writes on all of it. With
-// --hold it keeps the disk open until SIGTERM. Without an argument it waits for SIGTERM, as the pause container does. It has
-// no library, so that it runs in an image of its own.
+// Fill is the program of a container in the tests. It prints "blank" or the content of a disk, and writes to the whole disk.
+// With --hold it keeps the disk open until SIGTERM. Without an argument it waits for SIGTERM, as the pause container does.
+// It is statically linked, so it can be the only file in its image.
 //
 //	fill [[--hold] DISK]
 package main

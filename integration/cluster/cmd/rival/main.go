@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rival is another device plugin, which has N devices until SIGTERM.
+// Rival is another device plugin. It offers N devices until SIGTERM.
 //
 //	rival RESOURCE N
 package main

@@ -16,13 +16,14 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// plugin is the least that a device plugin can be.
+// plugin is a minimal device plugin.
 type plugin struct {
 	api.UnimplementedDevicePluginServer
 	devices []*api.Device
 }
 
-// servePlugin serves devices for a resource and registers it with the kubelet of the node. It ends with SIGTERM or an error.
+// servePlugin serves n devices of a resource, and registers the resource with the kubelet of the node. It returns after
+// SIGTERM or an error.
 func servePlugin(resource string, n int) error {
 	p := &plugin{}
 	for i := range n {
@@ -54,7 +55,7 @@ func servePlugin(resource string, n int) error {
 	case err := <-served:
 		return err
 	case <-stop:
-		s.Stop() // which removes the socket
+		s.Stop() // also removes the socket
 		return nil
 	}
 }
@@ -71,7 +72,7 @@ func (p *plugin) ListAndWatch(_ *api.Empty, s api.DevicePlugin_ListAndWatchServe
 	return nil
 }
 
-// Allocate gives each container a variable with its devices.
+// Allocate passes the devices to each container in a variable.
 func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
 	answer := &api.AllocateResponse{}
 	for _, c := range request.GetContainerRequests() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Up starts a cluster of two nodes with metalplugd on recorded hardware, prints how to use it, and ends it after
-// Ctrl-C.
+// Up starts a cluster of two nodes with metalplugd on recorded hardware, and prints how to use the cluster. Ctrl-C ends the
+// cluster.
 //
 //	up --dir DIR --programs DIR --release v1.36 RECORDING...
 package main
