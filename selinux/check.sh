@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Compares the rights of the four domains with the lists in this script. Every right that is not in a list is a finding.
+# Compares the rights of the domains with the lists in this script. Every right that is not in a list is a finding.
 #
 #   check.sh MODULE        links MODULE.pp into the policy of this distribution, and checks the result
 #   check.sh --policy FILE checks a binary policy, such as /etc/selinux/targeted/policy/policy.33
@@ -38,6 +38,8 @@ changes() {
 		metalplug_unit_t file metalplug_unit_t init_tmpfs_t metalplugd_cdi_t
 		metalplug_unit_t dir metalplug_mounts_t metalplugd_cdi_t var_run_t
 		metalplug_unit_t lnk_file metalplug_mounts_t
+		metalplug_dra_t file metalplug_dra_t init_tmpfs_t
+		metalplug_dra_t sock_file metalplugd_claims_sock_t systemd_runtime_notify_t
 	END
 	local domain
 	for domain in "${domains[@]}"; do
@@ -118,7 +120,7 @@ looks() {
 	echo 'unlabeled_t nfs_t fusefs_t autofs_t tmpfs_t device_t container_file_t'
 }
 
-domains=(metalplugd_t metalplug_reset_t metalplug_holders_t metalplug_unit_t)
+domains=(metalplugd_t metalplug_reset_t metalplug_holders_t metalplug_unit_t metalplug_dra_t)
 change=write,append,create,unlink,link,rename,setattr,add_name,remove_name,reparent,rmdir,mounton
 
 # granted DOMAIN [OPTIONS] prints the allow rules that count for a domain.
@@ -129,9 +131,10 @@ granted() {
 
 # dump DOMAIN writes all rules of a domain, one in each line: class, target, permissions. It omits rights that depend on a
 # boolean which is off (metalplug's boolean for the metrics socket, and the distribution's boolean for the terminals of all
-# daemons). It also omits the one special right of metalplug_unit_t, to start and stop units.
+# daemons). It also omits the one special right of metalplug_unit_t, to start and stop units, and that of metalplug_dra_t, to
+# connect to the API server.
 dump() {
-	granted "$1" | grep -vE '\[ (metalplugd_metrics_tcp|(init_)?daemons_use_tty) \]:True|^allow metalplug_unit_t [a-z_]+:service ' |
+	granted "$1" | grep -vE '\[ (metalplugd_metrics_tcp|(init_)?daemons_use_tty) \]:True|^allow metalplug_unit_t [a-z_]+:service |^allow metalplug_dra_t metalplug_dra_t:(tcp|udp)_socket ' |
 		sed -nE 's/^allow [^ ]+ ([^ :]+):([a-z0-9_]+) \{? ?([^};]*).*/\2 \1 \3/p' >"$work/$1"
 	[[ -s $work/$1 ]] || die "$policy: $1 has no rule"
 }
@@ -262,5 +265,5 @@ check_never
 check_looks
 check_xperms
 ! seinfo "$policy" --permissive 2>/dev/null | grep -w metalplug || finding 'a domain is permissive'
-((found)) || echo "The four domains may do what is written down, and nothing else"
+((found)) || echo "The domains may do what is written down, and nothing else"
 exit "$found"

@@ -299,3 +299,26 @@ func (m *Machine) end() {
 
 // QMP returns the connection to QEMU, for commands that have no method here.
 func (m *Machine) QMP() *QMP { return m.qmp }
+
+// HostAddress is the address of this host in the network of PlugNetwork. A connection to it reaches the loopback address of
+// this host.
+const HostAddress = "10.0.2.2"
+
+// PlugNetwork plugs in a network card with QEMU's user network, which needs no right on this host. It returns when the
+// card has an address.
+func (m *Machine) PlugNetwork() {
+	m.t.Helper()
+	slot, err := m.insert(Drive{Serial: "network"})
+	if err == nil {
+		err = m.qmp.Execute("netdev_add", map[string]any{"type": "user", "id": "network"}, nil)
+	}
+	if err == nil {
+		err = m.qmp.Execute("device_add", map[string]any{"driver": "virtio-net-pci", "netdev": "network", "bus": slot, "romfile": ""}, nil)
+	}
+	if err != nil {
+		m.t.Fatalf("plug the network: %v", err)
+	}
+	m.Eventually("a network card", time.Minute, func() bool {
+		return m.Try("sh", "-c", "cd /sys/class/net && for card in e*; do ip address add 10.0.2.15/24 dev $card && ip link set $card up; done").Code == 0
+	})
+}

@@ -37,6 +37,7 @@ type Debs struct {
 	Metalplug string // package file with version Version
 	Newer     string // package file with the same content and version NewerVersion
 	SELinux   string
+	DRA       string // metalplug-dra with version Version
 }
 
 // Packages builds the deb packages of this checkout like a release, for the machine. They are cached with the image
@@ -49,6 +50,7 @@ func Packages(t testing.TB) Debs {
 		Metalplug: filepath.Join(dir, "metalplug_"+Version+"-1_amd64.deb"),
 		Newer:     filepath.Join(dir, "metalplug_"+NewerVersion+"-1_amd64.deb"),
 		SELinux:   filepath.Join(dir, "metalplug-selinux_"+Version+"-1_all.deb"),
+		DRA:       filepath.Join(dir, "metalplug-dra_"+Version+"-1_amd64.deb"),
 	}
 }
 
