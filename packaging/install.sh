@@ -63,8 +63,8 @@ if [ -e "$programs/metalplug-dra" ]; then
 	put 0644 systemd/metalplug-dra.socket /usr/lib/systemd/system/metalplug-dra.socket
 	put 0644 systemd/metalplug-dra.sysusers.conf /usr/lib/sysusers.d/metalplug-dra.conf
 	put 0644 "$documents/metalplug-dra.8" /usr/share/man/man8/metalplug-dra.8
-	for manifest in packaging/kubernetes/*.yaml; do
-		put 0644 "$manifest" "/usr/share/doc/metalplug-dra/kubernetes/$(basename "$manifest")"
+	for file in packaging/kubernetes/*; do
+		put 0644 "$file" "/usr/share/doc/metalplug-dra/kubernetes/$(basename "$file")"
 	done
 	install -d -m 0700 "$root/etc/metalplug-dra"
 fi

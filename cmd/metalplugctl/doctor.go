@@ -42,6 +42,7 @@ type doctor struct {
 	config config.Config // the parsed file, or the defaults if the file has errors
 
 	units func(templates ...string) []unitfile.Unusable // nil if systemd is not running
+	show  func(unit string) map[string]string           // properties SubState and StatusText, if systemd is running
 
 	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device
@@ -114,7 +115,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 
 // newDoctor returns a doctor for this node, with the configuration in a file.
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
-	d := &doctor{ctx: ctx, file: file, machine: thisMachine()}
+	d := &doctor{ctx: ctx, file: file, machine: thisMachine(), show: showUnit}
 	if unitfile.Booted() {
 		d.units = unitfile.FindUnusable
 	}

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/metalplug/metalplug/daemon/config"
 )
@@ -17,7 +20,8 @@ const driverProgram = "/usr/sbin/metalplug-dra"
 
 // checkClaims checks the driver for Dynamic Resource Allocation, if a resource has serve = "dra". Without such a resource
 // there is no finding. systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver
-// does not run. The driver's user may send claims only through the socket for claims.
+// does not run. The driver's user may send claims only through the socket for claims. The status line of the unit has the
+// identity of the driver.
 func (d *doctor) checkClaims() (fine string) {
 	if recorded(d.status) || !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""
@@ -43,7 +47,22 @@ func (d *doctor) checkClaims() (fine string) {
 			d.fail(needed.remedy, "there is no socket %s: %s", needed.socket, needed.without)
 		}
 	}
-	return "metalplug-dra is running"
+	unit := d.show("metalplug-dra.service")
+	if state := unit["SubState"]; state == "auto-restart" || state == "failed" {
+		d.fail("journalctl -u metalplug-dra -e", "metalplug-dra fails to start")
+	}
+	return "metalplug-dra " + cmp.Or(unit["StatusText"], "is running")
+}
+
+// showUnit returns two properties of a unit.
+func showUnit(unit string) map[string]string {
+	out, _ := exec.Command("systemctl", "show", "--property=SubState,StatusText", unit).Output() // fails without systemd
+	properties := make(map[string]string)
+	for line := range strings.Lines(string(out)) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		properties[name] = value
+	}
+	return properties
 }
 
 // startDriver starts the driver, or shows why it does not run.

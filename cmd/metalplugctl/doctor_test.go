@@ -36,6 +36,7 @@ type fixture struct {
 	label   string            // SELinux label of the kubelet's directory
 	numbers map[string]string
 	missing []unitfile.Unusable // unusable units of the configuration
+	driver  map[string]string   // properties of metalplug-dra.service
 }
 
 const (
@@ -193,6 +194,7 @@ func TestDoctor(t *testing.T) {
 		"claims":           (*fixture).claims,
 		"claims-not-there": func(f *fixture) { f.claims(); delete(f.files, driverProgram) },
 		"claims-stopped":   func(f *fixture) { f.claims(); delete(f.files, draSocket); delete(f.files, draRegistration) },
+		"claims-restarts":  func(f *fixture) { f.claims(); f.driver["SubState"] = "auto-restart" },
 		"claims-refused":   func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
 		"rdma-exclusive":   func(f *fixture) { f.files["/sys/module/ib_core/parameters/netns_mode"] = "N\n" },
 		"selinux": func(f *fixture) {
@@ -283,6 +285,7 @@ const (
 func (f *fixture) claims() {
 	f.toml = nvmeOffered + "serve = \"dra\"\n"
 	f.files[driverProgram] = ""
+	f.driver = map[string]string{"SubState": "running", "StatusText": "acts as system:node:a until 2026-11-18 11:06:40Z, with a token"}
 	for _, socket := range []string{draSocket, draRegistration, "/run/metalplug/claims.sock"} {
 		f.files[socket] = "socket"
 	}
@@ -449,6 +452,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 		d.config = config.Default()
 	}
 	d.units = func(...string) []unitfile.Unusable { return f.missing }
+	d.show = func(string) map[string]string { return f.driver }
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {

@@ -411,6 +411,9 @@ func (s *story) identity(flags func(*Node) []string) {
 	s.create(p)
 	s.phase(p.Name, corev1.PodRunning)
 	s.step("a pod runs with its claim")
+	if log := node.tails("metalplug-dra"); !strings.Contains(log, "acts as system:") {
+		s.Errorf("the driver does not say its identity: %s", log)
+	}
 	s.must(os.MkdirAll(node.path("var/other/plugins_registry"), 0o755)) // the directory of another kubelet
 	other := &Node{Name: node.Name + "-other"}
 	nodes := s.cluster.Client.CoreV1().Nodes()

@@ -219,12 +219,14 @@ func driverProfile(in *installation, t *testing.T) {
 
 // claims lets dra-sanity prepare and release claims of the drives, restart the driver, and empty /run/cdi as a boot does.
 func (s *server) claims(in *installation, t *testing.T) {
-	secret := s.kubectl(t, "", "-n", "default", "create", "token", "default") // also of the administrator, see below
 	s.kubectl(t, "", "create", "clusterrolebinding", "sanity", "--clusterrole=cluster-admin", "--serviceaccount=default:default")
+	secret := s.kubectl(t, "", "create", "token", "default")
 	in.m.Write("/tmp/kubeconfig", s.kubeconfigFor("{token: "+secret+"}"))
 	in.m.Push(programs+"/cluster/dra-sanity", "/usr/local/bin/dra-sanity")
 	out := in.m.RunFor(20*time.Minute, "dra-sanity", "--kubeconfig=/tmp/kubeconfig", "--node="+in.m.Run("hostname"), "--driver=metalplug.io",
-		"--class=nvme.metalplug.io", "--restart=systemctl restart metalplug-dra", "--timeout=2m")
+		"--class=nvme.metalplug.io", "--restart=systemctl restart metalplug-dra",
+		"--boot=systemctl stop metalplug-dra metalplugd && rm -f /run/cdi/metalplug* && systemctl start metalplugd metalplug-dra",
+		"--timeout=5m", "--wipe=5m")
 	t.Logf("dra-sanity:\n%s", out)
 }
 

@@ -3,9 +3,12 @@
 package main
 
 import (
+	"encoding/base64"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"k8s.io/client-go/rest"
 )
 
 // If there is a token, the driver uses it as its identity. The kubeconfig then needs no user, and may name files that only
@@ -37,6 +40,23 @@ current-context: x
 			if config.BearerTokenFile != token || config.Impersonate.UserName != "system:node:a" || config.CertFile != "" || config.Username != "" {
 				t.Errorf("got the identity %+v, want the token that acts as system:node:a", config)
 			}
+			if got, want := described(config), "acts as system:node:a, with a token"; got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
 		})
+	}
+}
+
+// The description of a token has what an operator must know to renew it in time.
+func TestTokenIsDescribed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	const payload = `{"aud": ["x"], "exp": 1795000000, "kubernetes.io": {"namespace": "metalplug", "node": {"name": "a", "uid": "1"}}, "sub": "system:serviceaccount:metalplug:metalplug-dra"}`
+	token := "e30." + base64.RawURLEncoding.EncodeToString([]byte(payload)) + ".c2lnbmF0dXJl"
+	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const want = "acts as system:serviceaccount:metalplug:metalplug-dra until 2026-11-18 11:06:40Z or until the Node a is deleted, with a token"
+	if got := described(&rest.Config{BearerTokenFile: file}); got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -15,9 +15,6 @@ import (
 	"syscall"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
 
 	"github.com/metalplug/metalplug/daemon/dra"
@@ -88,6 +85,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := systemd.OpenLog(stderr, level)
 	defer log.Close()
 	klog.SetSlogLogger(log.Logger)
+	who := described(config)
+	log.Info("identity read", "detail", who)
+	_ = systemd.Status(who)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		log.Error("stopped", "err", err)
@@ -104,34 +104,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	return exitOK
-}
-
-// identity reads a kubeconfig. A token replaces the identity of the kubeconfig, and impersonates user if that is not empty.
-// The rate is raised, because 10,000 devices have 157 ResourceSlices. At the default rate, writing them would take half a
-// minute.
-func identity(file, token, user string) (*rest.Config, error) {
-	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
-	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", err)
-	}
-	var overrides clientcmd.ConfigOverrides
-	if token != "" {
-		if _, err := os.ReadFile(token); err != nil {
-			return nil, fmt.Errorf("read the token: %w", err)
-		}
-		// The user of the kubeconfig is not used, because it may name files that only the kubelet can read. client-go reads
-		// the token file again every minute.
-		kubeconfig.AuthInfos["token"] = &api.AuthInfo{TokenFile: token, Impersonate: user}
-		overrides.Context.AuthInfo = "token"
-	}
-	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, &overrides).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", err)
-	}
-	config.QPS, config.Burst = 100, 200
-	config.UserAgent = "metalplug-dra/" + version
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	return config, nil
 }
 
 // hostName returns the name under which a kubelet registers this machine, unless --hostname-override gives another name.
