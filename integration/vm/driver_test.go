@@ -168,7 +168,7 @@ func (s *server) publish(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "restart", "metalplugd")
 	in.m.Run("systemctl", "enable", "--now", "metalplug-dra")
 	in.m.Eventually("all drives are in ResourceSlices", patience, func() bool {
-		free := s.kubectl(t, "", "get", "resourceslices", "--output=jsonpath={range .items[*].spec.devices[?(!@.taints)]}{.name} {end}")
+		free := s.kubectl(t, "", "get", "resourceslices", "--output=go-template={{range .items}}{{range .spec.devices}}{{if not .taints}}{{.name}} {{end}}{{end}}{{end}}")
 		return len(strings.Fields(free)) == len(drives)
 	})
 }
