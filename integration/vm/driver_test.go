@@ -222,7 +222,7 @@ func (s *server) claims(in *installation, t *testing.T) {
 	s.kubectl(t, "", "create", "clusterrolebinding", "sanity", "--clusterrole=cluster-admin", "--serviceaccount=default:default")
 	secret := s.kubectl(t, "", "create", "token", "default")
 	in.m.Write("/tmp/kubeconfig", s.kubeconfigFor("{token: "+secret+"}"))
-	in.m.Push(programs+"/cluster/dra-sanity", "/usr/local/bin/dra-sanity")
+	in.m.Push(programs+"/dra-sanity", "/usr/local/bin/dra-sanity")
 	out := in.m.RunFor(20*time.Minute, "dra-sanity", "--kubeconfig=/tmp/kubeconfig", "--node="+in.m.Run("hostname"), "--driver=metalplug.io",
 		"--class=nvme.metalplug.io", "--restart=systemctl restart metalplug-dra",
 		"--boot=systemctl stop metalplug-dra metalplugd && rm -f /run/cdi/metalplug* && systemctl start metalplugd metalplug-dra",
