@@ -28,7 +28,7 @@ type Client struct {
 // the unread processes of certain pods. It blocks until the answer arrives or ctx ends.
 func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	if len(numbers) > MaxNumbers {
-		return Answer{}, fmt.Errorf("ask %s: %d device numbers, at most %d are possible", c.Peer.Program, len(numbers), MaxNumbers)
+		return Answer{}, fmt.Errorf("list the holders of %d device numbers: the maximum is %d", len(numbers), MaxNumbers)
 	}
 	text, err := c.Peer.Ask(ctx, exchange.Encode(request{numbers}))
 	if err != nil {
@@ -36,11 +36,11 @@ func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	}
 	answer, err := decodeAnswer(text)
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", c.Peer.Program, err)
+		return Answer{}, fmt.Errorf("read the answer of %s: %w", c.Peer.Program, err)
 	}
 	for _, h := range answer.Holders {
 		if !slices.Contains(numbers, h.Number) {
-			return Answer{}, fmt.Errorf("ask %s: %w: %v was not asked about", c.Peer.Program, exchange.ErrMessage, h.Number)
+			return Answer{}, fmt.Errorf("read the answer of %s: %w: it contains %v, which was not requested", c.Peer.Program, exchange.ErrMessage, h.Number)
 		}
 	}
 	return answer, answer.Err()

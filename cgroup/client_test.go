@@ -78,7 +78,7 @@ func TestMalformedMessages(t *testing.T) {
 		}
 	}
 	many := `{"nodes":["c 1:3"` + strings.Repeat(`,"c 1:3"`, cgroup.MaxNumbers) + `]}`
-	if got, _ := ask(t, proc.dir, many); !strings.Contains(string(got), "1025 nodes, at most 1024") {
+	if got, _ := ask(t, proc.dir, many); !strings.Contains(string(got), "1025 nodes, the maximum is 1024") {
 		t.Errorf("the answer about too many nodes is %q", got)
 	}
 }

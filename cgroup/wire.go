@@ -33,7 +33,7 @@ func decodeRequest(message []byte) ([]Number, error) {
 		return nil, err
 	}
 	if len(r.Nodes) > MaxNumbers {
-		return nil, fmt.Errorf("%w: %d nodes, at most %d are possible", exchange.ErrMessage, len(r.Nodes), MaxNumbers)
+		return nil, fmt.Errorf("%w: %d nodes, the maximum is %d", exchange.ErrMessage, len(r.Nodes), MaxNumbers)
 	}
 	return r.Nodes, nil
 }

@@ -109,7 +109,7 @@ func (c *claims) await(ctx context.Context, uid string, start func(context.Conte
 	case <-w.done:
 		return w.err
 	case <-time.After(claimLimit):
-		return fmt.Errorf("%w: its devices are being reset or erased for %v", control.ErrWorking, time.Since(w.began).Round(time.Second))
+		return fmt.Errorf("%w: the reset or erasure of its devices has taken %v so far", control.ErrWorking, time.Since(w.began).Round(time.Second))
 	case <-ctx.Done():
 		return ctx.Err()
 	}

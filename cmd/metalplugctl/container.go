@@ -23,7 +23,7 @@ func parseContainer(text string) (api.Container, error) {
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 1 || strconv.Itoa(n) != count {
-		return api.Container{}, fmt.Errorf("%q: the number of devices is %q, not a whole number from 1", text, count)
+		return api.Container{}, fmt.Errorf("%q: the number of devices must be 1 or more, not %q", text, count)
 	}
 	return api.Container{Resource: name, Count: n}, nil
 }

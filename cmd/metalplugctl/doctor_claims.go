@@ -35,7 +35,7 @@ func (d *doctor) checkClaims() (fine string) {
 		{filepath.Join(root, "plugins_registry", "metalplug.io-reg.sock"), "metalplug-dra is not running", startDriver},
 		{filepath.Join(root, "plugins", "metalplug.io", "dra.sock"), "metalplug-dra is not running", startDriver},
 		{
-			filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claim of metalplug-dra",
+			filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
 			"systemctl restart metalplugd, which starts metalplugd-claims.socket; if it fails: journalctl -u metalplugd-claims.socket -e",
 		},
 	} {

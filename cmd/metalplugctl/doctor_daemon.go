@@ -107,7 +107,7 @@ func (d *doctor) checkUdev() (fine string) {
 	e := d.status.Events
 	d.ok("%s", eventLine(e, time.Now()))
 	if e.Foreign > 0 || e.Malformed > 0 {
-		d.warn("find the sender to netlink group 2: journalctl -u metalplugd -e",
+		d.warn("find the sender of messages to netlink group 2: journalctl -u metalplugd -e",
 			"%d messages were not from udevd, %d were invalid", e.Foreign, e.Malformed)
 	}
 	return ""
@@ -120,7 +120,7 @@ func (d *doctor) checkHelpers() (fine string) {
 		unit, socket, without string
 		needs                 func(config.Resource) bool
 	}{
-		{"metalplug-holders", d.config.Reset.Holders, "no container is started with a device", func(r config.Resource) bool {
+		{"metalplug-holders", d.config.Reset.Holders, "no container with a device can start", func(r config.Resource) bool {
 			return r.Shares <= 1 && !r.AllowInUse
 		}},
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
@@ -155,7 +155,7 @@ func (d *doctor) checkUnits() (fine string) {
 		return ""
 	}
 	if d.units == nil {
-		d.skip("see whether there are "+strings.Join(templates, ", "), "systemd is not running")
+		d.skip("check that the units exist: "+strings.Join(templates, ", "), "systemd is not running")
 		return ""
 	}
 	for _, unit := range d.units(templates...) {

@@ -57,7 +57,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	case socketInfo.Mode().Type() != fs.ModeSocket:
 		d.fail("remove it and restart the kubelet", "%s is not a socket", socket)
 	}
-	return socket + " is there"
+	return socket + " exists"
 }
 
 // checkRootDir compares the directories of the running kubelets with [paths].
@@ -106,7 +106,7 @@ func (d *doctor) checkRegistration() (fine string) {
 		case r.Expected():
 			f.Level, f.Remedy = levelFail, registrationRemedy(r)
 		default:
-			f.Text = "no device, so the kubelet does not see it"
+			f.Text = "no device, so it is not registered with the kubelet"
 		}
 		if names[f] == nil {
 			kinds = append(kinds, f)
@@ -173,7 +173,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 				"%s: the checkpoint lists %s for a pod, but this node has no such device", g.ResourceName, id)
 		}
 	}
-	return "all devices in it are known"
+	return "metalplug knows all devices in it"
 }
 
 // checkRefused reports the containers that did not get their devices. metalplugd records them, because the kubelet does

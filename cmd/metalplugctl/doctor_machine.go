@@ -32,7 +32,7 @@ func (d *doctor) checkDrivers() (fine string) {
 			if !strings.HasPrefix(class, kind.class) || d.exists(dir+"/driver") {
 				continue
 			}
-			remedy := "lspci -k -s " + address + " names the modules for it"
+			remedy := "lspci -k -s " + address + " names its modules"
 			if module := modules[d.read(dir+"/vendor")]; module != "" {
 				remedy = "modprobe " + module + "; " + remedy
 			}

@@ -133,7 +133,7 @@ func TestDoctor(t *testing.T) {
 		"foreign-count": func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },
 		"no-count":      func(f *fixture) { f.counts = nil },
 		"not-counted": func(f *fixture) {
-			f.unknown = fmt.Sprintf("ask /var/lib/kubelet/pod-resources/kubelet.sock: %v", kubelet.ErrNotCounted)
+			f.unknown = fmt.Sprintf("query /var/lib/kubelet/pod-resources/kubelet.sock: %v", kubelet.ErrNotCounted)
 		},
 		"unknown-device": func(f *fixture) {
 			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +

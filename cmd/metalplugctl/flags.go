@@ -39,7 +39,7 @@ func recordingFlag(cmd *cobra.Command) *string {
 
 // onceFlag adds the flag --once and returns its value.
 func onceFlag(cmd *cobra.Command) *bool {
-	return cmd.Flags().Bool("once", false, "print the state once, as without a terminal")
+	return cmd.Flags().Bool("once", false, "print the state once and exit")
 }
 
 // choice is the value of a flag with a fixed set of values.

@@ -420,7 +420,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"reset", ".."}, exitProblem, "metalplugctl: reset ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
 		{[]string{"reset", "..", "--scrub", "zero"}, exitProblem, "metalplugctl: reset ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
 		{[]string{"reset", ".", "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset .: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
-		{[]string{"why", ".."}, exitProblem, "udev knows no such device"},
+		{[]string{"why", ".."}, exitProblem, "udev does not know this device"},
 		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: name one of these devices: GPU-36f675cc-"},
 		{[]string{"cordon", "nvme-"}, exitProblem, "cordon nvme-: name one of these devices: nvme-eui."},
 		{[]string{"reset", lastDisk + "::1"}, exitProblem, "reset " + lastDisk + ": not possible: the hardware is a recording"},
@@ -438,7 +438,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"adopt", lastDisk}, exitProblem, "metalplugctl: adopt " + lastDisk + ": not possible: the hardware is simulated from a recording"},
 		{[]string{"adopt", lastDisk, "--yes"}, exitProblem, "not possible: the hardware is simulated from a recording"},
 		{[]string{"adopt", "/dev/nvme7n1", "--yes"}, exitProblem, "adopt /dev/nvme7n1: with --yes, name the disk by its ID, " + lastDisk + ": nothing was done"},
-		{[]string{"why", "/dev/none"}, exitProblem, "udev knows no such device"},
+		{[]string{"why", "/dev/none"}, exitProblem, "udev does not know this device"},
 		{[]string{"why"}, exitUsage, "accepts 1 arg(s), received 0"},
 		{[]string{"list", "-o", "xml"}, exitUsage, `"xml"`},
 		{[]string{"status", "-o", "xml"}, exitUsage, `"xml"`},
@@ -557,7 +557,7 @@ func TestASilentDaemonIsNoAnswer(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { l.Close() })
-	if code, _, stderr := ctl(t, "--socket", socket, "list"); code != exitNoAnswer || !strings.Contains(stderr, "disconnected") {
+	if code, _, stderr := ctl(t, "--socket", socket, "list"); code != exitNoAnswer || !strings.Contains(stderr, "the connection was closed") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }

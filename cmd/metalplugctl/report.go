@@ -40,7 +40,7 @@ const journalLines = "5000"
 // add adds a file.
 func (b *bugReport) add(name string, text []byte, err error) {
 	if err != nil {
-		text = fmt.Appendf(text, "not there: %v\n", err)
+		text = fmt.Appendf(text, "not available: %v\n", err)
 	}
 	b.files = append(b.files, reported{name, string(text)})
 }

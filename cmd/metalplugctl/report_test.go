@@ -85,7 +85,7 @@ func TestBundle(t *testing.T) {
 		"configuration" + n.path("t.toml"): "WHERE = \"{node}\"",
 		"devices.json":                     "cordoned: ticket 4711",
 		"status.json":                      "\"connected\": false",
-		"kubelet.json":                     "not there: ",
+		"kubelet.json":                     "not available: ",
 		"doctor.txt":                       "fail  kubelet: ",
 		"journal.txt":                      "2026-11-25 22:03:31Z metalplugd.service device held device=nvme-eui.",
 		"versions.txt":                     "metalplugctl unreleased\n",
@@ -100,7 +100,7 @@ func TestBundle(t *testing.T) {
 	if code, stdout, stderr := ctl(t, "record", "--socket", "/none", "--serials", "--bundle", file+"2"); code != exitOK {
 		t.Errorf("without the daemon: exit %d, %s, %s", code, stdout, stderr)
 	}
-	if text := unpacked(t, file+"2")["metalplug/status.json"]; !strings.Contains(text, "not there: metalplugd does not answer") {
+	if text := unpacked(t, file+"2")["metalplug/status.json"]; !strings.Contains(text, "not available: metalplugd does not answer") {
 		t.Errorf("without the daemon: %s", text)
 	}
 }

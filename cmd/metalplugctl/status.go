@@ -67,7 +67,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 	fact("devices", fmt.Sprintf("%d healthy, %d unhealthy, %d cordoned, %d held by pods, %d not offered",
 		v.Devices.Healthy, v.Devices.Unhealthy-v.Devices.Cordoned, v.Devices.Cordoned, v.Devices.Allocated, v.Devices.NotOffered))
 	if r := v.Reading; r != nil {
-		fact("reading", fmt.Sprintf("disks that are read before they are offered: %d, %d %% done", r.Disks, r.Percent))
+		fact("reading", fmt.Sprintf("disks being read before they are offered: %d, %d %% done", r.Disks, r.Percent))
 	}
 	fact("events", eventLine(v.Events, now))
 	for _, file := range v.Unwritten {

@@ -91,7 +91,7 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 }
 
 // OtherVersion is the probable cause of an answer that this client does not understand.
-const OtherVersion = "metalplugd has another version than this program, or the socket is another program's; after an upgrade: systemctl restart metalplugd"
+const OtherVersion = "metalplugd has another version than this program, or the socket belongs to another program; after an upgrade: systemctl restart metalplugd"
 
 // refusalSize is the maximum length of the text of a refusal in bytes.
 const refusalSize = 4 << 10
@@ -165,7 +165,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		err = fmt.Errorf("%w: use sudo, or join the group metalplug", fs.ErrPermission)
 	case !errors.As(err, &op) || op.Op != "dial":
-		err = errors.New("it disconnected: metalplugd is stopping, or the socket is another program's")
+		err = errors.New("the connection was closed: metalplugd is stopping, or the socket belongs to another program")
 	default:
 		err = fsutil.Cause(err)
 	}

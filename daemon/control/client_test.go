@@ -52,8 +52,8 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 		return fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Length: %d\r\n\r\n%s", code, http.StatusText(code), len(body), body)
 	}
 	for _, test := range []struct{ name, text, want string }{
-		{"no HTTP", "220 mail.example.org\r\n", "disconnected"},
-		{"nothing", "", "disconnected"},
+		{"no HTTP", "220 mail.example.org\r\n", "the connection was closed"},
+		{"nothing", "", "the connection was closed"},
 		{"no JSON", answer(200, "<html>"), "read the answer of "},
 		{"half an answer", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"id\":", "read the answer of "},
 		{"an error without a text", answer(500, "{}"), "500 Internal Server Error"},

@@ -236,7 +236,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"long path", func() error { return b.Get(t.Context(), "/v1/devices/"+long, nil) }, 431, ""},
 		{"wrong method", func() error { return b.Get(t.Context(), "/v1/devices/"+alpha+"/cordon", nil) }, 405, ""},
 		{"why nothing", func() error { return b.Get(t.Context(), "/v1/why", nil) }, 400, "PCI"},
-		{"why unknown", func() error { return b.Get(t.Context(), "/v1/why?what=0000:ff:00.0", nil) }, 404, "udev knows no such device"},
+		{"why unknown", func() error { return b.Get(t.Context(), "/v1/why?what=0000:ff:00.0", nil) }, 404, "udev does not know this device"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.ask()

@@ -30,7 +30,7 @@ const explainTimeout = 10 * time.Second
 var errBusy = errors.New("an earlier request is still in progress, because some hardware does not answer; see 'metalplugctl list'")
 
 // errNothing is the error for a name that no device of this node has.
-var errNothing = errors.New("udev knows no such device")
+var errNothing = errors.New("udev does not know this device")
 
 // sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a path in sysfs.
 // It serves one client at a time, because it enumerates all devices.

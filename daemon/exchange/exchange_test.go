@@ -75,9 +75,9 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 	}{
 		{"no socket", exchange.Peer{Program: "metalplug-reset", Socket: missing}, "x", "connect to " + missing + ": no such file or directory: this must be the socket of metalplug-reset.socket, and that must be started"},
 		{"no program", exchange.Peer{Program: "missing", Socket: exchange.Direct}, "x", "find missing: it is neither in"},
-		{"a request too long", exchange.Peer{Program: "echo", Socket: exchange.Direct}, strings.Repeat("x", exchange.MessageSize+1), "ask echo: message is too long: 65537 bytes"},
-		{"an answer too long", exchange.Peer{Program: "talker", Socket: exchange.Direct}, "x", "ask talker: peer closed the connection without an answer"},
-		{"nothing asked", exchange.Peer{Program: "echo", Socket: exchange.Direct}, "", "ask echo: peer closed the connection without an answer"},
+		{"a request too long", exchange.Peer{Program: "echo", Socket: exchange.Direct}, strings.Repeat("x", exchange.MessageSize+1), "call echo: message is too long: 65537 bytes"},
+		{"an answer too long", exchange.Peer{Program: "talker", Socket: exchange.Direct}, "x", "call talker: peer closed the connection without an answer"},
+		{"nothing asked", exchange.Peer{Program: "echo", Socket: exchange.Direct}, "", "call echo: peer closed the connection without an answer"},
 		{"a path too long", exchange.Peer{Program: "echo", Socket: "/" + strings.Repeat("x", 200)}, "x", "invalid argument"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -52,7 +52,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 		case p.Slots <- struct{}{}:
 			defer func() { <-p.Slots }()
 		case <-ctx.Done():
-			return nil, fmt.Errorf("ask %s: wait for %d other requests: %w", p.Program, cap(p.Slots), ctx.Err())
+			return nil, fmt.Errorf("call %s: wait for %d other requests: %w", p.Program, cap(p.Slots), ctx.Err())
 		}
 	}
 	fd, err := p.connect()
@@ -74,7 +74,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", p.Program, err)
+		return nil, fmt.Errorf("call %s: %w", p.Program, err)
 	}
 	return answer, nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// holding requests from metalplug-holders which processes have one of the nodes open, or another node of the same device. It
-// first waits until no reset helper works on the devices, because such a helper has the disk open but is not a holder.
+// holding asks metalplug-holders which processes have one of the nodes, or another node of the same device, open. It first
+// waits until no reset helper works on the devices, because such a helper has the disk open but is not a holder.
 func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number][]string) // a number has several paths if namespaces share a controller
 	var numbers []cgroup.Number
@@ -94,7 +94,7 @@ func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answe
 		select {
 		case <-q.done:
 		case <-ctx.Done():
-			return cgroup.Answer{}, fmt.Errorf("ask %s: %w", cgroup.Program, ctx.Err())
+			return cgroup.Answer{}, fmt.Errorf("call %s: %w", cgroup.Program, ctx.Err())
 		}
 		if first || !q.cut {
 			return q.answer, q.err

@@ -42,7 +42,7 @@ func TestReadable(t *testing.T) {
 // TestWhoDoesNotAnswer checks gRPC's error for a missing socket.
 func TestWhoDoesNotAnswer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
-	want := "ask " + socket + ": connect: no such file or directory"
+	want := "query " + socket + ": connect: no such file or directory"
 	if _, err := kubelet.Allocatable(t.Context(), socket); err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -139,7 +139,7 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", h.Socket, Readable(err, podResourcesLimit))
+		return nil, fmt.Errorf("query %s: %w", h.Socket, Readable(err, podResourcesLimit))
 	}
 	return podsOf(answer), nil
 }

@@ -50,9 +50,8 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 
 // ErrNotCounted is the error if the kubelet does not report which devices it counts. Before 1.21 it never does, and
 // before 1.28 only with the feature gate KubeletPodResourcesGetAllocatable.
-var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so that another plugin with one of our " +
-
-	"resources is not noticed")
+var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
+	"with one of its resources")
 
 // Allocatable queries the kubelet's PodResources service at socket for the devices that it counts as healthy. It
 // returns the sorted IDs by resource. For a resource with shares they are the IDs of shares. It blocks until the
@@ -70,10 +69,10 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	// kubernetes v1.27 pkg/kubelet/apis/podresources/server_v1.go returns "Pod Resources API GetAllocatableResources
 	// disabled"
 	if s := status.Convert(err); s.Code() == codes.Unimplemented || s.Code() == codes.Unknown && strings.Contains(s.Message(), "disabled") {
-		return nil, fmt.Errorf("ask %s: %w", socket, ErrNotCounted)
+		return nil, fmt.Errorf("query %s: %w", socket, ErrNotCounted)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", socket, Readable(err, podResourcesLimit))
+		return nil, fmt.Errorf("query %s: %w", socket, Readable(err, podResourcesLimit))
 	}
 	ids := make(map[string][]string)
 	for _, d := range answer.GetDevices() {
@@ -91,7 +90,7 @@ func podResources(socket string) (*grpc.ClientConn, error) {
 	client, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", socket, err)
+		return nil, fmt.Errorf("connect to %s: %w", socket, err)
 	}
 	return client, nil
 }

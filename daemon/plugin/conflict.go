@@ -169,7 +169,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	}
 	// The kubelet has mistaken the end of another plugin for ours.
 	c.taken, c.ended, c.suspect = time.Now(), ended, ""
-	e.Log.Warn("registering again", "err", errors.New("the kubelet counts no device of the resource"))
+	e.Log.Warn("registration repeated", "err", errors.New("the kubelet counts no device of the resource"))
 	e.streams.end()
 	return settlePause
 }

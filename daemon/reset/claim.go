@@ -124,7 +124,7 @@ func (c *claim) inspect(sysPath string) (err error) {
 		return commandError("get the size of "+c.Name(), err)
 	}
 	if c.size == 0 {
-		return errorf(Gone, "%s has no size: its driver has given it up, or it is being formatted", c.Name())
+		return errorf(Gone, "%s has no size: its driver has given up on it, or it is being formatted", c.Name())
 	}
 	return nil
 }

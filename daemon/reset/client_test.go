@@ -35,7 +35,7 @@ func asChild(t *testing.T, program string) reset.Client {
 // TestClient checks that the client returns each answer of the program.
 func TestClient(t *testing.T) {
 	a, err := asChild(t, reset.Program).Do(t.Context(), reset.Request{Do: reset.Probe, Class: "node", SysPath: "/sys/devices/nothing", TimeoutMS: minuteMS})
-	want := reset.Answer{Result: reset.Gone, Detail: "/sys/devices/nothing is not there"}
+	want := reset.Answer{Result: reset.Gone, Detail: "/sys/devices/nothing does not exist"}
 	if err != nil || !reflect.DeepEqual(a, want) || !errors.Is(a.Err(), reset.Gone) {
 		t.Errorf("answer is %+v, %v", a, err)
 	}
@@ -55,8 +55,8 @@ func TestClientWithoutAnswer(t *testing.T) {
 	}{
 		{"no time", asChild(t, reset.Program), none, "timeoutMs 0: must be from 1 to 172800000"},
 		{"no server", reset.Client{exchange.Peer{Program: reset.Program, Socket: missing}}, valid, "connect to " + missing},
-		{"nonsense", asChild(t, "nonsense"), valid, "ask nonsense: malformed message"},
-		{"no word", asChild(t, "silent"), valid, "ask silent: "},
+		{"nonsense", asChild(t, "nonsense"), valid, "read the answer of nonsense: malformed message"},
+		{"no word", asChild(t, "silent"), valid, "call silent: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, err := c.client.Do(t.Context(), c.request)

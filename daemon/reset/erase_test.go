@@ -217,7 +217,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `cannot determine whether nvme0n1 is exported: the NVMe subsystem x has opened "/dev/export0", which metalplug cannot see`},
 		{"exports that are not shown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/module/nvmet/refcnt": "3\n", "/sys/kernel/config/.": ""})
-		}, Busy, `module nvmet is in use, and /sys/kernel/config/nvmet is not there; run "mount -t configfs none /sys/kernel/config", then restart metalplugd`},
+		}, Busy, `module nvmet is in use, and /sys/kernel/config/nvmet does not exist; run "mount -t configfs none /sys/kernel/config", then restart metalplugd`},
 		{"exports unknown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
 		}, Busy, "cannot determine whether nvme0n1 is exported: read "},

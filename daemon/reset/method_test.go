@@ -70,7 +70,7 @@ func TestControllerReset(t *testing.T) {
 		}, Answer{Result: Failed, Detail: "reset nvme0: it did not come back: read the kernel's log, then power it off and on"}, []string{resetIoctl}},
 		{"is reset already", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EBUSY }
-		}, Answer{Result: Busy, Detail: "reset nvme0: it is already being reset, or its driver has given it up"}, []string{resetIoctl}},
+		}, Answer{Result: Busy, Detail: "reset nvme0: it is already being reset, or its driver has given up on it"}, []string{resetIoctl}},
 		{"no capability", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EACCES }
 		}, Answer{Result: Failed, Detail: "reset nvme0: permission denied: does metalplug-reset have CAP_SYS_ADMIN?"}, []string{resetIoctl}},
@@ -107,7 +107,7 @@ func TestComesBack(t *testing.T) {
 		detail string
 	}{
 		{"soon", 3 * time.Second, "eui.01", "live", OK, ""},
-		{"never", time.Hour, "eui.01", "live", Gone, "nvme0n1 has not come back: " + disk0 + " is not there"},
+		{"never", time.Hour, "eui.01", "live", Gone, "nvme0n1 has not come back: " + disk0 + " does not exist"},
 		{"another one", 3 * time.Second, "eui.02", "live", Refused, `wwid is "eui.02", not "eui.01"`},
 		{"given up", 3 * time.Second, "eui.01", "dead", Failed, `controller nvme0 is "dead"`},
 	} {

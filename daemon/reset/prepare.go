@@ -73,7 +73,7 @@ func (t *task) prepare(ctx context.Context) error {
 	case disk:
 		done = append(done, name+" is free")
 	default:
-		done = append(done, name+" is there")
+		done = append(done, name+" is present")
 	}
 	t.answer.Done = strings.Join(done, "; ")
 	return nil

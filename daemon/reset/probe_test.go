@@ -74,7 +74,7 @@ func TestProbe(t *testing.T) {
 		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Content: "zfs_member", Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"}},
 		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Content: "zfs_member"}},
 		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Content: "zfs_member"}},
-		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has given it up, or it is being formatted"}},
+		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has given up on it, or it is being formatted"}},
 		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if the data is not needed, erase it by hand: metalplugctl reset ID --scrub zero"}},
 		{"gone while read", Probe, func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: the device ends there"}},
 	} {
@@ -245,7 +245,7 @@ func TestWhichDeviceItIs(t *testing.T) {
 			m.files(map[string]string{"/sys/devices/short": in("/sys/devices", controller0)})
 			r.SysPath = "/sys/devices/short/nvme0n1"
 		}, Refused, "is a link"},
-		{"not there", func(m *machine, n *fakeNode, r *Request) { m.remove(disk0) }, Gone, "is not there"},
+		{"not there", func(m *machine, n *fakeNode, r *Request) { m.remove(disk0) }, Gone, "does not exist"},
 		{"no device", func(m *machine, n *fakeNode, r *Request) { m.remove(disk0 + "/subsystem") }, Refused, "has no subsystem"},
 		{"another class", func(m *machine, n *fakeNode, r *Request) { r.SysPath = controller0 }, Refused, "is not an nvme device: its subsystem is nvme"},
 		{"a disk of another kind", func(m *machine, n *fakeNode, r *Request) {

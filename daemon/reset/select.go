@@ -57,7 +57,7 @@ func matched(machine *device.Host, settings config.Config, resource config.Resou
 		}
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, "no class has it")
+		reasons = append(reasons, "no class matches it")
 	}
 	return device.Sighting{}, errorf(Refused, "resource %s (%s) does not select %s: %s", resource.Name, whereOf(settings, resource.Name, "match"), path.Base(sysPath), strings.Join(reasons, "; "))
 }
@@ -83,7 +83,7 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 	case !s.Target.IsDisk():
 		return errorf(Refused, "resource %s (%s) does not select %s as a disk", resource.Name, where, path.Base(r.SysPath))
 	case r.ByHand && (resource.AllowInUse || resource.Shares > 1):
-		return errorf(Refused, "resource %s (%s) offers disks that others use: they are not erased", resource.Name, where)
+		return errorf(Refused, "resource %s (%s) offers disks that other processes use: they are not erased", resource.Name, where)
 	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // sanitize erases everything in the subsystem
 		return nil
 	}
@@ -101,7 +101,7 @@ func whereOf(settings config.Config, resource, key string) string {
 // filesOf returns the files of the configuration.
 func filesOf(settings config.Config) string {
 	if len(settings.Files) == 0 {
-		return fmt.Sprintf("%s is not there", config.DefaultFile)
+		return fmt.Sprintf("%s does not exist", config.DefaultFile)
 	}
 	return strings.Join(settings.Files, ", ")
 }

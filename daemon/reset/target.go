@@ -38,7 +38,7 @@ func (h *host) resolved(sysPath string) error {
 		return errorf(Refused, "%q is not the path of a device below %s", sysPath, devices)
 	}
 	if !h.Present(sysPath) {
-		return errorf(Gone, "%s is not there", sysPath)
+		return errorf(Gone, "%s does not exist", sysPath)
 	}
 	if real := h.Resolve(sysPath); real != sysPath {
 		return errorf(Refused, "%s is a link: it leads to %s", sysPath, real)

@@ -32,7 +32,7 @@ func (h *host) inGroup(group string) (functions []function, err error) {
 // openGroup opens a VFIO group. The kernel allows only one open at a time, so no other process has the group open.
 func (h *host) openGroup(group string) (fd int, err error) {
 	if !h.Present(vfioGroupClass + group) {
-		return -1, errorf(Unsupported, "VFIO group %q has no node: is this without an IOMMU, or with IOMMUFD only?", group)
+		return -1, errorf(Unsupported, "VFIO group %q has no node; perhaps there is no IOMMU, or the kernel only supports IOMMUFD", group)
 	}
 	fd, err = h.opened(vfioGroupClass+group, unix.O_RDWR)
 	if errors.Is(err, Busy) {

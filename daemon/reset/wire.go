@@ -121,7 +121,7 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 		err = a.fits(r)
 	}
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", c.Peer.Program, err)
+		return Answer{}, fmt.Errorf("read the answer of %s: %w", c.Peer.Program, err)
 	}
 	return a, nil
 }
@@ -132,11 +132,11 @@ func (a Answer) fits(r Request) error {
 	case a.Result != OK:
 		return nil
 	case (a.Done == "") != (r.Do != Prepare):
-		return invalidf("done is %q in the answer to a %s", a.Done, r.Do)
+		return invalidf("unexpected done %q in the answer to a %s", a.Done, r.Do)
 	case r.Do == Survey && (a.Size == 0 || a.Read < r.From):
-		return invalidf("read is %d of %d in the answer to a survey from %d", a.Read, a.Size, r.From)
+		return invalidf("unexpected read %d of %d in the answer to a survey from %d", a.Read, a.Size, r.From)
 	case a.Erased != (r.Do == Prepare && r.Scrub != ""):
-		return invalidf("erased is %v in the answer to a %s with scrub %q", a.Erased, r.Do, r.Scrub)
+		return invalidf("unexpected erased %v in the answer to a %s with scrub %q", a.Erased, r.Do, r.Scrub)
 	}
 	return nil
 }

@@ -160,7 +160,7 @@ func (r *targets) shown(module, dir string) {
 		return
 	}
 	if r.err == nil {
-		r.err = fmt.Errorf("module %s is in use, and %s is not there; run \"mount -t configfs none /sys/kernel/config\", then restart metalplugd", module, dir)
+		r.err = fmt.Errorf("module %s is in use, and %s does not exist; run \"mount -t configfs none /sys/kernel/config\", then restart metalplugd", module, dir)
 	}
 }
 

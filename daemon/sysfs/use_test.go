@@ -280,12 +280,12 @@ func TestExportsThatAreNotShown(t *testing.T) {
 		name, module, refs, dir string
 		want                    string
 	}{
-		{"nvmet at work", "nvmet", "2\n", "", "module nvmet is in use, and /sys/kernel/config/nvmet is not there"},
+		{"nvmet at work", "nvmet", "2\n", "", "module nvmet is in use, and /sys/kernel/config/nvmet does not exist"},
 		{"nvmet at work, another directory there", "nvmet", "2\n", "/sys/kernel/config/target/", "module nvmet is in use"},
 		{"nvmet loaded", "nvmet", "0\n", "", ""},
 		{"nvmet built in, or not to be unloaded", "nvmet", "", "", "module nvmet is in use"},
 		{"nvmet shown", "nvmet", "2\n", "/sys/kernel/config/nvmet/", ""},
-		{"LIO at work", "target_core_mod", "5\n", "", "module target_core_mod is in use, and /sys/kernel/config/target is not there"},
+		{"LIO at work", "target_core_mod", "5\n", "", "module target_core_mod is in use, and /sys/kernel/config/target does not exist"},
 		{"LIO shown", "target_core_mod", "5\n", "/sys/kernel/config/target/", ""},
 		{"USB", "usb_f_mass_storage", "1\n", "", "module usb_f_mass_storage is in use"},
 	} {

@@ -55,7 +55,7 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 		case h.PodUID != "":
 			who.others = fmt.Sprintf("pod %s has it open (%s, pid %d)", h.PodUID, h.Command, h.PID)
 		default:
-			who.soon, who.others = true, fmt.Sprintf("this host has it open (%s, pid %d)", h.Command, h.PID)
+			who.soon, who.others = true, fmt.Sprintf("a process of this host has it open (%s, pid %d)", h.Command, h.PID)
 		}
 	}
 	return who, nil

@@ -156,7 +156,7 @@ func (j *job) adoptable() error {
 	case !j.Target.IsDisk():
 		return fmt.Errorf("%w: it is not a disk", ErrUnfit)
 	case j.care.Open:
-		return fmt.Errorf("%w: others may use the disks of %s", ErrUnfit, j.Taker)
+		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
 	case j.Target.Medium() == "":
 		return fmt.Errorf("%w: no wwid or serial number: another disk could be mistaken for it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
 	case j.Blocked != "":

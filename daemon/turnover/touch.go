@@ -119,7 +119,7 @@ func (j *job) together(ctx context.Context, erases bool) error {
 		case now.Held():
 			return fmt.Errorf("%w: it would also affect %s, which a pod holds", ErrBusy, id)
 		case j.careFor(cmp.Or(now.Resource, now.Taker)).Open:
-			return fmt.Errorf("%w: it would also affect %s, which others may be using", ErrUnfit, id)
+			return fmt.Errorf("%w: it would also affect %s, which other pods or processes may be using", ErrUnfit, id)
 		case erases && now.Reserved != "":
 			return fmt.Errorf("%w: it would also affect %s: %s", ErrUnfit, id, now.Reserved)
 		case erases && (now.Stale || now.Resource == ""):

@@ -68,7 +68,7 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	defer stop()
 	text, err := c.Peer.Ask(asking, exchange.Encode(r))
 	if cause := context.Cause(asking); err != nil && cause != nil {
-		return fmt.Errorf("ask %s: %w", c.Peer.Program, cause)
+		return fmt.Errorf("call %s: %w", c.Peer.Program, cause)
 	}
 	if err != nil {
 		return err

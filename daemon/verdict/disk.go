@@ -78,7 +78,7 @@ func (f *Facts) doubt() error {
 	case v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
 	case offer != nil && v.Proves(f.Disk.Presence):
-		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this persists", device.ErrUnproven, Content(offer), d.SysPath)
+		return fmt.Errorf("%w: %s, which the disk no longer has; run \"udevadm trigger %s\" if this persists", device.ErrUnproven, Content(offer), d.SysPath)
 	case offer != nil:
 		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, Content(offer), Way(d.ID, f.Seen.Target))
 	case f.proven():

@@ -103,7 +103,7 @@ func TestRival(t *testing.T) {
 				t.Fatal(err)
 			}
 			sees(t, k, widgetResource, 1, 1)
-			again := "registering again"
+			again := "registration repeated"
 			if test.has[0].ID == "x" {
 				d.awaitLog("resource held back")
 				again = "resource no longer held back"

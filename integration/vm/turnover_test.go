@@ -249,7 +249,7 @@ func heldByHost(s *story, t *testing.T) {
 		}
 		held = append(held, p)
 	}
-	if _, _, err := s.kubelet.TryPod(pod); err == nil || !strings.Contains(err.Error(), "this host has it open (sleep, pid ") {
+	if _, _, err := s.kubelet.TryPod(pod); err == nil || !strings.Contains(err.Error(), "a process of this host has it open (sleep, pid ") {
 		t.Errorf("start with a drive that the host has open: %v", err)
 	}
 	for _, p := range held {
