@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// badServer stands between metalplug-dra and the API server. It answers in place of the API server, or passes requests on.
+type badServer struct {
+	*httptest.Server
+	answer atomic.Pointer[http.HandlerFunc] // nil if the API server answers
+}
+
+// badServer starts a server that passes requests on, with the rights of an administrator.
+func (s *story) badServer() *badServer {
+	s.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", s.cluster.File("admin.kubeconfig"))
+	s.must(err)
+	transport, err := rest.TransportFor(config)
+	s.must(err)
+	address, err := url.Parse(config.Host)
+	s.must(err)
+	pass := httputil.NewSingleHostReverseProxy(address)
+	pass.Transport, pass.FlushInterval = transport, -1 // a watch is a stream
+	b := &badServer{}
+	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if answer := b.answer.Load(); answer != nil {
+			(*answer)(w, r)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	s.Cleanup(func() {
+		b.CloseClientConnections()
+		b.Close()
+	})
+	return b
+}
+
+// is changes the answers, and ends all connections and so all watches.
+func (b *badServer) is(answer http.HandlerFunc) {
+	if b.answer.Store(nil); answer != nil {
+		b.answer.Store(&answer)
+	}
+	b.CloseClientConnections()
+}
+
+// refused returns an answer of the API server.
+func refused(code int, reason string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "1") // seconds
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": %q, "code": %d, "message": "an answer of the story"}`, reason, code)
+	}
+}
+
+func TestClaimServer(t *testing.T) {
+	s := tell(t, "the API server refuses, delays and loses what metalplug-dra asks, and a pod runs once it answers")
+	node := s.start(NodeOptions{Name: s.label(""), Recording: widgets(2), Resources: byClaim})
+	s.createClass(node.Name, "")
+	b := s.badServer()
+	config := api.NewConfig()
+	config.Clusters["c"] = &api.Cluster{Server: b.URL}
+	config.Contexts["x"] = &api.Context{Cluster: "c"}
+	config.CurrentContext = "x"
+	s.must(clientcmd.WriteToFile(*config, node.path("var/kubeconfig")))
+	driver := s.startDriver(node, "--kubeconfig=/var/kubeconfig")
+	s.published(node, 2)
+	for i, bad := range []struct {
+		name   string
+		answer http.HandlerFunc
+		event  string // text of the pod's event, if the claim cannot be read
+	}{
+		{"answers 401", refused(http.StatusUnauthorized, "Unauthorized"), "an answer of the story"},
+		{"answers 403", refused(http.StatusForbidden, "Forbidden"), "an answer of the story"},
+		{"answers 429", refused(http.StatusTooManyRequests, "TooManyRequests"), ""}, // client-go asks again
+		{"answers 500", refused(http.StatusInternalServerError, "InternalError"), "an answer of the story"},
+		{"answers nothing", func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // until then, the server does not notice the end of the connection
+			<-r.Context().Done()
+		}, ""},
+		{"ends each connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
+	} {
+		b.is(bad.answer)
+		p := claiming(node, s.label(fmt.Sprintf("-%d", i)))
+		s.create(p)
+		device := s.allocated(p.Name)
+		other := widgetID(0)
+		if device == strings.ToLower(other) {
+			other = widgetID(1)
+		}
+		s.ctl(node, "cordon", other)
+		if bad.event != "" {
+			s.event(p.Name, bad.event)
+		}
+		if phase := s.get(p.Name).Status.Phase; phase != corev1.PodPending || !driver.alive() {
+			s.Errorf("while the API server %s, the pod is %s, and the driver runs: %v", bad.name, phase, driver.alive())
+		}
+		b.is(nil)
+		s.published(node, 1, strings.ToLower(other)+" metalplug.io/cordoned NoSchedule")
+		s.phase(p.Name, corev1.PodRunning)
+		if _, id := s.got(p.Name); strings.ToLower(id) != device {
+			s.Errorf("the pod has %s, and its claim %s", id, device)
+		}
+		s.remove(p.Name)
+		s.ctl(node, "uncordon", other)
+		s.published(node, 2)
+		s.step("the API server %s, and again answers as before", bad.name)
+	}
+}
+
+// allocated waits until the claim of a pod has a device, and returns its name.
+func (s *story) allocated(pod string) (device string) {
+	s.Helper()
+	s.await("the claim of "+pod+" has no device", func(ctx context.Context) error {
+		list, err := s.cluster.Client.ResourceV1().ResourceClaims(space).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(list.Items, func(c resourceapi.ResourceClaim) bool {
+			return len(c.OwnerReferences) == 1 && c.OwnerReferences[0].Name == pod && c.Status.Allocation != nil
+		})
+		if at < 0 {
+			return fmt.Errorf("there are %d claims", len(list.Items))
+		}
+		device = list.Items[at].Status.Allocation.Devices.Results[0].Device
+		return nil
+	})
+	return device
+}
+
+// event waits until a pod has an event with a text.
+func (s *story) event(pod, text string) {
+	s.Helper()
+	s.await("pod "+pod+" has no event with "+text, func(ctx context.Context) error {
+		list, err := s.cluster.Client.CoreV1().Events(space).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
+		if err != nil {
+			return err
+		}
+		var all []string
+		for _, e := range list.Items {
+			if strings.Contains(e.Message, text) {
+				return nil
+			}
+			all = append(all, e.Message)
+		}
+		return fmt.Errorf("the events are %q", all)
+	})
+}
