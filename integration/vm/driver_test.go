@@ -151,6 +151,7 @@ func (s *server) installDriver(in *installation, t *testing.T) {
 		t.Errorf("after the installation the driver is %s", state)
 	}
 	in.m.PlugNetwork()
+	in.m.Run("mkdir", "-p", "/sys/fs/cgroup/kubepods") // of a kubelet; a device is only free if the cgroup of its pod is gone
 	node := in.m.Run("hostname")
 	s.kubectl(t, `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "`+node+`"}}`, "create", "-f", "-")
 	s.kubectl(t, "", "apply", "-f", "../../packaging/kubernetes/identity.yaml", "-f", "../../packaging/kubernetes/classes.yaml")
