@@ -100,7 +100,7 @@ func (m *machine) claimed() {
 	claims := api.Client{Socket: filepath.Join("/proc", m.leader, "root/run/metalplug/claims.sock")}
 	ask := api.Claim{Namespace: "default", Name: "claim", Requests: []api.ClaimRequest{{Name: "zero", Devices: []string{"node-zero"}}}}
 	var prepared api.Prepared
-	if err := claims.Post(m.t.Context(), "/v1/claims/0123/prepare", ask, &prepared); err == nil || !strings.Contains(err.Error(), "call metalplug-holders") {
+	if err := claims.Post(m.t.Context(), "/v1/claims/0123/prepare", ask, &prepared); err == nil || !strings.Contains(err.Error(), "read the answer of metalplug-holders") {
 		m.t.Errorf("prepare: %v", err)
 	}
 	m.sh("nsenter -t $(systemctl show -P MainPID metalplugd) -m findmnt -n -o OPTIONS /run/cdi | grep rw")
