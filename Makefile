@@ -69,7 +69,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build dra dra-program dra-sanity run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check build-check distributions-check repo selinux
+.PHONY: all build dra dra-program dra-sanity run test integration integration-night devicemanager integration-releases cluster cluster-slice cluster-night cluster-up cluster-programs cluster-containerd cluster-dra-driver root faults faults-shown fuzz vulncheck words dashboard sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check build-check distributions-check repo selinux
 all: build
 
 deps:
@@ -150,16 +150,19 @@ cluster-containerd:
 	cd integration/cluster/containerd && $(GO) build $(KUBERNETES) -tags no_btrfs,no_devmapper,no_zfs,no_tracing \
 		-ldflags '-s -w' -o ../../../bin/cluster/ $(CONTAINERD)
 
-cluster-programs: build dra-program dra-sanity cluster-kube-$(RELEASE)
+cluster-programs: build dra-program cluster-kube-$(RELEASE)
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=next' -o bin/cluster/metalplugd-next ./cmd/metalplugd
 	cd integration/cluster && $(GO) build $(KUBERNETES) -o ../../bin/cluster/ ./cmd/...
+
+# The driver with which Kubernetes tests the kubelet.
+cluster-dra-driver:
 	cd integration/cluster && $(GO) build $(KUBERNETES) -o ../../bin/cluster/dra-test-driver k8s.io/kubernetes/test/e2e/dra/test-driver
 
 root:
 	@[ "$$(id -u)" = 0 ] || { echo 'A cluster needs root, for its mounts and device nodes: try again with sudo.' >&2; exit 1; }
 
 # One test upgrades the first of these releases to the second.
-cluster: root cluster-programs cluster-kube-v1.36 cluster-kube-v1.37 cluster-kubectl-$(RELEASE) cluster-containerd
+cluster: root cluster-programs cluster-kube-v1.36 cluster-kube-v1.37 cluster-kubectl-$(RELEASE) cluster-containerd cluster-dra-driver dra-sanity
 	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test $(KUBERNETES) -vet=off -count=1 -v -timeout 60m -run '$(RUN)' . $(LONG)
 
 # Hotplug, a kubelet restart and eight nodes.
