@@ -103,6 +103,7 @@ integration: devicemanager cluster-slice faults sandbox vm
 integration-night: integration-releases
 	$(MAKE) faults SEQUENCES=5000
 	$(MAKE) devicemanager RUN=TestSequences DM_SEQUENCES=1000
+	$(MAKE) cluster-programs cluster-kubectl-v1.36 dra-sanity
 	$(MAKE) vm VM='$(NIGHT)' LATER=
 	$(MAKE) fuzz vulncheck dashboard
 	$(MAKE) cluster-night
