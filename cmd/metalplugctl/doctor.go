@@ -42,7 +42,7 @@ type doctor struct {
 	config config.Config // the parsed file, or the defaults if the file has errors
 
 	units func(templates ...string) []unitfile.Unusable // nil if systemd is not running
-	show  func(unit string) map[string]string           // properties SubState and StatusText, if systemd is running
+	show  func(ctx context.Context, unit string) map[string]string
 
 	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -30,10 +31,13 @@ func (d *doctor) checkClaims() (fine string) {
 		d.fail("apt-get install metalplug-dra; or dnf install metalplug-dra", "%s is missing: no pod gets a device through a claim", driverProgram)
 		return ""
 	}
-	root := filepath.Dir(filepath.Dir(d.config.Paths.PodResources))
+	unit := d.show(d.ctx, "metalplug-dra.service")
+	if state := unit["SubState"]; state == "auto-restart" || state == "failed" {
+		d.fail("journalctl -u metalplug-dra -e", "metalplug-dra fails to start")
+		return ""
+	}
 	for _, needed := range []struct{ socket, without, remedy string }{
-		{filepath.Join(root, "plugins_registry", "metalplug.io-reg.sock"), "metalplug-dra is not running", startDriver},
-		{filepath.Join(root, "plugins", "metalplug.io", "dra.sock"), "metalplug-dra is not running", startDriver},
+		{filepath.Join(d.config.Paths.PodResources, "../../plugins_registry/metalplug.io-reg.sock"), "metalplug-dra is not running", startDriver},
 		{
 			filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
 			"systemctl restart metalplugd, which starts metalplugd-claims.socket; if it fails: journalctl -u metalplugd-claims.socket -e",
@@ -45,21 +49,18 @@ func (d *doctor) checkClaims() (fine string) {
 			d.skip(d.readRemedy(err, ""), "%s: permission denied", needed.socket)
 		case err != nil || info.Mode().Type() != fs.ModeSocket:
 			d.fail(needed.remedy, "there is no socket %s: %s", needed.socket, needed.without)
+			return ""
 		}
-	}
-	unit := d.show("metalplug-dra.service")
-	if state := unit["SubState"]; state == "auto-restart" || state == "failed" {
-		d.fail("journalctl -u metalplug-dra -e", "metalplug-dra fails to start")
 	}
 	return "metalplug-dra " + cmp.Or(unit["StatusText"], "is running")
 }
 
-// showUnit returns two properties of a unit.
-func showUnit(unit string) map[string]string {
-	out, _ := exec.Command("systemctl", "show", "--property=SubState,StatusText", unit).Output() // fails without systemd
+// showUnit returns the properties SubState and StatusText of a unit, or none without systemd.
+func showUnit(ctx context.Context, unit string) map[string]string {
+	out, _ := exec.CommandContext(ctx, "systemctl", "show", "--property=SubState,StatusText", unit).Output()
 	properties := make(map[string]string)
-	for line := range strings.Lines(string(out)) {
-		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+	for line := range strings.SplitSeq(string(out), "\n") {
+		name, value, _ := strings.Cut(line, "=")
 		properties[name] = value
 	}
 	return properties

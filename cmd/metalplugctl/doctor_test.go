@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -452,7 +453,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 		d.config = config.Default()
 	}
 	d.units = func(...string) []unitfile.Unusable { return f.missing }
-	d.show = func(string) map[string]string { return f.driver }
+	d.show = func(context.Context, string) map[string]string { return f.driver }
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {

@@ -74,7 +74,8 @@ func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) 
 	return c.ask(ctx, "GET", path, nil)
 }
 
-// decode decodes an answer, or returns err if it is not nil.
+// decode decodes an answer, or returns err if it is not nil. An answer of metalplugd always sets a field, so that another
+// program's {} is not mistaken for a success.
 func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	if err != nil {
 		return err

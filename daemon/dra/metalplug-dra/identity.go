@@ -47,17 +47,16 @@ func identity(file, token, user string) (*rest.Config, error) {
 	return config, nil
 }
 
-// described returns a text with the user of an identity and when it ends, for systemd's status line and the journal. Only the API
-// server checks an identity.
+// described returns a text with the user of an identity and when it ends, for systemd's status line and the journal. It checks
+// nothing, because only the API server can.
 func described(c *rest.Config) string {
 	if c.BearerTokenFile != "" {
 		return describedToken(c.BearerTokenFile, c.Impersonate.UserName)
 	}
-	files := rest.CopyConfig(c) // client-go reads the files of a changed config only once
-	if rest.LoadTLSFiles(files) == nil {
-		if chain, err := cert.ParseCertsPEM(files.CertData); err == nil {
-			return fmt.Sprintf("acts as %s until %s, with a certificate", chain[0].Subject.CommonName, chain[0].NotAfter.UTC().Format(api.TimeFormat))
-		}
+	files := rest.CopyConfig(c)  // if c had the content of its files, client-go would not notice a renewed certificate
+	_ = rest.LoadTLSFiles(files) // a connection reports the error
+	if chain, err := cert.ParseCertsPEM(files.CertData); err == nil {
+		return fmt.Sprintf("acts as %s until %s, with a certificate", chain[0].Subject.CommonName, chain[0].NotAfter.UTC().Format(api.TimeFormat))
 	}
 	return "acts as the user of the kubeconfig"
 }
