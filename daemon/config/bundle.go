@@ -98,7 +98,7 @@ func (c *Config) checkMembers(t *table, r Resource) {
 		case at < 0:
 			wanted := "add a [[resource]] of that name"
 			for _, other := range c.Resources {
-				if device.Edits(strings.ToLower(name), other.Name) <= 2 {
+				if distance(strings.ToLower(name), other.Name) <= 2 {
 					wanted = "did you mean " + quoted(other.Name) + "?"
 				}
 			}

@@ -112,10 +112,32 @@ func meantWord(key, word string, words []string) string {
 func similar(name string, words []string) string {
 	for edits := range min(2, len(name)/2) + 1 {
 		for _, word := range words {
-			if device.Edits(name, word) <= edits || len(name) > 2 && strings.HasPrefix(word, strings.TrimSuffix(name, "s")) {
+			if distance(name, word) <= edits || len(name) > 2 && strings.HasPrefix(word, strings.TrimSuffix(name, "s")) {
 				return word
 			}
 		}
 	}
 	return ""
+}
+
+// distance returns the number of letters to insert, remove, replace or swap with the next one that changes a to b.
+func distance(a, b string) int {
+	cost := make([][]int, len(a)+1) // of the first i letters of a and the first j of b
+	for i := range cost {
+		cost[i] = make([]int, len(b)+1)
+		for j := range cost[i] {
+			switch {
+			case i == 0 || j == 0:
+				cost[i][j] = i + j
+			case a[i-1] == b[j-1]:
+				cost[i][j] = cost[i-1][j-1]
+			default:
+				cost[i][j] = 1 + min(cost[i-1][j], cost[i][j-1], cost[i-1][j-1])
+			}
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cost[i][j] = min(cost[i][j], cost[i-2][j-2]+1)
+			}
+		}
+	}
+	return cost[len(a)][len(b)]
 }

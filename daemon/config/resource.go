@@ -129,7 +129,7 @@ func takeClass(t *table, r *Resource) {
 		switch name := values["name"].(string); {
 		case r.Name == name:
 			wanted = fmt.Sprintf("builtin is false; write class = \"%s\" and the other keys of %s", values["class"], name)
-		case device.Edits(strings.ToLower(r.Name), name) <= 2:
+		case distance(strings.ToLower(r.Name), name) <= 2:
 			wanted += "; for a built-in resource write " + quoted(name)
 		}
 	}
