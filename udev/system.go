@@ -18,7 +18,6 @@ type Options struct {
 	// log itself, and only later messages are read.
 	KernelLog *os.File
 	Proc      string // mount point of procfs, or empty for /proc
-	Run       string // parent of udevd's state directory udev, or empty for /run
 	Cgroup    string // mount point of cgroup v2, which has a cgroup for udevd's unit, or empty for /sys/fs/cgroup
 }
 
@@ -30,7 +29,6 @@ type System struct {
 	udevd   *udevdWatch
 	log     *kernelLog            // nil if it could not be opened
 	logErr  atomic.Pointer[error] // why the log is not read, or nil
-	run     string
 }
 
 // Open starts to listen. Later events are queued until Listen is called. The caller must close the system.
@@ -38,7 +36,7 @@ func Open(o Options) (s *System, err error) {
 	if err := checkLibudev(); err != nil {
 		return nil, err
 	}
-	s = &System{run: cmp.Or(o.Run, "/run")}
+	s = &System{}
 	if o.Socket != nil {
 		s.monitor, err = MonitorFromFile(o.Socket)
 	} else {
@@ -51,7 +49,7 @@ func Open(o Options) (s *System, err error) {
 		s.monitor.Close()
 		return nil, err
 	}
-	if s.udevd, err = openUdevdWatch(cmp.Or(o.Cgroup, "/sys/fs/cgroup"), s.run); err != nil {
+	if s.udevd, err = openUdevdWatch(cmp.Or(o.Cgroup, "/sys/fs/cgroup")); err != nil {
 		s.monitor.Close()
 		closeTables(s.mounts)
 		return nil, err

@@ -26,36 +26,29 @@ const udevdCgroup = "system.slice/systemd-udevd.service/cgroup.events"
 // restart. The watch sleeps while udevd runs.
 type udevdWatch struct {
 	cgroup   string // mount point of cgroup v2
-	run      string // parent of udevd's state directory udev
 	interval time.Duration
 	fd       int      // descriptor of inotify
 	inotify  *os.File // the same descriptor, for blocking reads
 }
 
-func openUdevdWatch(cgroup, run string) (*udevdWatch, error) {
+func openUdevdWatch(cgroup string) (*udevdWatch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch udevd: %w", err)
 	}
-	return &udevdWatch{cgroup: cgroup, run: run, interval: absentInterval, fd: fd, inotify: os.NewFile(uintptr(fd), "inotify")}, nil
+	return &udevdWatch{cgroup: cgroup, interval: absentInterval, fd: fd, inotify: os.NewFile(uintptr(fd), "inotify")}, nil
 }
 
 func (w *udevdWatch) close() { w.inotify.Close() }
 
-// running reports whether udevd's cgroup has a process. If systemd does not use cgroup v2, it checks the files of
-// udevd. The sandbox of the unit hides the control socket, because udevd obeys every process with uid 0 there. The
-// database exists permanently.
+// running reports whether udevd's cgroup has a process. If systemd does not use cgroup v2, this is unknown, and udevd counts
+// as running.
 func (w *udevdWatch) running() bool {
-	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err == nil {
-		text, err := os.ReadFile(filepath.Join(w.cgroup, udevdCgroup))
-		return err == nil && strings.Contains("\n"+string(text), "\npopulated 1")
+	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err != nil {
+		return true
 	}
-	for _, name := range [...]string{"udev/control", "udev/data"} {
-		if _, err := os.Lstat(filepath.Join(w.run, name)); err == nil {
-			return true
-		}
-	}
-	return false
+	text, err := os.ReadFile(filepath.Join(w.cgroup, udevdCgroup))
+	return err == nil && strings.Contains("\n"+string(text), "\npopulated 1")
 }
 
 // listen sends [Missed] when udevd ends, at intervals while udevd is absent, and when it returns. It returns the error of
