@@ -62,9 +62,13 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 	return holders, nil
 }
 
-// gathering is how long a request waits for further callers. So the start of a container with several devices sends only one
-// request.
-const gathering = 2 * time.Millisecond
+const (
+	// gathering is how long a request waits for further callers. So the start of a container with several devices sends only
+	// one request.
+	gathering = 2 * time.Millisecond
+	// questionLimit is the time limit of one request to metalplug-holders. On a busy node systemd may take seconds to start it.
+	questionLimit = 20 * time.Second
+)
 
 // question is one request for several callers.
 type question struct {
@@ -72,50 +76,38 @@ type question struct {
 	done    chan struct{} // closed when there is an answer
 	answer  cgroup.Answer // the answer for the numbers of all callers
 	err     error
-	cut     bool // the ctx of the caller that sent the request has ended
 }
 
-// ask requests the processes that have nodes with these numbers open. Callers at the same time share one request, which one
-// of them sends.
+// ask requests the processes that have nodes with these numbers open. Callers at the same time share one request.
 func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answer, error) {
-	for {
-		h.mu.Lock()
-		q := h.next
-		first := q == nil || len(q.numbers)+len(numbers) > cgroup.MaxNumbers
-		if first {
-			q = &question{done: make(chan struct{})}
-			h.next = q
-		}
-		q.numbers = append(q.numbers, numbers...)
-		h.mu.Unlock()
-		if first {
-			h.askFor(ctx, q)
-		}
-		select {
-		case <-q.done:
-		case <-ctx.Done():
-			return cgroup.Answer{}, fmt.Errorf("call %s: %w", cgroup.Program, ctx.Err())
-		}
-		if first || !q.cut {
-			return q.answer, q.err
-		}
+	h.mu.Lock()
+	q := h.next
+	if q == nil || len(q.numbers)+len(numbers) > cgroup.MaxNumbers {
+		q = &question{done: make(chan struct{})}
+		h.next = q
+		time.AfterFunc(gathering, func() { h.send(q) })
+	}
+	q.numbers = append(q.numbers, numbers...)
+	h.mu.Unlock()
+	select {
+	case <-q.done:
+		return q.answer, q.err
+	case <-ctx.Done():
+		return cgroup.Answer{}, fmt.Errorf("call %s: %w", cgroup.Program, ctx.Err())
 	}
 }
 
-// askFor sends a question after the time gathering.
-func (h *client) askFor(ctx context.Context, q *question) {
+// send sends a question, which no further caller can join from now on.
+func (h *client) send(q *question) {
 	defer close(q.done)
-	select {
-	case <-time.After(gathering):
-	case <-ctx.Done():
-	}
 	h.mu.Lock()
 	if h.next == q { // otherwise the question was full, and has already been replaced
 		h.next = nil
 	}
 	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), questionLimit)
+	defer cancel()
 	q.answer, q.err = h.holders.Holders(ctx, q.numbers)
-	q.cut = ctx.Err() != nil
 }
 
 // claimAll claims several devices. It claims each device once and in sorted order, so that two callers cannot wait for each
