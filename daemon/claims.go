@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
@@ -62,7 +64,9 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
 	var ids []string
 	for _, r := range ask.Requests {
-		ids = append(ids, r.Devices...)
+		if !r.Admin { // the access of an administrator changes neither a device nor its lease
+			ids = append(ids, r.Devices...)
+		}
 	}
 	if err := c.await(ctx, claim.UID, func(ctx context.Context) error { return c.prepare(ctx, claim, ids) }); err != nil {
 		return p, err
@@ -131,16 +135,13 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 			todo[s.Resource] = append(todo[s.Resource], s)
 		}
 	}
-	var all sync.WaitGroup
-	errs := make(chan error, len(todo))
+	errs := make(chan error)
 	for resource, devices := range todo {
-		all.Go(func() { errs <- c.turnover.StartFor(ctx, resource, devices, claim.UID) })
+		go func() { errs <- c.turnover.StartFor(ctx, resource, devices, claim.UID) }()
 	}
-	all.Wait()
-	close(errs)
 	var failed error
-	for err := range errs {
-		failed = errors.Join(failed, err)
+	for range todo {
+		failed = errors.Join(failed, <-errs)
 	}
 	return failed
 }
@@ -149,7 +150,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimRequest) (p api.Prepared, err error) {
 	var written []cdi.Request
 	for _, r := range requests {
-		g, err := c.given(ctx, r.Devices)
+		g, err := c.given(ctx, r)
 		if err != nil {
 			return p, err
 		}
@@ -167,11 +168,12 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 	return p, err
 }
 
-// given returns the nodes and variables of a container for devices of one or more resources.
-func (c *claims) given(ctx context.Context, ids []string) (all plugin.Given, err error) {
+// given returns the nodes and variables of a container for a request, whose devices may belong to several resources. An
+// administrator can only read from disks, because the evidence about a disk does not allow for his writes.
+func (c *claims) given(ctx context.Context, request api.ClaimRequest) (all plugin.Given, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
-	for _, id := range ids {
+	for _, id := range request.Devices {
 		s, err := c.inventory.Current(ctx, id)
 		if err != nil {
 			return all, err
@@ -186,7 +188,11 @@ func (c *claims) given(ctx context.Context, ids []string) (all plugin.Given, err
 			continue
 		}
 		slices.SortFunc(by[r.Name], func(a, b *inventory.Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
-		g, err := plugin.Give(offered(c.daemon, r), c.host, by[r.Name])
+		offer := offered(c.daemon, r)
+		if request.Admin && (r.Class == device.NVMeName || slices.ContainsFunc(by[r.Name], c.isBlock)) {
+			offer.CDI, offer.Permissions = nil, "r"
+		}
+		g, err := plugin.Give(offer, c.host, by[r.Name])
 		if err != nil {
 			return all, err
 		}
@@ -198,6 +204,14 @@ func (c *claims) given(ctx context.Context, ids []string) (all plugin.Given, err
 		return all, fmt.Errorf("%s: resource %s is not configured any more", devices[0].Device.ID, resource)
 	}
 	return all, nil
+}
+
+// isBlock reports whether a device has the node of a disk or of a part of a disk.
+func (c *claims) isBlock(s *inventory.Status) bool {
+	return slices.ContainsFunc(s.Allocation.Nodes, func(n device.Node) bool {
+		file, err := c.host.Stat(n.Host)
+		return err == nil && file.Mode&unix.S_IFMT == unix.S_IFBLK
+	})
 }
 
 // byPlugin returns the resources that the device plugin also serves under the next configuration. The endpoints of the other

@@ -18,29 +18,38 @@ import (
 // prepare prepares a claim with one request for each device. It does so twice, because the kubelet may repeat its call.
 func (s *story) prepare(words []string) error {
 	return eventually(func() error {
-		answer, err := s.prepareOnce(words)
+		answer, err := s.prepareOnce(words, false)
 		if err == nil {
-			err = s.describedClaim(words[0], answer)
+			err = s.describedClaim(words[0], answer, "rw")
 		}
 		return err
 	})
 }
 
-func (s *story) prepareOnce(words []string) (answer api.Prepared, err error) {
+// admin prepares a claim of an administrator for one device, and checks the permissions.
+func (s *story) admin(words []string) error {
+	answer, err := s.prepareOnce(words[:2], true)
+	if err != nil {
+		return err
+	}
+	return s.describedClaim(words[0], answer, words[2])
+}
+
+func (s *story) prepareOnce(words []string, admin bool) (answer api.Prepared, err error) {
 	ask := api.Claim{Namespace: "ns", Name: words[0]}
 	for i, name := range words[1:] {
 		d, err := s.find(name)
 		if err != nil {
 			return answer, err
 		}
-		ask.Requests = append(ask.Requests, api.ClaimRequest{Name: fmt.Sprint("r", i), Devices: []string{d.ID}})
+		ask.Requests = append(ask.Requests, api.ClaimRequest{Name: fmt.Sprint("r", i), Devices: []string{d.ID}, Admin: admin})
 	}
 	err = s.client().Post(context.Background(), "/v1/claims/"+words[0]+"/prepare", ask, &answer)
 	return answer, err
 }
 
-// describedClaim checks that the CDI spec of a claim has the nodes and variables of the answer.
-func (s *story) describedClaim(uid string, answer api.Prepared) error {
+// describedClaim checks that the CDI spec of a claim has the nodes and variables of the answer, and these permissions.
+func (s *story) describedClaim(uid string, answer api.Prepared, permissions string) error {
 	text, err := os.ReadFile(s.path("cdi/metalplug-claim_" + uid + ".json"))
 	if err != nil {
 		return err
@@ -54,6 +63,9 @@ func (s *story) describedClaim(uid string, answer api.Prepared) error {
 		var nodes []string
 		for _, n := range d.ContainerEdits.DeviceNodes {
 			nodes = append(nodes, n.Path)
+			if n.Permissions != permissions {
+				return fmt.Errorf("the permissions of %s are %q", n.Path, n.Permissions)
+			}
 		}
 		if r.CDI[0] != spec.Kind+"="+d.Name || len(nodes) == 0 || !slices.Equal(nodes, r.Nodes) || len(d.ContainerEdits.Env) != len(r.Env) {
 			return fmt.Errorf("the answer is %+v, the spec says %+v", r, d)
@@ -64,7 +76,7 @@ func (s *story) describedClaim(uid string, answer api.Prepared) error {
 
 // prepareFails prepares a claim with one device, and expects an error that contains the text.
 func (s *story) prepareFails(words []string) error {
-	_, err := s.prepareOnce(words[:2])
+	_, err := s.prepareOnce(words[:2], false)
 	return fails(err, words[2:])
 }
 

@@ -142,6 +142,7 @@ func (s *story) do(words []string) error {
 		"allocate-at-last":     s.allocateAtLast,
 		"prepare":              s.prepare,      // prepare CLAIM NAME... prepares devices for a claim
 		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME TEXT...
+		"admin":                s.admin,        // admin CLAIM NAME PERMISSIONS
 		"unprepare":            s.unprepare,    // unprepare CLAIM, twice
 		"claimed":              s.claimed,      // claimed NAME CLAIM waits until the claim holds the device
 	}

@@ -27,7 +27,8 @@ type Claim struct {
 // ClaimRequest is a request of a claim with the devices that were allocated for it.
 type ClaimRequest struct {
 	Name    string   `json:"name"`
-	Devices []string `json:"devices"` // IDs
+	Devices []string `json:"devices"`         // IDs
+	Admin   bool     `json:"admin,omitempty"` // an administrator's access to devices that other tenants may hold
 }
 
 // Prepared is what containers get for the requests of a claim, in the order of the requests.

@@ -3,12 +3,14 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"path"
 	"regexp"
 	"time"
 
@@ -57,10 +59,10 @@ func checkClaim(uid string, c api.Claim) error {
 			return fmt.Errorf("request %.80q has no name or no device", r.Name)
 		}
 		for _, id := range r.Devices {
-			if devices[id] {
+			if devices[id] && !r.Admin {
 				return fmt.Errorf("%.80q occurs twice", id)
 			}
-			devices[id] = true
+			devices[id] = devices[id] || !r.Admin
 		}
 	}
 	if len(devices) > devicesMost {
@@ -76,60 +78,47 @@ func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {
 	var ask api.Claim
 	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
-	err, uid := decoder.Decode(&ask), r.PathValue("uid")
+	err := decoder.Decode(&ask)
 	if err == nil && len(ask.Requests) == 0 {
 		err = errors.New("a claim without a request")
 	}
-	if err == nil {
-		err = checkClaim(uid, ask)
-	}
-	if err != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("read the request: %w", err))
-		return
-	}
-	unlimited := untilAnswer(w)
-	prepared, err := s.Claims.Prepare(r.Context(), api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}, ask)
-	unlimited()
-	if err != nil {
-		s.refuse(w, "prepare", uid, err)
-		return
-	}
-	send(w, prepared)
+	s.answer(w, r, ask, err, func(uid string) (any, error) {
+		return s.Claims.Prepare(r.Context(), api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}, ask)
+	})
 }
 
 func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
-	uid := r.PathValue("uid")
-	if err := checkClaim(uid, api.Claim{}); err != nil {
-		refuse(w, http.StatusBadRequest, err)
-		return
-	}
-	unlimited := untilAnswer(w)
-	err := s.Claims.Unprepare(r.Context(), uid)
-	unlimited()
-	if err != nil {
-		s.refuse(w, "unprepare", uid, err)
-		return
-	}
-	send(w, struct{}{})
+	s.answer(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Claims.Unprepare(r.Context(), uid) })
 }
 
-// untilAnswer removes the time limits of a request during the work on a claim. The returned function sets the limit for
-// the answer.
+// untilAnswer removes the time limits of a request during its work. The returned function sets the limit for the answer.
 func untilAnswer(w http.ResponseWriter) func() {
 	limits := http.NewResponseController(w)
 	_ = limits.SetReadDeadline(time.Time{})
 	return func() { _ = limits.SetWriteDeadline(time.Now().Add(answerTimeout)) }
 }
 
-// refuse answers with the error of work on a claim, and logs it.
-func (s claimer) refuse(w http.ResponseWriter, action, uid string, err error) {
+// answer works on a claim, without the time limits of a request, and sends the result or logs the error. invalid is why the
+// request could not be read, or nil.
+func (s claimer) answer(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, work func(uid string) (any, error)) {
+	uid := r.PathValue("uid")
+	if invalid = cmp.Or(invalid, checkClaim(uid, ask)); invalid != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("read the request: %w", invalid))
+		return
+	}
+	unlimited := untilAnswer(w)
+	result, err := work(uid)
+	unlimited()
+	if err == nil {
+		send(w, result)
+		return
+	}
 	code := http.StatusConflict
-	switch {
-	case errors.Is(err, inventory.ErrUnknownDevice):
+	if errors.Is(err, inventory.ErrUnknownDevice) {
 		code = http.StatusNotFound
-	case errors.Is(err, ErrWorking):
+	} else if errors.Is(err, ErrWorking) {
 		code = http.StatusServiceUnavailable
 	}
-	s.Log.Warn("claim refused", "action", action, "err", fmt.Errorf("claim %s: %w", uid, err))
+	s.Log.Warn("claim refused", "action", path.Base(r.URL.Path), "err", fmt.Errorf("claim %s: %w", uid, err))
 	refuse(w, code, err)
 }

@@ -53,6 +53,7 @@ func TestClaims(t *testing.T) {
 		{"u1/prepare", `{"requests":[{"name":"A","devices":["x"]}]}`, "400"},
 		{"u1/prepare", `{"requests":[{"name":"a","devices":[]}]}`, "400"},
 		{"u1/prepare", `{"requests":[{"name":"a","devices":["x","x"]}]}`, "400"},
+		{"u1/prepare", `{"requests":[{"name":"a","devices":["x"]},{"name":"b","admin":true,"devices":["x"]}]}`, "200"},
 		{"u1/prepare", `{"requests":[{"name":"a","devices":[` + many + `"y"]}]}`, "400"},
 		{"u1/prepare", `{"requests":[],"secret":1}`, "400"},
 	} {

@@ -50,7 +50,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 		at := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })
 		if at < 0 {
 			at = len(ask.Requests)
-			ask.Requests = append(ask.Requests, api.ClaimRequest{Name: g.Request})
+			ask.Requests = append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
 		}
 		ask.Requests[at].Devices = append(ask.Requests[at].Devices, device.ID)
 	}
@@ -78,13 +78,11 @@ func (d *driver) given(claim *resourceapi.ResourceClaim) (given []resourceapi.De
 		}
 	}
 	for _, g := range claim.Status.Allocation.Devices.Results {
-		switch {
-		case g.Driver != DriverName:
+		if g.Driver != DriverName {
 			continue
-		case g.Pool != d.Node:
+		}
+		if g.Pool != d.Node {
 			return nil, fmt.Errorf("device %s is in pool %s, not on this node", g.Device, g.Pool)
-		case g.AdminAccess != nil && *g.AdminAccess:
-			return nil, fmt.Errorf("device %s: metalplug does not support admin access", g.Device)
 		}
 		given = append(given, g)
 	}

@@ -84,21 +84,41 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// A request with admin access is marked, and the other requests of its claim are not.
+func TestAdminAccess(t *testing.T) {
+	d := daemon(t, func(_ string, ask api.Claim) (p api.Prepared, _ *api.Refused) {
+		for _, r := range ask.Requests {
+			if r.Admin != (r.Name == "all") {
+				t.Errorf("metalplugd is asked for %+v", r)
+			}
+			p.Requests = append(p.Requests, api.PreparedRequest{Name: r.Name, CDI: []string{"k=" + r.Name}})
+		}
+		return p, nil
+	})
+	yes := true
+	one := resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "one", Pool: "n1", Device: "a-1"}
+	all := one
+	all.Request, all.AdminAccess = "all", &yes
+	result := prepared(t, d, claim(one, all))
+	if result.Err != nil || len(result.Devices) != 2 || result.Devices[1].CDIDeviceIDs[0] != "k=all" {
+		t.Errorf("the kubelet gets %+v", result)
+	}
+}
+
 // The kubelet reports each refusal in an event of the pod.
 func TestRefused(t *testing.T) {
 	d := daemon(t, func(string, api.Claim) (api.Prepared, *api.Refused) {
 		return api.Prepared{}, &api.Refused{Code: 503, Text: "its devices are being erased for 40s"}
 	})
 	result := resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-1"}
-	yes := true
-	admin, unknown, elsewhere := result, result, result
-	admin.AdminAccess, unknown.Device, elsewhere.Pool = &yes, "a-3", "n2"
+	unknown, elsewhere := result, result
+	unknown.Device, elsewhere.Pool = "a-3", "n2"
 	configured := claim(result)
 	configured.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
 		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: DriverName}},
 	}}
 	for text, c := range map[string]*resourceapi.ResourceClaim{
-		"being erased": claim(result), "admin access": claim(admin), "has no device a-3": claim(unknown), "pool n2": claim(elsewhere), "opaque": configured,
+		"being erased": claim(result), "has no device a-3": claim(unknown), "pool n2": claim(elsewhere), "opaque": configured,
 	} {
 		if got := prepared(t, d, c).Err; got == nil || !strings.Contains(got.Error(), text) {
 			t.Errorf("the error is %v, not %q", got, text)
