@@ -36,17 +36,26 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	return answer, nil
 }
 
+// prepare passes a claim to metalplugd, with the devices of this node that the scheduler has chosen.
 func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	given, err := d.given(claim)
-	if err != nil {
-		return nil, err
+	for _, c := range claim.Status.Allocation.Devices.Config {
+		if c.Opaque != nil && c.Opaque.Driver == DriverName {
+			return nil, errors.New("the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration")
+		}
 	}
+	var devices []kubeletplugin.Device
 	ask := api.Claim{Namespace: claim.Namespace, Name: claim.Name}
-	for _, g := range given {
+	for _, g := range claim.Status.Allocation.Devices.Results {
 		device, known := now.devices[g.Device]
-		if !known {
+		switch {
+		case g.Driver != DriverName:
+			continue
+		case g.Pool != d.Node:
+			return nil, fmt.Errorf("device %s is in pool %s, not on this node", g.Device, g.Pool)
+		case !known:
 			return nil, fmt.Errorf("metalplugd has no device %s", g.Device)
 		}
+		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device})
 		at := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })
 		if at < 0 {
 			at = len(ask.Requests)
@@ -58,35 +67,12 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 	if err := d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/prepare", ask, &prepared); err != nil {
 		return nil, err
 	}
-	names := make(map[string][]string) // the CDI devices of each request, which cover all its devices
-	for _, r := range prepared.Requests {
-		names[r.Name] = r.CDI
-	}
-	var devices []kubeletplugin.Device
-	for _, g := range given {
-		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device, CDIDeviceIDs: names[g.Request]})
-		delete(names, g.Request)
+	for _, r := range prepared.Requests { // the first device of a request gets its CDI devices, which cover all its devices
+		if first := slices.IndexFunc(devices, func(d kubeletplugin.Device) bool { return d.Requests[0] == r.Name }); first >= 0 {
+			devices[first].CDIDeviceIDs = r.CDI
+		}
 	}
 	return devices, nil
-}
-
-// given returns the devices of this node that the scheduler has chosen for a claim.
-func (d *driver) given(claim *resourceapi.ResourceClaim) (given []resourceapi.DeviceRequestAllocationResult, err error) {
-	for _, c := range claim.Status.Allocation.Devices.Config {
-		if c.Opaque != nil && c.Opaque.Driver == DriverName {
-			return nil, errors.New("the claim or its class has parameters, which metalplug does not support -> remove the opaque configuration")
-		}
-	}
-	for _, g := range claim.Status.Allocation.Devices.Results {
-		if g.Driver != DriverName {
-			continue
-		}
-		if g.Pool != d.Node {
-			return nil, fmt.Errorf("device %s is in pool %s, not on this node", g.Device, g.Pool)
-		}
-		given = append(given, g)
-	}
-	return given, nil
 }
 
 // UnprepareResourceClaims releases the devices of claims. Cleaning the devices up does not delay the end of the pod.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 const (
@@ -15,31 +17,52 @@ const (
 	drainLimit = 10 * time.Second
 	// drainInterval is the time between two checks of the number of requests. It also leaves time to send the last answer.
 	drainInterval = 5 * time.Millisecond
+	// repeatLimit is how long a request is repeated. The kubelet waits 45 s (defaultClientCallTimeout in kubernetes v1.36,
+	// pkg/kubelet/cm/dra/plugin).
+	repeatLimit = 40 * time.Second
 )
 
-// requests counts the kubelet's requests that are in progress. The zero value is ready to use.
-type requests struct{ running atomic.Int64 }
+// requests counts the kubelet's requests that are in progress.
+type requests struct {
+	running    atomic.Int64
+	stop       <-chan struct{} // closed when no request may be repeated any more
+	registered chan struct{}   // filled when a kubelet has registered the driver, with room for one value
+}
 
-// intercept counts a request while it is in progress.
+// intercept counts a request while it is in progress. It repeats a request to prepare claims while the API server or
+// metalplugd does not answer. After an error, the kubelet would wait for 60 to 90 s before it repeats the request
+// (kubernetes/kubernetes#139836).
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)
-	return handle(ctx, request)
+	if _, ok := request.(*registration.RegistrationStatus); ok {
+		notify(r.registered)
+	}
+	limit := time.After(repeatLimit)
+	for {
+		answer, err := handle(ctx, request)
+		if _, prepares := request.(*drapb.NodePrepareResourcesRequest); err == nil || !prepares {
+			return answer, err
+		}
+		select {
+		case <-time.After(retryInterval):
+			continue
+		case <-limit:
+		case <-ctx.Done():
+		case <-r.stop:
+		}
+		return answer, err
+	}
 }
 
 // drain blocks until no request is in progress, for at most 10 s. The library closes its connections at once. Without drain,
 // the pod of a running request would get an event that its devices cannot be prepared.
 func (r *requests) drain() {
-	limit := time.After(drainLimit)
-	for idle := false; ; {
-		select {
-		case <-limit:
-			return
-		case <-time.After(drainInterval):
-		}
-		was := idle
-		if idle = r.running.Load() == 0; idle && was {
-			return
+	end := time.Now().Add(drainLimit)
+	for idle := 0; idle < 2 && time.Now().Before(end); idle++ {
+		<-time.After(drainInterval)
+		if r.running.Load() > 0 {
+			idle = -1
 		}
 	}
 }

@@ -4,10 +4,13 @@ package dra
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
 func TestDrain(t *testing.T) {
@@ -32,6 +35,36 @@ func TestDrain(t *testing.T) {
 				r.drain()
 				if took := time.Since(began); took < c.want-drainInterval || took > c.want+drainInterval {
 					t.Errorf("it took %v, want %v", took, c.want)
+				}
+			})
+		})
+	}
+}
+
+// After an error the kubelet would wait for a minute, although the API server was down for a second.
+func TestRepeat(t *testing.T) {
+	for name, c := range map[string]struct {
+		request           any
+		down, stops, want time.Duration
+	}{
+		"prepare, down for a second":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, time.Second},
+		"prepare, down for an hour":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, 2 * time.Hour, repeatLimit},
+		"prepare, the driver stops":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, time.Second, time.Second},
+		"unprepare, which may repeat": {&drapb.NodeUnprepareResourcesRequest{}, time.Second, time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), c.stops)
+				defer cancel()
+				r, began := requests{stop: ctx.Done()}, time.Now()
+				_, err := r.intercept(t.Context(), c.request, nil, func(context.Context, any) (any, error) {
+					if time.Since(began) < c.down {
+						return nil, errors.New("the API server does not answer")
+					}
+					return nil, nil
+				})
+				if took := time.Since(began); took < c.want-retryInterval || took > c.want+retryInterval || (err == nil) != (took >= c.down) {
+					t.Errorf("it took %v and the error is %v, want %v", took, err, c.want)
 				}
 			})
 		})

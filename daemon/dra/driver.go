@@ -6,9 +6,11 @@ package dra
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -72,14 +74,14 @@ func Run(ctx context.Context, o Options, ready func()) error {
 	defer fail(nil)
 	d := &driver{Options: o, client: api.Client{Socket: o.Control}, fail: fail, changed: make(chan struct{})}
 	data := filepath.Join(o.Kubelet, "plugins", DriverName)
-	listen := d.listener
+	listen := func(_ context.Context, path string) (net.Listener, error) { return o.Listen(path) }
 	if o.Listen == nil {
 		listen = nil
 		if err := os.MkdirAll(data, 0o750); err != nil {
 			return err
 		}
 	}
-	var served requests
+	served := requests{stop: ctx.Done(), registered: make(chan struct{}, 1)}
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx), d,
 		kubeletplugin.DriverName(DriverName), kubeletplugin.NodeName(o.Node), kubeletplugin.KubeClient(o.Kube),
 		kubeletplugin.PluginDataDirectoryPath(data),
@@ -96,28 +98,17 @@ func Run(ctx context.Context, o Options, ready func()) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { d.follow(ctx, dirty) })
-	d.publish(ctx, dirty)
+	d.publish(ctx, dirty, served.registered)
 	if outer.Err() != nil {
 		return nil
 	}
 	return context.Cause(ctx)
 }
 
-// listener returns the socket that systemd passed.
-func (d *driver) listener(_ context.Context, path string) (net.Listener, error) {
-	return d.Listen(path)
-}
-
 // follow fills dirty after each event of metalplugd and after each new connection, until ctx ends.
 func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	for available := true; ; {
-		err := d.stream(ctx, func() {
-			available = true
-			select {
-			case dirty <- struct{}{}:
-			default:
-			}
-		})
+		err := d.stream(ctx, func() { available = true; notify(dirty) })
 		if ctx.Err() == nil && available {
 			available = false
 			d.Log.Warn("metalplugd unavailable", "err", err)
@@ -130,6 +121,14 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	}
 }
 
+// notify fills a channel with room for one value.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // stream calls changed for each event of metalplugd until the connection ends.
 func (d *driver) stream(ctx context.Context, changed func()) error {
 	events, err := d.client.Stream(ctx, "/v1/events")
@@ -137,29 +136,28 @@ func (d *driver) stream(ctx context.Context, changed func()) error {
 		return err
 	}
 	defer events.Close()
-	for r := bufio.NewReader(events); ; {
-		_, more, err := r.ReadLine()
-		if err != nil {
-			return fmt.Errorf("%w: %w", api.ErrNoAnswer, err)
-		}
-		if !more {
-			changed()
-		}
+	lines := bufio.NewScanner(events)
+	for lines.Scan() {
+		changed()
 	}
+	return fmt.Errorf("%w: %w", api.ErrNoAnswer, cmp.Or(lines.Err(), io.EOF))
 }
 
 // publish writes each new state into the ResourceSlices until ctx ends. While metalplugd does not answer, the ResourceSlices
-// stay as they are.
-func (d *driver) publish(ctx context.Context, dirty <-chan struct{}) {
+// stay as they are. A kubelet that registers may have a new Node, perhaps in a new cluster. The controller would keep the UID
+// of the old Node and its list of slices, so another controller replaces it.
+func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
 	var slices layout
 	var controller *resourceslice.Controller
 	defer func() { controller.Stop() }()
 	var retry <-chan time.Time
-	for {
+	for current := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-dirty:
+		case <-registered:
+			current = false
 		case <-retry:
 		}
 		s, err := d.fetch(ctx)
@@ -171,13 +169,16 @@ func (d *driver) publish(ctx context.Context, dirty <-chan struct{}) {
 		d.set(s)
 		slices = slices.place(s.claimed)
 		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: slices.pool(s)}}
-		if controller == nil {
-			if controller, err = d.control(ctx, resources); err != nil {
-				return // ctx has ended
-			}
+		if current {
+			controller.Update(resources)
 			continue
 		}
-		controller.Update(resources)
+		next, err := d.control(ctx, resources)
+		if err != nil {
+			return // ctx has ended
+		}
+		controller.Stop()
+		controller, current = next, true
 	}
 }
 

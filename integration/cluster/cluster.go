@@ -160,6 +160,15 @@ func (c *Cluster) Upgrade(ctx context.Context, release string) error {
 	return c.startParts(ctx)
 }
 
+// Replace replaces the control plane by a new one with the same address and certificates. It knows no object of the old one.
+func (c *Cluster) Replace(ctx context.Context) error {
+	for _, p := range slices.Backward(c.parts) {
+		p.kill()
+	}
+	c.parts = nil
+	return errors.Join(os.RemoveAll(c.File("etcd")), c.startParts(ctx))
+}
+
 // start creates and starts the control plane.
 func (c *Cluster) start(ctx context.Context) error {
 	var err error

@@ -84,10 +84,10 @@ func (s *story) createClass(name, extended string) {
 	s.must(err)
 	s.Cleanup(func() {
 		ctx := context.WithoutCancel(s.Context())
-		if err := api.ResourceClaimTemplates(space).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		if err := api.ResourceClaimTemplates(space).Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !isGone(err) {
 			s.Error(err)
 		}
-		if err := api.DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		if err := api.DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !isGone(err) {
 			s.Error(err)
 		}
 	})

@@ -4,8 +4,10 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -14,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -27,6 +30,8 @@ import (
 type badServer struct {
 	*httptest.Server
 	answer atomic.Pointer[http.HandlerFunc] // nil if the API server answers
+	pass   http.Handler                     // the API server
+	asked  atomic.Int64                     // requests for claims that the API server did not get
 }
 
 // badServer starts a server that passes requests on, with the rights of an administrator.
@@ -40,9 +45,12 @@ func (s *story) badServer() *badServer {
 	s.must(err)
 	pass := httputil.NewSingleHostReverseProxy(address)
 	pass.Transport, pass.FlushInterval = transport, -1 // a watch is a stream
-	b := &badServer{}
+	b := &badServer{pass: pass}
 	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if answer := b.answer.Load(); answer != nil {
+			if strings.Contains(r.URL.Path, "/resourceclaims/") {
+				b.asked.Add(1)
+			}
 			(*answer)(w, r)
 			return
 		}
@@ -57,6 +65,7 @@ func (s *story) badServer() *badServer {
 
 // is changes the answers, and ends all connections and so all watches.
 func (b *badServer) is(answer http.HandlerFunc) {
+	b.asked.Store(0)
 	if b.answer.Store(nil); answer != nil {
 		b.answer.Store(&answer)
 	}
@@ -85,20 +94,29 @@ func TestClaimServer(t *testing.T) {
 	s.must(clientcmd.WriteToFile(*config, node.path("var/kubeconfig")))
 	driver := s.startDriver(node, "--kubeconfig=/var/kubeconfig")
 	s.published(node, 2)
+	conflict := refused(http.StatusConflict, "Conflict")
 	for i, bad := range []struct {
 		name   string
 		answer http.HandlerFunc
-		event  string // text of the pod's event, if the claim cannot be read
+		writes bool // only the requests that write a ResourceSlice fail
 	}{
-		{"answers 401", refused(http.StatusUnauthorized, "Unauthorized"), "an answer of the story"},
-		{"answers 403", refused(http.StatusForbidden, "Forbidden"), "an answer of the story"},
-		{"answers 429", refused(http.StatusTooManyRequests, "TooManyRequests"), ""}, // client-go asks again
-		{"answers 500", refused(http.StatusInternalServerError, "InternalError"), "an answer of the story"},
+		{"answers 401", refused(http.StatusUnauthorized, "Unauthorized"), false},
+		{"answers 403", refused(http.StatusForbidden, "Forbidden"), false},
+		{"answers 429", refused(http.StatusTooManyRequests, "TooManyRequests"), false},
+		{"answers 500", refused(http.StatusInternalServerError, "InternalError"), false},
 		{"answers nothing", func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // until then, the server does not notice the end of the connection
 			<-r.Context().Done()
-		}, ""},
-		{"ends each connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
+		}, false},
+		{"ends each connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false},
+		{"answers 409 to each write", func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				b.pass.ServeHTTP(w, r)
+				return
+			}
+			b.asked.Add(1)
+			conflict(w, r)
+		}, true},
 	} {
 		b.is(bad.answer)
 		p := claiming(node, s.label(fmt.Sprintf("-%d", i)))
@@ -109,22 +127,82 @@ func TestClaimServer(t *testing.T) {
 			other = widgetID(1)
 		}
 		s.ctl(node, "cordon", other)
-		if bad.event != "" {
-			s.event(p.Name, bad.event)
+		s.await("metalplug-dra has asked nothing", func(context.Context) error {
+			if n := b.asked.Load(); n == 0 {
+				return errors.New("no request")
+			}
+			return nil
+		})
+		if bad.writes {
+			s.phase(p.Name, corev1.PodRunning)
+		} else if phase := s.get(p.Name).Status.Phase; phase != corev1.PodPending {
+			s.Errorf("while the API server %s, the pod is %s", bad.name, phase)
 		}
-		if phase := s.get(p.Name).Status.Phase; phase != corev1.PodPending || !driver.alive() {
-			s.Errorf("while the API server %s, the pod is %s, and the driver runs: %v", bad.name, phase, driver.alive())
+		if !driver.alive() {
+			s.Fatalf("the driver has ended while the API server %s", bad.name)
 		}
 		b.is(nil)
-		s.published(node, 1, strings.ToLower(other)+" metalplug.io/cordoned NoSchedule")
+		began := time.Now()
 		s.phase(p.Name, corev1.PodRunning)
+		ran := time.Since(began)
+		s.published(node, 1, strings.ToLower(other)+" metalplug.io/cordoned NoSchedule")
+		published := time.Since(began)
 		if _, id := s.got(p.Name); strings.ToLower(id) != device {
 			s.Errorf("the pod has %s, and its claim %s", id, device)
 		}
+		s.prepared(p.Name)
 		s.remove(p.Name)
 		s.ctl(node, "uncordon", other)
 		s.published(node, 2)
-		s.step("the API server %s, and again answers as before", bad.name)
+		s.step("the API server %s, then the pod runs %v and the slice is written %v after it answers again",
+			bad.name, ran.Round(time.Millisecond), published.Round(time.Millisecond))
+	}
+}
+
+func TestClaimNewServer(t *testing.T) {
+	s := tell(t, "the API server is replaced by one without any object, and metalplug-dra publishes its devices there")
+	s.own("n", release())
+	node, driver := s.claims(NodeOptions{Recording: widgets(2), Resources: byClaim}, 2)
+	p := claiming(node, s.label(""))
+	s.create(p)
+	s.phase(p.Name, corev1.PodRunning)
+	old := s.claimedBy(node)
+	s.must(s.cluster.Replace(s.Context()))
+	s.step("the pod, its claim, the slices and the Node are gone")
+	node.KillKubelet() // only a kubelet that starts registers its Node
+	s.must(node.StartKubelet())
+	s.must(node.AwaitReady(s.Context()))
+	s.published(node, 2)
+	s.step("the kubelet was restarted, and the new API server has the devices")
+	s.await("the claim holds its device", func(context.Context) error {
+		if now := s.claimedBy(node); len(now) > 0 {
+			return fmt.Errorf("%v", now)
+		}
+		return nil
+	})
+	s.step("the device of %v is free", slices.Collect(maps.Values(old)))
+	before := s.identities(node)
+	s.createClass(node.Name, "")
+	for i := range 2 {
+		next := claiming(node, s.label(fmt.Sprintf("-%d", i)))
+		s.create(next)
+		s.phase(next.Name, corev1.PodRunning)
+	}
+	if now := s.identities(node); !maps.Equal(before, now) || !driver.alive() {
+		s.Errorf("the slices were %v and are %v, and the driver runs: %v", before, now, driver.alive())
+	}
+	s.step("two pods run with both devices, and the slices have stayed")
+}
+
+// prepared checks that a pod has no event about a claim that was not prepared.
+func (s *story) prepared(pod string) {
+	s.Helper()
+	events, err := s.cluster.Client.CoreV1().Events(space).List(s.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
+	s.must(err)
+	for _, e := range events.Items {
+		if e.Reason == "FailedPrepareDynamicResources" { // kubernetes v1.36 pkg/kubelet/events/event.go
+			s.Errorf("event of the pod: %s", e.Message)
+		}
 	}
 }
 

@@ -16,20 +16,7 @@ import (
 func TestUpgrade(t *testing.T) {
 	const old, next = "v1.36", "v1.37"
 	s := tell(t, "a cluster is upgraded from "+old+" to "+next+" with pods running, at last the kubelet")
-	o := programs()
-	o.Dir, o.Release = o.Dir+"u", old
-	var err error
-	s.cluster, err = Start(s.Context(), o)
-	s.must(err)
-	s.Cleanup(func() {
-		if err := s.cluster.Stop(); err != nil {
-			s.Error(err)
-		}
-		if err := (traces{}).compare(o.Dir); err != nil {
-			s.Error(err)
-		}
-	})
-	s.step("the control plane of %s is ready", old)
+	s.own("u", old)
 	node := s.node(3)
 	s.kubeletIs(node, old)
 	pods := s.holders(node)
@@ -45,6 +32,25 @@ func TestUpgrade(t *testing.T) {
 	s.must(node.Plug(recorded()))
 	s.health(pods[0].Name, id, corev1.ResourceHealthStatusUnhealthy)
 	s.step("a device is unplugged, and is Unhealthy in the status of its pod")
+}
+
+// own starts a cluster that only this story uses.
+func (s *story) own(suffix, release string) {
+	s.Helper()
+	o := programs()
+	o.Dir, o.Release = o.Dir+suffix, release
+	var err error
+	s.cluster, err = Start(s.Context(), o)
+	s.must(err)
+	s.Cleanup(func() {
+		if err := s.cluster.Stop(); err != nil {
+			s.Error(err)
+		}
+		if err := (traces{}).compare(o.Dir); err != nil {
+			s.Error(err)
+		}
+	})
+	s.step("the control plane of %s is ready", release)
 }
 
 // kubeletIs waits until the Node shows the release of its kubelet.

@@ -41,8 +41,7 @@ func identity(file, token, user string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	config.QPS, config.Burst = 100, 200
-	config.UserAgent = "metalplug-dra/" + version
+	config.QPS, config.Burst, config.UserAgent = 100, 200, "metalplug-dra/"+version
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	return config, nil
 }

@@ -49,7 +49,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	kubeconfig := flags.String("kubeconfig", "/etc/metalplug-dra/kubeconfig", "`FILE` with the API server and the identity")
 	token := flags.String("token", "", "`FILE` with a token; the kubeconfig then gives only the API server")
 	impersonate := flags.Bool("impersonate", true, "let the token act as the node, which needs Kubernetes 1.36")
-	node := flags.String("node", hostName(), "`NAME` of the Node")
+	host, _ := os.Hostname() // the API server refuses an empty name; a kubelet registers the machine with it in lower case
+	node := flags.String("node", strings.ToLower(host), "`NAME` of the Node")
 	control := flags.String("control", "/run/metalplug/control.sock", "`SOCKET` of metalplugd")
 	kubelet := flags.String("kubelet", "/var/lib/kubelet", "root `DIRECTORY` of the kubelet")
 	levelName := flags.String("log-level", "info", "minimum `LEVEL` of log messages: debug, info, notice, warn, error")
@@ -104,10 +105,4 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	return exitOK
-}
-
-// hostName returns the name under which a kubelet registers this machine, unless --hostname-override gives another name.
-func hostName() string {
-	name, _ := os.Hostname() // the API server refuses an empty name
-	return strings.ToLower(name)
 }
