@@ -27,9 +27,15 @@ const byClaim = resources + `serve = "dra"
 // device. It waits until the API server shows n devices.
 func (s *story) claims(o NodeOptions, n int) (node *Node, driver *process) {
 	s.Helper()
+	return s.claimsOf(widget, o, n)
+}
+
+// claimsOf is like claims for any resource.
+func (s *story) claimsOf(resource corev1.ResourceName, o NodeOptions, n int) (node *Node, driver *process) {
+	s.Helper()
 	o.Name = s.label("")
 	node = s.start(o)
-	s.createClass(node.Name, "")
+	s.createClassOf(resource, node.Name, "")
 	driver = s.startDriver(node)
 	s.published(node, n)
 	s.step("node %s has %d devices for claims", o.Name, n)
@@ -63,13 +69,18 @@ func (s *story) driver(node *Node, p *process, err error) *process {
 	return p
 }
 
-// createClass creates a class and a template of claims for one device. Both have this name.
+// createClass creates a class and a template of claims for one widget. Both have this name.
 func (s *story) createClass(name, extended string) {
+	s.Helper()
+	s.createClassOf(widget, name, extended)
+}
+
+func (s *story) createClassOf(resource corev1.ResourceName, name, extended string) {
 	s.Helper()
 	api := s.cluster.Client.ResourceV1()
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: fmt.Sprintf(`device.driver == "metalplug.io" && device.attributes["metalplug.io"].resource == %q`, widget),
+		Expression: fmt.Sprintf(`device.driver == "metalplug.io" && device.attributes["metalplug.io"].resource == %q`, resource),
 	}}}
 	if extended != "" {
 		class.Spec.ExtendedResourceName = &extended
@@ -292,6 +303,51 @@ func TestClaimUnplug(t *testing.T) {
 	s.must(node.Plug(widgets(2)))
 	s.published(node, 2)
 	s.step("the device was plugged in again, and has no taint")
+}
+
+// The parts of a divided GPU are devices of their own.
+func TestClaimPartitions(t *testing.T) {
+	const divided = "MIG-GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77-"
+	for _, c := range []struct {
+		recording, resource, environment string
+		ids                              []string
+	}{
+		{"mig-node", "nvidia.com/gpu", "METALPLUG_NVIDIA_COM_GPU", []string{
+			"GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f", divided + "gi1-ci0", divided + "gi2-ci0", divided + "gi2-ci1",
+		}},
+		{"amd-node", "amd.com/gpu", "METALPLUG_AMD_COM_GPU", []string{
+			"gpu-0cb1e29c658cda14-dpx0", "gpu-0cb1e29c658cda14-dpx1", "gpu-0fd630f1f29d0da9", "gpu-953f48f1a09f76b5", "gpu-95e60af593bd04cf",
+		}},
+	} {
+		t.Run(c.recording, func(t *testing.T) {
+			s := tell(t, "pods get GPUs and the partitions of a GPU through claims, on the recording "+c.recording)
+			recording, err := os.ReadFile("../../udev/recording/bundled/" + c.recording + ".umockdev")
+			s.must(err)
+			node, _ := s.claimsOf(corev1.ResourceName(c.resource), NodeOptions{
+				Recording: string(recording), Resources: fmt.Sprintf("[[resource]]\nname = %q\nserve = \"dra\"\n", c.resource),
+			}, len(c.ids))
+			given := make(map[string]string) // IDs by the nodes of a container
+			for i := range c.ids {
+				p := claiming(node, s.label(fmt.Sprintf("-%d", i)))
+				s.create(p)
+				s.phase(p.Name, corev1.PodRunning)
+				var nodes []string
+				spec := s.log(p.Name, "main").Spec
+				for _, d := range spec.Linux.Devices {
+					nodes = append(nodes, d.Path)
+				}
+				for _, e := range spec.Process.Env {
+					if id, ok := strings.CutPrefix(e, c.environment+"="); ok {
+						given[strings.Join(slices.Sorted(slices.Values(nodes)), " ")] = id
+					}
+				}
+			}
+			if got := slices.Sorted(maps.Values(given)); !slices.Equal(got, c.ids) {
+				s.Errorf("the pods have %v", given)
+			}
+			s.step("%d pods have the parts and the other GPUs, and no two have the same nodes", len(c.ids))
+		})
+	}
 }
 
 // ctl runs metalplugctl on a node.

@@ -115,7 +115,11 @@ type deviceNode struct {
 	major, minor uint32
 }
 
-// devices returns the device nodes of a recording. Each block of lines has "N: NAME" and the properties.
+// nvidiaMajor is the major number of NVIDIA's driver, whose nodes udev does not know.
+const nvidiaMajor = 195
+
+// devices returns the device nodes of a recording. Each block of lines has "N: NAME" and the properties. A node that udev does
+// not know is a line "F: /dev/NAME=".
 func devices(recording string) []deviceNode {
 	var all []deviceNode
 	for block := range strings.SplitSeq(recording, "\n\n") {
@@ -125,6 +129,10 @@ func devices(recording string) []deviceNode {
 			if name, ok := strings.CutPrefix(line, "N: "); ok {
 				name, _, _ = strings.Cut(name, "=") // the content of the node may follow the name
 				d.file = filepath.Join("dev", name)
+			}
+			if name, ok := strings.CutPrefix(line, "F: /dev/"); ok {
+				name, _, _ = strings.Cut(name, "=")
+				all = append(all, deviceNode{file: filepath.Join("dev", name), mode: unix.S_IFCHR, major: nvidiaMajor, minor: uint32(len(all))})
 			}
 			if line == "E: SUBSYSTEM=block" {
 				d.mode = unix.S_IFBLK
