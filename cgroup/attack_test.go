@@ -26,7 +26,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// maxResident bounds the memory of metalplug-holders under each attack. MemoryMax= of its unit is above it.
+// maxResident is the maximum memory of metalplug-holders under each attack. It is less than MemoryMax= of the unit.
 const maxResident = 64 << 10 // KiB
 
 // eight are the nodes of the test's request. A process has the first one open, and no process has the other seven open.
@@ -49,7 +49,7 @@ var attacks = map[string]func(args []string) error{
 	"role=exit":       func([]string) error { os.Exit(0); return nil },
 }
 
-// churn permanently replaces the oldest of 3,000 mappings. They map memory, or removed files of a directory.
+// churn continuously replaces the oldest of 3,000 mappings. They map memory, or removed files of a directory.
 func churn(args []string) error {
 	if err := becomeNobody(); err != nil {
 		return err
@@ -160,7 +160,7 @@ func forks([]string) error {
 	return err
 }
 
-// execs repeatedly starts itself again by execve, with a node open.
+// execs repeatedly executes itself with execve, with a node open.
 func execs(args []string) error {
 	if len(args) == 2 { // the new program continues
 		return unix.Exec(args[1], append([]string{os.Args[0], os.Args[1]}, args...), nil)
@@ -190,7 +190,8 @@ func vfork(args []string) error {
 	return errno
 }
 
-// chain moves itself into a cgroup, opens a node and starts a process, which does the same. Each process ends at once.
+// chain moves itself into a cgroup, opens a node and starts a process, which does the same. Each process then ends
+// immediately.
 func chain(args []string) error {
 	if err := errors.Join(os.WriteFile(args[0], []byte("0"), 0), open(args[1]), becomeNobody()); err != nil {
 		return err
@@ -211,7 +212,7 @@ func undumpable(args []string) error {
 	return errors.Join(open(args[0]), becomeNobody(), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
-// moving permanently moves the mapping of a removed file of a directory to another address.
+// moving continuously moves the mapping of a removed file of a directory to another address.
 func moving(args []string) error {
 	fd, err := unix.Open(args[0], unix.O_TMPFILE|unix.O_RDWR, 0o600)
 	if err != nil {
@@ -237,9 +238,9 @@ func private() error {
 	return errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 }
 
-// fuse opens the root of a file system whose server no longer answers, as a user whom the server allows (fuse(4)). mode
-// is the mode of the root. If that is a file, the process also maps it and opens a node. With a last argument threads
-// wait for a page. It reports the process ID of the server.
+// fuse opens the root of a file system whose server no longer answers, as a user that the server allows (fuse(4)). mode
+// is the mode of the root. If the root is a regular file, the process also maps it and opens a node. With an additional
+// argument, threads wait for a page of the file. fuse prints the process ID of the server.
 func fuse(args []string) error {
 	uid, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -293,7 +294,7 @@ func fuse(args []string) error {
 	return err
 }
 
-// serve answers the requests to the root of [fuse] until descriptor 4 ends, and none after that.
+// serve answers the requests to the root of [fuse] until the pipe at descriptor 4 is closed, and then stops answering.
 func serve(args []string) error {
 	const dev, end = 3, 4
 	kind, err := strconv.ParseUint(args[0], 8, 32)
@@ -334,7 +335,8 @@ func serve(args []string) error {
 	}
 }
 
-// fuseChild starts [fuse]. The end of its server ends all that waits for it, and then the test can end the process.
+// fuseChild starts [fuse]. When the server ends, the kernel ends all calls that wait for it. Only then can the test end
+// the process.
 func fuseChild(t *testing.T, args ...string) (pid int) {
 	t.Helper()
 	pid, said := child(t, "fuse", args...)
@@ -366,7 +368,7 @@ func overlay(args []string) error {
 		open(dir+"/all/full"), mapAndClose(dir+"/all/zero"))
 }
 
-// asked returns the answer of metalplug-holders about [eight], and its maximum memory in KiB.
+// asked returns the answer of metalplug-holders about [eight], and the maximum memory of the program in KiB.
 func asked(t *testing.T) (a cgroup.Answer, resident int) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"nodes": eight})
@@ -380,7 +382,7 @@ func asked(t *testing.T) (a cgroup.Answer, resident int) {
 	return a, resident
 }
 
-// ask sends a request to a process metalplug-holders. It returns the answer and the maximum memory in KiB.
+// ask sends a request to a metalplug-holders process. It returns the answer and the maximum memory in KiB.
 func ask(t *testing.T, proc, request string) (answer []byte, resident int) {
 	t.Helper()
 	own, err := os.Executable()
@@ -630,7 +632,7 @@ func TestFilesOfAnotherUser(t *testing.T) {
 // TestStuck checks that a process counts as unread if the kernel does not answer about it, but only for devices that
 // its pod could have. No other process of that pod is read. All processes of other pods and of the host are read.
 func TestStuck(t *testing.T) {
-	const pods = 300 // more than threads may wait
+	const pods = 300 // more than the number of threads that may wait
 	for _, c := range []struct {
 		name   string
 		pods   int // number of pods that have stuck processes
@@ -894,8 +896,8 @@ func TestPrivilegedPod(t *testing.T) {
 	}
 }
 
-// TestMovingFileCountsAgainstItsPod maps a file at a new address all the time, so that it may never be inspected. Only
-// its own pod counts as unread.
+// TestMovingFileCountsAgainstItsPod continuously maps a file at new addresses, so that the scan may never inspect it.
+// Only its own pod counts as unread.
 func TestMovingFileCountsAgainstItsPod(t *testing.T) {
 	needsRoot(t)
 	for kind, newRoot := range roots {

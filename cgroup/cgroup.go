@@ -10,9 +10,9 @@ import "strings"
 // podOf parses the path of a cgroup of version 1 or 2 in /proc/PID/cgroup (cgroups(7)). The path may lead out of the
 // reader's cgroup namespace ("/../../kubepods/…"). It returns the UID of the pod, or "" for a process of the host.
 //
-// In nested paths, the outermost pod counts, because a kubelet inside a container has its own pods, which the kubelet
-// of this host does not know. If a container, such as a node of kind or minikube, contains the pods, podOf ignores the
-// container. Paths in user.slice have no pod, because users can create cgroups with any name there.
+// In a nested path, podOf returns the outermost pod. A kubelet inside a container has its own pods, which the kubelet
+// of this host does not know. If the pods run inside a container, such as a node of kind or minikube, podOf ignores
+// that container. It finds no pod in user.slice, because users can create cgroups with any name there.
 //
 // The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths for pods:
 //
@@ -20,8 +20,8 @@ import "strings"
 //	systemd   /kubepods.slice[/kubepods-QOS.slice]/kubepods[-QOS]-podUID.slice/{cri-containerd|crio|docker}-ID.scope
 //	mixed     [/system.slice/containerd.service]/kubepods[-QOS]-podUID.slice:cri-containerd:ID
 //
-// In the name of a slice, the UID has "_" instead of "-". A --cgroup-root R precedes this, as in "/R/kubepods" and
-// "/R.slice/R-kubepods.slice".
+// In the name of a slice, the UID has "_" instead of "-". With --cgroup-root R, the paths begin with R, as in
+// "/R/kubepods" and "/R.slice/R-kubepods.slice".
 func podOf(path string) string {
 	above := ""
 	// The kernel marks a removed cgroup of version 2 that still has a zombie (kernel/cgroup/cgroup.c,
@@ -72,10 +72,10 @@ func podUID(above, name string) (uid string, ok bool) {
 // kubepods is the parent cgroup of all pods (kubernetes pkg/kubelet/cm, defaultNodeAllocatableCgroupName).
 const kubepods = "kubepods"
 
-// qos are the pod classes with their own cgroup below [kubepods], in lower case (pkg/apis/core/v1/helper/qos).
+// qos are the QoS classes that have their own cgroup below [kubepods], in lower case (pkg/apis/core/v1/helper/qos).
 var qos = [...]string{"burstable", "besteffort"}
 
-// isUID reports whether a pod's UID has the usual form. This is a UUID, or for a static pod the MD5 of its manifest
+// isUID reports whether a pod's UID has the usual form, which is a UUID, or the MD5 hash of a static pod's manifest
 // (pkg/kubelet/config, applyDefaults). A static pod may also have a UID of any other form.
 func isUID(uid string) bool {
 	digits := strings.ReplaceAll(uid, "-", "")
@@ -97,8 +97,8 @@ func isHex(s string) bool {
 	return strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// podIn parses /proc/PID/cgroup, which has a line ID:CONTROLLERS:PATH for each hierarchy. In hierarchies that the
-// runtime does not manage, the process may be in any cgroup.
+// podIn returns the pod UID in the text of /proc/PID/cgroup, or "". The text has a line ID:CONTROLLERS:PATH for each
+// hierarchy. In a hierarchy that the runtime does not manage, the process may be in any cgroup.
 func podIn(text string) string {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)

@@ -153,8 +153,8 @@ func see(args []string) error {
 	return nil
 }
 
-// child starts the test binary in a role. It returns the process when it is ready, and the lines that it has written
-// before.
+// child starts the test binary in a role. It blocks until the process is ready, and returns its PID and the lines that
+// it has written so far.
 func child(t testing.TB, role string, args ...string) (pid int, said []string) {
 	t.Helper()
 	return childWith(t, nil, role, args...)

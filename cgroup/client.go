@@ -15,17 +15,17 @@ import (
 // Program is the name of the program that [Client] uses.
 const Program = "metalplug-holders"
 
-// Client sends requests to the program metalplug-holders, which may inspect other processes. Its method is safe for
-// concurrent use.
+// Client sends requests to the program metalplug-holders, which has the right to inspect other processes. Its method is
+// safe for concurrent use.
 type Client struct {
 	Peer exchange.Peer
 }
 
-// Holders runs the function [Holders] in a separate process, which then ends. The answer omits the calling process,
-// which may have the devices open itself. It accepts at most [MaxNumbers] numbers. If there are too many holders for
-// one message, the answer has one holder for each pod and node. If a process could not be read, the error is the result
-// of [Answer.Err] without pods, and the answer still contains the holders that were found. Call [Answer.Err] to check
-// the unread processes of certain pods. It blocks until the answer arrives or ctx ends.
+// Holders runs the function [Holders] in a separate process, which then ends. It blocks until the answer arrives or ctx
+// ends. The slice numbers has at most [MaxNumbers] elements. The answer omits the calling process, which may have the
+// devices open itself. If the holders do not fit into one message, the answer has one holder for each pod and node. If
+// a process could not be read, the error is the result of [Answer.Err] without pods, and the answer still contains the
+// holders that were found. Call [Answer.Err] to check the unread processes of certain pods.
 func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	if len(numbers) > MaxNumbers {
 		return Answer{}, fmt.Errorf("list the holders of %d device numbers: the maximum is %d", len(numbers), MaxNumbers)
@@ -46,8 +46,8 @@ func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	return answer, answer.Err()
 }
 
-// memoryLimit limits the heap of the garbage collector, in bytes, and maxProcs limits the threads of the runtime.
-// MemoryMax= and TasksMax= in metalplug-holders@.service allow this on machines of any size.
+// memoryLimit is the soft memory limit of the Go runtime, in bytes. maxProcs is the maximum GOMAXPROCS. With these
+// limits, the process stays below MemoryMax= and TasksMax= of metalplug-holders@.service on machines of any size.
 const (
 	memoryLimit = 40 << 20
 	maxProcs    = 4

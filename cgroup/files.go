@@ -62,9 +62,8 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	}))
 }
 
-// Mappings of files that were already counted also count as work of the pod, so that a child process costs as much as
-// the first process. One unit of work is one file, a fixed number of mappings, or a fixed number of bytes of
-// /proc/PID/maps.
+// A mapping counts as work of the pod even if the scan has already inspected its file. So a child process costs as much
+// as the first process. One unit of work is one file, mappingsCharged mappings, or textCharged bytes of /proc/PID/maps.
 const (
 	mappingsCharged = 8
 	textCharged     = 1 << 10
@@ -149,9 +148,9 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	return number, nil
 }
 
-// eachMapping calls f for each mapping of a process. Inode 0 means memory without a file. If the kernel supports it,
-// eachMapping requests only the numbers (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11). Otherwise the kernel
-// would spend most of the time on formatting paths, whose length the process can choose.
+// eachMapping calls f for each mapping of a process. Inode 0 means memory without a file. Since Linux 6.11, eachMapping
+// can request only the numbers (PROCMAP_QUERY of include/uapi/linux/fs.h). The text of maps also has the paths, whose
+// length the process can choose. The kernel spends most of its time formatting them.
 func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
 	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
@@ -261,7 +260,7 @@ func parseMapping(line []byte) (at addresses, f file, err error) {
 }
 
 // ownMemory returns the device of the kernel's internal tmpfs, which memfd_create(2) and shared anonymous memory use.
-// No process can make a node there (mm/shmem.c, shm_mnt). It returns zero if the device is unknown.
+// No process can create a device node there (mm/shmem.c, shm_mnt). It returns zero if the device is unknown.
 func ownMemory() (d device) {
 	page, err := unix.Mmap(-1, 0, 1, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -320,8 +319,8 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless reports whether procfs and the kernel's tables show that a file which cannot be inspected keeps no device in use.
-// It does not depend on a file system, the SELinux policy or a file server.
+// harmless reports whether a file that cannot be inspected certainly keeps no device in use, according to procfs and
+// the kernel's tables. The result does not depend on a file system, the SELinux policy or a file server.
 func (r *scanner) harmless(l link) bool {
 	var start [1]byte
 	if n, err := unix.Readlink(l.path(), start[:]); err != nil || n != 1 {

@@ -82,17 +82,17 @@ func (a Answer) Err(pods ...string) error {
 // node may be anywhere, for example in the /dev of a container. For a disk, also pass the numbers of its other nodes,
 // partitions and controllers.
 //
-// proc is the mount point of the host's procfs. asker is the requesting process, which is omitted with all its threads, or
-// 0. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the descriptors of other processes, and
-// CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read mappings. The error is the result of [Answer.Err] without
-// pods. The answer then still has the holders that were found. A descriptor opened with O_PATH counts, although it does not
-// keep the device in use. The function opens no device.
+// proc is the mount point of the host's procfs. asker is the PID of the requesting process, or 0. The answer omits this
+// process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the descriptors of other
+// processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read mappings. The error is the result of
+// [Answer.Err] without pods. The answer then still has the holders that were found. A descriptor opened with O_PATH
+// counts, although it does not keep the device in use. The function opens no device.
 //
 // No process can falsify the answer about another pod, or make the answer endless or large. A process counts as unread
 // if the kernel does not answer about it within a second. A pod counts as unread if it has too many descriptors,
-// mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for example on another
-// user's FUSE, the result depends on the type and options of its mount. If a process is stuck in the kernel, it blocks
-// a thread of the calling process. So call the function in a process that can be abandoned.
+// mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for example a file on
+// another user's FUSE mount, the result depends on the type and options of its mount. If a process is stuck in the
+// kernel, it blocks a thread of the calling process. So call the function in a process that can be abandoned.
 //
 // Holders lists the processes again until there is no new one, because a process may pass a descriptor on to a child. A
 // pod that constantly starts processes counts as unread. This does not apply to the host.

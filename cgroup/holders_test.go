@@ -263,7 +263,7 @@ func TestForkChain(t *testing.T) {
 	for _, c := range []struct {
 		name, cgroup string
 		links        int    // processes that end before they are read
-		state        string // state in the stat of an ended process, or "" if its directory is gone
+		state        string // state in the stat file of an ended process, or "" if its directory is gone
 		want         []cgroup.Holder
 		unread       bool // whether pod a counts as unread
 	}{
@@ -297,9 +297,9 @@ func TestForkChain(t *testing.T) {
 	}
 }
 
-// forkChain creates processes from PID 100 on, each with a node open. The cgroup file of each is a pipe, or its stat file if
-// it becomes a zombie. While this pipe is read, the process starts the next one and ends. The last process of the chain
-// stays.
+// forkChain creates processes from PID 100 on, each with a node open. The cgroup file of each process is a pipe. If the
+// process becomes a zombie, its stat file is the pipe instead. While this pipe is read, the process starts the next one
+// and ends. The last process of the chain continues to run.
 type forkChain struct {
 	dir, cgroup, state string
 	links, n           int

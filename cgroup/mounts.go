@@ -13,8 +13,8 @@ import (
 )
 
 // mounts has the mounts of a process (proc_pid_mountinfo(5)). For each mount it records whether an open file there can
-// never be a device node. With the option nodev, this is certain. It is also assumed for mounts of file servers, which
-// may never answer, because only root can mount a file server so that its device nodes can be opened.
+// never be a device node. With the option nodev, this is certain. Mounts of file servers, which may never answer, count
+// as nodev too. Only root can mount a file server in a way that allows opening its device nodes.
 type mounts struct {
 	byID     map[int]bool
 	byDevice map[device]bool // the result for all mounts of a device
@@ -41,7 +41,7 @@ func (r *scanner) barren(l link) bool {
 	return err == nil && (flags&unix.O_PATH != 0 || r.mounts.byID[id])
 }
 
-// maxMount is the maximum length of a line in bytes, because an overlay lists all its layers.
+// maxMount is the maximum length of a line in bytes. The line of an overlay is long, because it lists all layers.
 const maxMount = 1 << 20
 
 // readMounts reads the mounts of a process. A mount that cannot be read is omitted.

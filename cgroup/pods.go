@@ -42,9 +42,10 @@ func Populated(root, podUID string) (bool, error) {
 // findPods returns the directories of the pods that have a cgroup, by UID. root is the mount point of cgroups
 // ("/sys/fs/cgroup"), version 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
 //
-// The kubelet creates the cgroup of a pod before its first container. It removes it when the last process is gone, even if
-// the pod was deleted by force. But if the kubelet uses systemd and containerd does not, containers are in another cgroup,
-// which may outlive the cgroup of the pod. [Holders] finds the processes of these containers, but findPods does not.
+// The kubelet creates the cgroup of a pod before its first container. It removes the cgroup after the last process has
+// ended, even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver and containerd does not, the
+// containers are in other cgroups, which may outlive the cgroup of the pod. [Holders] finds the processes of these
+// containers, but findPods does not.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {
@@ -90,10 +91,10 @@ type walk struct {
 const (
 	// anywhere is the depth of a walk over all directories that may contain the parent cgroup of all pods.
 	anywhere = math.MaxInt
-	// prefixes is how many directories of a --cgroup-root may precede the parent cgroup of all pods if it is watched.
-	// Deeper cgroups are usually those of services, which change all the time.
+	// prefixes is the maximum number of directories of a --cgroup-root above the parent cgroup of all pods, in a walk
+	// for [Watch]. Deeper cgroups are usually those of services, which change all the time.
 	prefixes = 2
-	// inside is the depth of a walk in the parent cgroup of all pods, or in the cgroup of a pod class.
+	// inside is the depth of a walk in the parent cgroup of all pods, or in the cgroup of a QoS class.
 	inside = -1
 )
 
@@ -124,7 +125,7 @@ func isKubepods(name string) bool {
 	return name == kubepods || name == kubepods+".slice" || strings.HasSuffix(name, "-"+kubepods+".slice")
 }
 
-// leads reports whether a cgroup of that name may contain the parent cgroup of all pods. Pods in cgroups of users,
+// leads reports whether a cgroup with this name may contain the parent cgroup of all pods. Pods in cgroups of users,
 // machines and containers belong to other kubelets.
 func (w *walk) leads(name string) bool {
 	switch {
@@ -136,7 +137,7 @@ func (w *walk) leads(name string) bool {
 	return name != "system.slice" && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
-// isClass reports whether name is the name of a pod class's cgroup, such as "burstable" or "kubepods-burstable.slice".
+// isClass reports whether name is the name of a QoS class's cgroup, such as "burstable" or "kubepods-burstable.slice".
 func isClass(name string) bool {
 	return slices.ContainsFunc(qos[:], func(class string) bool {
 		return name == class || strings.HasSuffix(name, kubepods+"-"+class+".slice")

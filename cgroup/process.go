@@ -31,21 +31,21 @@ type scanner struct {
 	// guarded by scan.mu
 	comm  string
 	owner *owner
-	over  bool // the process was read or given up, so later results do not count
+	over  bool // the process was read or abandoned, so later results do not count
 
 	// used by [scan.drain]
 	last  int64 // value of steps at the last check
 	still int   // number of checks without a step since then
 }
 
-// run reads the process. It returns false if the process was given up in the meantime.
+// run reads the process. It returns false if the process was abandoned in the meantime.
 func (r *scanner) run() bool {
 	held := make(map[Number]bool)
 	podUID, err := r.process(held)
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether the kernel has answered no call within patience. Each check calls it once.
+// rests reports whether the kernel has not answered a call within patience. Each check calls it once.
 func (r *scanner) rests() bool {
 	r.still++
 	if steps := r.steps.Load(); steps != r.last {
@@ -106,7 +106,7 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 	return nil
 }
 
-// charge adds to the work spent on the processes of a pod. The error is errWork if the limit is exceeded.
+// charge adds work to the sum for the processes of a pod. It returns errWork if the sum exceeds the limit.
 func (r *scanner) charge(work int) error {
 	r.steps.Add(1)
 	if r.owner == nil { // this is the helper itself
@@ -131,8 +131,8 @@ const (
 	kcmpFiles = 2          // KCMP_FILES of include/uapi/linux/kcmp.h
 )
 
-// readStatus reads /proc/PID/stat (proc_pid_stat(5)). It contains PID (COMM) STATE, the flags as the 9th field after
-// that, and the number of threads as the 20th.
+// readStatus reads /proc/PID/stat (proc_pid_stat(5)). The file begins with PID (COMM) STATE. Field 9 has the flags, and
+// field 20 the number of threads.
 func readStatus(dir string) (status, error) {
 	text, err := readFile(dir + "/stat")
 	if err != nil {
@@ -219,7 +219,8 @@ func list(dir string, charge func(int) error) (numbers []int, err error) {
 	return numbers, err
 }
 
-// eachName calls f for the names in an open directory, some at a time, because a process decides how many there are.
+// eachName calls f with the names in an open directory, some at a time. A list of all names could be too large, because
+// a process decides how many there are.
 func eachName(fd descriptor, dir string, f func(names []string) error) error {
 	var buf [8 << 10]byte
 	var names []string
@@ -262,7 +263,7 @@ func (d descriptor) Read(p []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// Close closes the descriptor. It was only read, so an error has no meaning.
+// Close closes the descriptor. The file was only read, so an error has no meaning.
 func (d descriptor) Close() { unix.Close(int(d)) }
 
 // readFile returns the text of a file of procfs.

@@ -24,8 +24,8 @@ const (
 	// during the last round and inherited descriptors. There must be a limit, because some nodes start processes all
 	// the time.
 	rounds = 8
-	// scanners is how many processes are read at the same time. maxScanners is how many if some of them are stuck in
-	// the kernel.
+	// scanners is the number of processes that are read at the same time. maxScanners is the number while some readers
+	// are stuck in the kernel.
 	scanners, maxScanners = 4, 32
 	// maxStuck limits the threads that wait in the kernel for an answer about a process. maxStuckPods limits the
 	// threads that wait for processes of pods. One pod can block one thread. The other threads are for processes of the
@@ -166,8 +166,8 @@ type reader struct {
 	rest work     // taken from the queue and not read yet
 }
 
-// drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain gives
-// up the reader and its process. Two new readers replace it, because the processes of many pods may be stuck.
+// drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain
+// abandons the reader and its process. Two new readers replace it, because the processes of many pods may be stuck.
 func (s *scan) drain(queue []work) {
 	next := make(chan work, len(queue))
 	for _, w := range queue {
@@ -206,8 +206,8 @@ func (s *scan) drain(queue []work) {
 	}
 }
 
-// run reads the reader's own processes, and then processes from the queue until the queue is empty. If drain has given
-// up the reader, run ends without a result.
+// run reads the reader's own processes, and then processes from the queue until the queue is empty. If drain has
+// abandoned the reader, run ends without a result.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {
 		for i, pid := range w.pids {
@@ -223,9 +223,9 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// giveUp gives up the process of a reader if it has made no step within patience, and reports this. The process then
-// counts as unread, and no other process of its pod is read. But if a file on a network file system may be the cause,
-// the process is the first one in the returned rest, and is read again without such files.
+// giveUp abandons the process of a reader if the reader has made no step within patience, and reports whether it did.
+// The process then counts as unread, and no other process of its pod is read. But if a file on a network file system
+// may be the cause, the process is the first one in the returned rest, and is read again without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -297,7 +297,7 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 	return o
 }
 
-// add adds the result of a scanner to the answer. It returns false if the process was given up.
+// add adds the result of a scanner to the answer. It returns false if the process was abandoned.
 func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 
 // Watch calls gone after cgroups of pods were removed, until ctx ends. A removed cgroup has no process left. One call
 // stands for all removals since the last call, including those whose events were lost. Watch calls started once, as
-// soon as it can miss no removal. root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
+// soon as it can no longer miss a removal. root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
 //
 // It sleeps until a cgroup next to the cgroup of a pod appears or vanishes. A missing parent cgroup of all pods is not an
 // error.

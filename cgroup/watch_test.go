@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// root is a directory for cgroups, real ones or not.
+// root is a directory with real or simulated cgroups.
 type root struct {
 	*testing.T
 	root string // argument of Watch and Pods
