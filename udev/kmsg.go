@@ -68,7 +68,7 @@ func newKernelLog(file *os.File) *kernelLog {
 	return &kernelLog{file: file, read: file.Read, functions: "/sys/bus/pci/devices"}
 }
 
-// close may be called on nil, which is a log that could not be opened.
+// close closes the log. A nil log, which could not be opened, needs no close.
 func (k *kernelLog) close() {
 	if k != nil {
 		k.file.Close()

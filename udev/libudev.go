@@ -17,8 +17,8 @@ const batch = 512
 
 func checkLibudev() error { return nil }
 
-// enumerate returns copies of all devices in libudev. It sets no filter, so the result includes devices that udevd has
-// not processed yet.
+// enumerate returns copies of all devices that libudev lists. It sets no filter, so the result includes devices that
+// udevd has not processed yet.
 func enumerate() ([]Device, error) {
 	var u libudev.Udev
 	enumeration := u.NewEnumerate()

@@ -38,8 +38,8 @@ type table struct {
 	used map[string]struct{}        // the keys of the last report
 }
 
-// openMounts opens the swaps, the mounts of this process and, if permitted, those of process 1, because a unit has its
-// own mount namespace. proc is the directory of procfs.
+// openMounts opens the tables of swaps, of the mounts of this process and, if permitted, of the mounts of process 1. A
+// unit has its own mount namespace, so the two tables of mounts differ. proc is the directory of procfs.
 func openMounts(proc string) (tables []*table, err error) {
 	for i, name := range []string{"self/mountinfo", "1/mountinfo", "swaps"} {
 		t, err := openTable(filepath.Join(proc, name), usedDevices)
@@ -114,7 +114,7 @@ func (t *table) read() (map[string]struct{}, error) {
 func usedDevices(line string) (used []string) {
 	source := line
 	if mount, rest, ok := strings.Cut(line, " - "); ok {
-		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // major 0 is tmpfs, btrfs and others
+		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // tmpfs, btrfs and others have major 0
 			used = append(used, fields[2])
 		}
 		_, source, _ = strings.Cut(rest, " ") // the source follows the file system type

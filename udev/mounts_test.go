@@ -130,7 +130,7 @@ func TestWatchMounts(t *testing.T) {
 	}
 }
 
-// A mount that uses no additional block device is a change too.
+// A mount also counts as a change if it uses no additional block device.
 func TestWatchMountTable(t *testing.T) {
 	proc, on := namespace(t)
 	if err := os.Symlink("self", filepath.Join(proc, "1")); err != nil {

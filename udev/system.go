@@ -31,7 +31,8 @@ type System struct {
 	logErr  atomic.Pointer[error] // why the log is not read, or nil
 }
 
-// Open starts to listen. Later events are queued until Listen is called. The caller must close the system.
+// Open opens the sources of events. Events that arrive before Listen is called are queued. The caller must close the
+// system.
 func Open(o Options) (s *System, err error) {
 	if err := checkLibudev(); err != nil {
 		return nil, err

@@ -24,8 +24,8 @@ type Device struct {
 	Properties Properties
 }
 
-// NewDevice returns the device at a path with all its properties. It adds the "/dev/" that the kernel leaves out of DEVNAME to
-// the map. The strings of the device are parts of the text of its properties.
+// NewDevice returns the device at a path with all its properties. The kernel omits "/dev/" from DEVNAME, so NewDevice
+// adds it to the value in all. The strings of the device are parts of the text of its properties.
 func NewDevice(sysPath string, all map[string]string) Device {
 	if name := all["DEVNAME"]; name != "" {
 		all["DEVNAME"] = "/dev/" + strings.TrimPrefix(name, "/dev/")
@@ -34,8 +34,8 @@ func NewDevice(sysPath string, all map[string]string) Device {
 	return Device{p.Value("SUBSYSTEM"), p.Value("DEVTYPE"), sysPath, p.Value("DEVNAME"), p}
 }
 
-// Property returns the value of a property, and whether the device has it. It also returns DEVPATH, which Properties omit
-// because SysPath already contains this long path.
+// Property returns the value of a property, and whether the device has it. It also returns DEVPATH, which Properties
+// does not store because SysPath already contains this long path.
 func (d Device) Property(key string) (value string, ok bool) {
 	if key == devPath {
 		return strings.CutPrefix(d.SysPath, "/sys")
@@ -46,7 +46,7 @@ func (d Device) Property(key string) (value string, ok bool) {
 // devPath is the property with the path of a device below /sys.
 const devPath = "DEVPATH"
 
-// Actions of an [Event] that are not the kernel's own.
+// Actions of an [Event] that this package adds to those of the kernel.
 const (
 	// Overflow means that events were lost and all devices must be enumerated again.
 	Overflow = "overflow"
@@ -62,7 +62,7 @@ const (
 // Event is a hint that something happened to a device.
 type Event struct {
 	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Missed], [Mounts], [Logged]
-	Device   Device    // the device in the event; empty for the first three actions; for [Logged] it has little more than the path
+	Device   Device    // empty for [Overflow], [Missed] and [Mounts]; for [Logged] it has little more than the path
 	Received time.Time // when this process read the event
 }
 
@@ -70,8 +70,8 @@ type Event struct {
 type Source interface {
 	// Enumerate returns all devices that are present now. It blocks while it reads sysfs and udev's database.
 	Enumerate() ([]Device, error)
-	// Listen sends every event since the source was opened until ctx ends, and returns the error of ctx. It may be
-	// called once.
+	// Listen sends every event that occurs after the source was opened. It blocks until ctx ends, and returns the error
+	// of ctx. It may be called once.
 	Listen(ctx context.Context, events chan<- Event) error
 }
 

@@ -22,8 +22,8 @@ const absentInterval = 5 * time.Second
 // Documentation/admin-guide/cgroup-v2.rst).
 const udevdCgroup = "system.slice/systemd-udevd.service/cgroup.events"
 
-// udevdWatch notices when udevd ends. Events while udevd does not run are lost, because udevd does not send them after a
-// restart. The watch sleeps while udevd runs.
+// udevdWatch notices when udevd ends. Events that occur while udevd does not run are lost, because udevd does not send
+// them after a restart. The watch sleeps while udevd runs.
 type udevdWatch struct {
 	cgroup   string // mount point of cgroup v2
 	interval time.Duration
@@ -51,8 +51,8 @@ func (w *udevdWatch) running() bool {
 	return err == nil && strings.Contains("\n"+string(text), "\npopulated 1")
 }
 
-// listen sends [Missed] when udevd ends, at intervals while udevd is absent, and when it returns. It returns the error of
-// ctx when ctx ends.
+// listen sends [Missed] when udevd ends, at intervals while udevd is absent, and when it returns. When ctx ends, it
+// returns the error of ctx.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, w.inotify)()
 	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)

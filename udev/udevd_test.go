@@ -83,7 +83,7 @@ func (c cgroups) missed(events <-chan Event) {
 	}
 }
 
-// While udevd is absent, all devices are enumerated at intervals, and once more when it is back.
+// While udevd is absent, [Missed] events arrive at intervals, and another one when udevd is back.
 func TestUdevdThatEnds(t *testing.T) {
 	for name, end := range map[string]func(cgroups){
 		"its cgroup is empty": func(c cgroups) { c.put("0") },
@@ -105,7 +105,7 @@ func TestUdevdThatEnds(t *testing.T) {
 	}
 }
 
-// All devices are enumerated immediately when udevd ends and when it is back, even if other units start in between.
+// A [Missed] event arrives immediately when udevd ends and when it is back, even if other units start in between.
 func TestUdevdIsBackAtOnce(t *testing.T) {
 	c := newCgroups(t)
 	events := c.watch(time.Hour)

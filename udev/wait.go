@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// each alternates between waiting and calling f. It returns the error of ctx when ctx ends, or the error of a failed
-// step. It waits in the runtime's poller until try returns another result than EAGAIN. While there is nothing to read,
-// no thread waits and nothing wakes up. It may be called only once for each file.
+// each alternates between waiting for try and calling then. It returns the error of ctx when ctx ends, or the error of
+// a failed step. It waits in the runtime's poller until try returns something other than EAGAIN. While there is nothing
+// to read, no thread waits and nothing wakes up. It may be called only once for each file.
 func each(ctx context.Context, what string, file *os.File, try func(fd int) error, then func() error) error {
 	defer interrupt(ctx, file)()
 	conn, err := file.SyscallConn()
