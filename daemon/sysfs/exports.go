@@ -66,7 +66,7 @@ func exported(t *Tree, d Disk) error {
 	return nil
 }
 
-// opens returns the node that an export has open, or an empty one. An error means that it is unknown.
+// opens returns the node that an export has open, or an empty one. An error means that the open device is unknown.
 func opens(t *Tree, e export, nodes []Node) (Node, error) {
 	if e.number != "" {
 		return find(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil

@@ -20,8 +20,8 @@ type Node struct {
 	Number  string // such as "259:0", or empty if the device is vanishing or has none
 }
 
-// Number returns the number of the device that a file is the node of, "259:0", and whether that is a block device. It returns ""
-// for another file.
+// Number returns the device number of a node, such as "259:0", and whether the node is a block device. It returns ""
+// for any other file.
 func Number(file unix.Stat_t) (number string, block bool) {
 	kind := file.Mode & unix.S_IFMT
 	if kind != unix.S_IFBLK && kind != unix.S_IFCHR {

@@ -34,7 +34,7 @@ func aSCSIDisk() map[string]string {
 	}
 }
 
-// An export of a partition or of a node for SCSI commands is an export of the disk, and an export of the disk is one of
+// An export of a partition, or of a node for SCSI commands, also exports the disk. An export of the disk also exports
 // its partition.
 func TestExportedSCSIDisk(t *testing.T) {
 	for opened, want := range map[string]string{

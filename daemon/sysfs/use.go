@@ -2,8 +2,8 @@
 
 package sysfs
 
-// This file checks whether this machine uses a block device. It uses only facts that the kernel shows without an open
-// of the device.
+// This file checks whether this machine uses a block device. It uses only facts that the kernel shows without opening
+// the device.
 //
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.

@@ -230,7 +230,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 	}
 }
 
-// A node with any name that mknod created is the disk. LIO's iblock shows the number itself.
+// A node that mknod created refers to the disk, whatever its name is. LIO's iblock shows the number itself.
 func TestExportedByNumber(t *testing.T) {
 	shown := func(number string) map[string]string {
 		major, minor, _ := strings.Cut(number, ":")
@@ -274,7 +274,7 @@ func TestExportedByNumber(t *testing.T) {
 	}
 }
 
-// A target continues to serve after configfs is unmounted, or something is mounted over it.
+// A target continues to serve after configfs is unmounted, or after another file system is mounted over it.
 func TestExportsThatAreNotShown(t *testing.T) {
 	for _, c := range []struct {
 		name, module, refs, dir string
