@@ -55,13 +55,13 @@ func (w *Watch) Itself(e Event) bool {
 	return slices.ContainsFunc(w.dirs, func(dir string) bool { return name == dir || strings.HasPrefix(dir, name+"/") })
 }
 
-// Name returns the clean path of an event. In e.Name, a file directly in / begins with two slashes.
+// Name returns the clean path of an event. In e.Name, the path of a file directly in / begins with two slashes.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
 // Touched reports whether an event is more than a change of a file's mode or times.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 
-// Moved reports whether a file or directory has appeared or vanished, and was not only written.
+// Moved reports whether a file or directory was created, removed or renamed, and not only written.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
 // rearm repeats a step that may have been too late. If a directory was created before its parent was watched, there is

@@ -52,7 +52,7 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// The library serves health only if the driver has the methods of this interface.
+// The library serves health only if the driver implements this interface.
 var _ health.DRAResourceHealthServer = (*driver)(nil)
 
 type driver struct {

@@ -13,8 +13,8 @@ import (
 // nameLen is the maximum length of a device name, which is a DNS label (RFC 1123).
 const nameLen = 63
 
-// named returns the devices by their names in ResourceSlices. A name is the ID as a DNS label. The name also has a hash of
-// the ID if two devices have the same label, or if the label does not have the whole ID.
+// named returns the devices by their names in ResourceSlices. A name is the ID as a DNS label. The name also has a hash
+// of the ID if two devices have the same label, or if the label does not contain the whole ID.
 func named(devices []api.Device) map[string]api.Device {
 	count := make(map[string]int)
 	for _, d := range devices {

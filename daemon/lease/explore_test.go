@@ -12,8 +12,8 @@ import (
 )
 
 // The exploration visits every state of a small model world that events, hardware and crashes can lead to, and checks
-// the promises of a lease in each. It uses the table and the choice of work of the product. The model has a kubelet
-// with two pods, two disks that can replace each other, a helper, and a state file.
+// the promises of a lease in each. It uses the product's table, and the product's choice of work. The model has a
+// kubelet with two pods, two disks that can replace each other, a helper, and a state file.
 
 // explorer visits worlds.
 type explorer struct {
@@ -36,7 +36,7 @@ func (x *explorer) fail(format string, a ...any) {
 	}
 }
 
-// to records that the current world can become w.
+// to records that w can follow the current world.
 func (x *explorer) to(w world) {
 	x.edges++
 	w = w.tidy()
@@ -368,7 +368,7 @@ func (x *explorer) changes(w *world) {
 	x.apply(w, lease.Event{Name: lease.Changed})
 }
 
-// settle notifies the lease whether the evidence is valid.
+// settle posts to the lease whether the evidence is valid.
 func (x *explorer) settle(w *world) {
 	switch l := w.mem.lease(); {
 	case l.State == lease.Free && !x.offerable(*w):

@@ -3,7 +3,7 @@
 // Package lease describes the life of a device between two tenants as one table of states, events and effects.
 //
 // All rules are in [Table]. [Lease.Apply] looks up the row for an event and carries out its effects. Nothing else
-// changes a lease. The package reads no hardware and no clock. A test writes the page docs/lease.md from the table.
+// changes a lease. The package reads no hardware and no clock. A test generates the page docs/lease.md from the table.
 package lease
 
 import (

@@ -152,7 +152,7 @@ func ask(c compact, e lease.Event) question {
 	}
 }
 
-// answer returns the table's answer again.
+// answer posts the event to the table again, and returns the result.
 func (q question) answer() (string, bool) {
 	e := lease.Event{
 		Name: q.event, Tenants: groups[q.tenants], Medium: media[q.medium], Order: orders[q.order], Proven: q.proven, Residue: q.residue, Given: q.given,

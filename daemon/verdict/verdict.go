@@ -41,7 +41,7 @@ type Faults struct {
 	Marks    []string      // faults of the device and its parents, from events and counters
 	Warnings []string      // faults from the same sources that leave the device usable
 	Stuck    time.Duration // how long the hardware has not answered, or 0
-	Flapping string        // why metalplug does not trust a device without a fault yet
+	Flapping string        // why metalplug does not yet trust a device that has no fault now
 }
 
 // Verdict is the health of a device with its reason.
@@ -63,7 +63,7 @@ var (
 	// in two resources. A pod may hold it under the old name, and the kubelet could allocate it again under the new
 	// name.
 	errElsewhere = errors.New("it now belongs to the resource")
-	// errNotBack is the reason why a device of the last run is Unhealthy until an inspection finds it.
+	// errNotBack is the reason why a device from before the start is Unhealthy until an inspection finds it.
 	errNotBack = errors.New("not found since metalplugd started")
 )
 
@@ -73,9 +73,9 @@ const justLeft = "its last pod has just ended"
 // beingCleared is the reason for a device that metalplug resets or erases after the last pod.
 const beingCleared = "being cleared after its last pod"
 
-// Unfit returns why the device must not be offered, or nil. The tenant that holds a device may use it. Data that is
-// erased later is not a reason. A device that must be cleared is put into its own list first, because only offered
-// devices are cleared.
+// Unfit returns why the device must not be offered, or nil. The tenant that holds a device may use it. Data that will
+// be erased is not a reason. A device that must be cleared is put into its own list first, because only offered devices
+// are cleared.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.Uncleared()) {
@@ -84,8 +84,8 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data only has to leave its own list or its bundle. The data is erased
-// before the next start wherever it is offered next.
+// Parting reports whether a disk with a tenant's data must only leave its own list or its bundle. Wherever the disk is
+// offered next, the data is erased before the next start.
 func (f *Facts) Parting() bool {
 	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
 }

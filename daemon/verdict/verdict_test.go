@@ -98,7 +98,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestLost checks when the pod of a device cannot use it any more. A state that may pass is no such case.
+// TestLost checks when the pod of a device cannot use it any more. A temporary state does not count.
 func TestLost(t *testing.T) {
 	here := &device.Sighting{Health: errors.New("the link is down")}
 	for _, test := range []struct {

@@ -16,9 +16,9 @@ import (
 // ErrUnsynced means that a crash may undo a replacement.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
-// ReplaceFile replaces a file by the output of encode, with the given permissions regardless of the umask. After a
-// crash, either the old or the new file is complete. It writes to NAME.new first. Calls for the same file must not run
-// at the same time.
+// ReplaceFile replaces a file with the output of encode. The file gets the given permissions regardless of the umask.
+// After a crash, either the old or the new file is complete. It writes to NAME.new first. Calls for the same file must
+// not run at the same time.
 func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) error) error {
 	next := name + ".new"
 	_ = os.Remove(next) // a crash may have left this file, or a link with its name
@@ -45,7 +45,7 @@ func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) er
 	return nil
 }
 
-// ReadRegular reads a regular file with at most limit bytes. For anything else, such as a link or a pipe, it returns an
+// ReadRegular reads a regular file of at most limit bytes. For anything else, such as a link or a pipe, it returns an
 // error.
 func ReadRegular(name string, limit int64) ([]byte, error) {
 	// Without O_NONBLOCK, opening a pipe would wait for a writer.

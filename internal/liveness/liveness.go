@@ -36,8 +36,8 @@ func (p *Probe) End() {
 	p.end()
 }
 
-// Alive returns when the loop has answered or ended. The loop may start later. The error is the error of ctx, with the name
-// of the loop.
+// Alive blocks until the loop has answered or ended, or until ctx ends. It may be called before the loop starts. If ctx
+// ends, the error is the error of ctx with the name of the loop.
 func (p *Probe) Alive(ctx context.Context, name string) error {
 	p.init()
 	select {
