@@ -143,7 +143,7 @@ func (d *daemon) configure(resources string) {
 	d.must(os.WriteFile(d.path("metalplug.toml"), []byte(text), 0o600))
 }
 
-// plug replaces the hardware with these widgets, and writes the recording like an editor.
+// plug replaces the hardware with these widgets. It writes the recording as an editor does.
 func (d *daemon) plug(hardware []widget) {
 	d.t.Helper()
 	d.must(os.WriteFile(d.path("hardware/.new"), []byte(recordingOf(hardware)), 0o600))
@@ -248,13 +248,13 @@ func (d *daemon) awaitReady() {
 	}
 }
 
-// kill ends the daemon like a crash.
+// kill ends the daemon as a crash would.
 func (d *daemon) kill() {
 	_ = d.cmd.Process.Kill() // the daemon may have ended already
 	<-d.done
 }
 
-// stop ends the daemon like systemd, and checks that it ends.
+// stop ends the daemon as systemd does, and checks that it ends.
 func (d *daemon) stop() {
 	d.t.Helper()
 	select {

@@ -125,9 +125,9 @@ func (l *daemonLog) race() bool {
 	return l.raced
 }
 
-// If the daemon is stopped, as by a debugger or a frozen cgroup, the kubelet's list and its restart are not delayed.
-// When it continues it serves again, even if its watch of the directory has overflowed (fs.inotify.max_queued_events,
-// 16384 by default).
+// If the daemon is stopped, for example by a debugger or a frozen cgroup, the kubelet's list and its restart are not
+// delayed. When the daemon continues, it serves again, even if its watch of the directory has overflowed
+// (fs.inotify.max_queued_events, 16384 by default).
 func TestStoppedProcess(t *testing.T) {
 	k, d := offered(t, Options{}, plain(4))
 	batch(t, k, widgetResource)

@@ -71,9 +71,9 @@ func wholeLists(hardware []widget, gone ...string) map[string]map[string]string 
 	return want
 }
 
-// The daemon sends no list before it knows all devices. The first list of each stream has all devices, and so has each
-// list while nothing changes. The test covers the start of the daemon, each new kubelet, and a start while pods have
-// devices, even if one of these is gone.
+// The daemon sends no list before it knows all devices. The first list of each stream has all devices, and so does each
+// later list while nothing changes. The test covers the start of the daemon, each new kubelet, and a start while pods
+// have devices, even if one of these is gone.
 func TestFirstListIsWhole(t *testing.T) {
 	hardware := append(aligned(6), widget{n: 10, numa: -1, kind: "sprocket"}, widget{n: 11, numa: -1, kind: "sprocket"})
 	all, h := wholeLists(hardware), &heard{}

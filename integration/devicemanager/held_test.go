@@ -118,7 +118,7 @@ func (r *rival) says(t *testing.T, list ...*api.Device) {
 }
 
 // insists repeats the list of the other plugin until the daemon holds back its own resource. The daemon sends its list
-// again after each pod has ended. If this happens right after the list of the other plugin, the kubelet counts the
+// again each time a pod has ended. If this happens right after the list of the other plugin, the kubelet counts the
 // daemon's list.
 func (r *rival) insists(t *testing.T, d *daemon) {
 	t.Helper()
@@ -172,8 +172,8 @@ func ofTheOther(t *testing.T, k *Kubelet) {
 	}
 }
 
-// oursAgain waits until pods get devices from our daemon again, and checks how long this took after the end of the other
-// plugin.
+// oursAgain waits until pods get devices from the daemon again, and checks how long this took after the end of the
+// other plugin.
 func oursAgain(t *testing.T, k *Kubelet, n int64, since time.Time) {
 	t.Helper()
 	eventually(t, "our devices", func() error {
@@ -229,8 +229,9 @@ func TestHeldBackFromBefore(t *testing.T) {
 	}
 }
 
-// Another plugin registers after the daemon. The daemon does not disturb it, and serves again after it has ended.
-// Because the other plugin has the same IDs, the daemon notices it when the kubelet has given one of them to a pod.
+// Another plugin registers after the daemon. The daemon does not disturb the other plugin, and serves again after that
+// plugin has ended. Because that plugin has the same IDs, the daemon notices it when the kubelet has given one of them
+// to a pod.
 func TestHeldBackFromAfter(t *testing.T) {
 	for _, ids := range []struct {
 		name string

@@ -16,8 +16,8 @@ import (
 // patience is the maximum time that a test waits for an expected event. Tests of speed print times and do not check them.
 const patience = 15 * time.Second
 
-// leisure is the time after which a kubelet in these tests admits the pods from before its start. Real kubelets took 25
-// to 190 ms on idle machines. TestRestartTimes shows how long a plugin takes in comparison.
+// leisure is the time after which a kubelet in these tests admits the pods that existed before its start. Real kubelets
+// took 25 to 190 ms on idle machines. TestRestartTimes shows how long a plugin takes in comparison.
 const leisure = 500 * time.Millisecond
 
 func TestMain(m *testing.M) {

@@ -231,8 +231,7 @@ func TestOwnSocketDeletedDuringRegister(t *testing.T) {
 	}
 }
 
-// The daemon's sockets are removed after each line that it logs while it
-// starts.
+// The daemon's sockets are removed after each line that it logs during its start.
 func TestOwnSocketDeletedAtEachStepOfTheStart(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	hits := 0

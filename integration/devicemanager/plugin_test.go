@@ -66,7 +66,7 @@ func (r *rival) register(ctx context.Context) error {
 	return registerAs(ctx, r.dir, r.endpoint, r.resource)
 }
 
-// kill ends the plugin like a crash. Its socket remains.
+// kill ends the plugin as a crash would. Its socket remains.
 func (r *rival) kill() {
 	r.listener.SetUnlinkOnClose(false)
 	r.server.Stop()

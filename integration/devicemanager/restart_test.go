@@ -179,8 +179,8 @@ func TestForeignFiles(t *testing.T) {
 	sees(t, k, widgetResource, 1, 1)
 }
 
-// The directory is moved away and recreated, as when /var/lib/kubelet is reset
-// or a file system is mounted over it.
+// The directory is moved away and recreated, as happens when /var/lib/kubelet is reset or a file system is mounted over
+// it.
 func TestDirectoryReplaced(t *testing.T) {
 	for _, which := range []string{"k/device-plugins", "k"} {
 		t.Run(which, func(t *testing.T) {
@@ -248,8 +248,7 @@ func restartTimes(t *testing.T, k *Kubelet, resource string, n int64) []time.Dur
 	return times
 }
 
-// report prints quantiles, and how many restarts were slower than the moments
-// at which real kubelets were seen to admit their first pod.
+// report prints quantiles, and how many restarts took longer than real kubelets took to admit their first pod.
 func report(t *testing.T, who string, times []time.Duration) {
 	t.Helper()
 	slices.Sort(times)

@@ -30,9 +30,9 @@ func registerNobody(t *testing.T, k *Kubelet) {
 	}
 }
 
-// The registration of another plugin for the same resource fails. The device manager forgets its connection to the daemon,
-// and does not notice when this connection ends. The daemon continues to work. At its next start, the state is consistent
-// again.
+// The registration of another plugin for the same resource fails. The device manager forgets its connection to the
+// daemon, and does not notice when this connection ends. The daemon continues to work. After its next start, the state
+// is consistent again.
 func TestFailedRegistrationOfAnother(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	registerNobody(t, k)

@@ -292,8 +292,8 @@ func (s *sequence) stepWell() {
 	}
 }
 
-// stepReload reloads the daemon with another configuration. It has one resource more or less, which does not affect the
-// widgets, or it is invalid.
+// stepReload reloads the daemon with another configuration. The new one has one resource more or less, which does not
+// affect the widgets, or is invalid.
 func (s *sequence) stepReload() {
 	if !s.serving {
 		return

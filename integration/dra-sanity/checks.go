@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	maxDevices = resourceapi.AllocationResultsMaxSize // of a claim
+	maxDevices = resourceapi.AllocationResultsMaxSize // devices of a claim
 	maxCalls   = 16
 )
 
@@ -38,7 +38,7 @@ const (
 	fromHealth  = "KEP-4680, k8s.io/kubelet/pkg/apis/dra-health/v1alpha1/api.proto"
 )
 
-// check is one rule. run returns the evidence that the driver keeps it.
+// check is one rule. run returns the evidence that the driver follows it.
 type check struct {
 	name, rule, source string
 	run                func(trial) string
@@ -290,8 +290,9 @@ func (t trial) unknown() *claim {
 	return &claim{namespace: t.namespace, name: t.prefix + "unknown", uid: string(uuid.NewUUID())}
 }
 
-// refused checks that the driver does not prepare a claim. It may refuse the claim, or the whole request like Kubernetes' library for
-// drivers. The kubelet does the same in both cases. The driver must answer afterwards.
+// refused checks that the driver does not prepare a claim. The driver may refuse the claim or, like the Kubernetes
+// library for drivers, the whole request. The kubelet does the same in both cases. Afterwards the driver must still
+// answer requests.
 func (t trial) refused(c *claim) string {
 	got, refusal := t.prepareOnce(c)
 	if refusal == nil {
@@ -314,7 +315,8 @@ func checkForeign(t trial) string {
 	return "prepared without a device"
 }
 
-// released prepares a claim, and releases it after a step. CDI devices that were made for the claim must be gone then.
+// released prepares a claim, and releases it after a step. After the release, CDI devices that were made for the claim
+// must be gone.
 func (t trial) released(step func()) string {
 	c := t.claim(1)
 	before := t.cdiDevices()

@@ -52,7 +52,7 @@ type sanity struct {
 	plugin *plugin // nil if not connected
 }
 
-// trial is one run of a check. Like testing.T, must ends it.
+// trial is one run of a check. Its method must ends the run, as [testing.T.FailNow] does.
 type trial struct {
 	*sanity
 	ctx context.Context
@@ -93,7 +93,7 @@ func (s *sanity) try(ctx context.Context, c check) (outcome, detail string) {
 	return passed, c.run(trial{s, ctx})
 }
 
-// await calls try until it succeeds or the time has passed. It then returns the last error of try.
+// await calls try until try succeeds or the time limit has passed. It returns the last result of try.
 func (t trial) await(limit time.Duration, try func() error) error {
 	for end := time.Now().Add(limit); ; {
 		err := try()
@@ -134,8 +134,8 @@ func (t trial) connect() (*plugin, error) {
 	return p, err
 }
 
-// register asks all sockets in the registration directory which plugin they are. Like the kubelet, it ignores names with a dot in
-// front.
+// register asks all sockets in the registration directory which plugin they belong to. Like the kubelet, it ignores
+// names with a leading dot.
 func (t trial) register() error {
 	missing := fmt.Errorf("no socket of %s in %s", t.driver, t.registration)
 	err := filepath.WalkDir(t.registration, func(socket string, e fs.DirEntry, wrong error) error {
@@ -177,7 +177,7 @@ func (s *sanity) disconnect() {
 	s.plugin = nil
 }
 
-// answer is what the driver answers for a claim.
+// answer is the driver's answer for a claim.
 type answer interface{ GetError() string }
 
 // call sends one request for claims to the driver.
@@ -194,7 +194,8 @@ func (t trial) call(method string, request, answer any) error {
 	return nil
 }
 
-// judge returns an error unless the answers are one for each claim, without an error. The kubelet does the same.
+// judge returns an error unless there is exactly one answer for each claim, and no answer has an error. The kubelet
+// does the same.
 func judge[A answer](answers map[string]A, claims []*claim) error {
 	var errs []error
 	for _, c := range claims {
@@ -254,7 +255,7 @@ func references(claims []*claim) (all []*drapb.Claim) {
 	return all
 }
 
-// atOnce calls do n times at the same time, after the connection was made. do must not end the trial.
+// atOnce makes n concurrent calls of do after it has connected. do must not end the trial.
 func (t trial) atOnce(n int, do func(int) error) error {
 	_, err := t.connect()
 	t.must(err)
@@ -267,7 +268,7 @@ func (t trial) atOnce(n int, do func(int) error) error {
 	return errors.Join(errs...)
 }
 
-// texts returns an answer for comparisons, one text a device.
+// texts returns one text for each device of an answer, for comparisons.
 func texts(devices []*drapb.Device) (all []string) {
 	for _, d := range devices {
 		slices.Sort(d.RequestNames)

@@ -62,7 +62,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	var o options
-	name, _ := os.Hostname() // an empty one has no slices
+	name, _ := os.Hostname() // no slices have an empty node name
 	flags := flag.NewFlagSet("dra-sanity", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "`FILE` with the identity of an administrator (default: $KUBECONFIG)")
@@ -154,7 +154,7 @@ func (s *sanity) report(ctx context.Context, chosen *regexp.Regexp, asJSON bool,
 		}
 	}
 	if asJSON {
-		text, _ := json.MarshalIndent(all, "", "  ") // of strings
+		text, _ := json.MarshalIndent(all, "", "  ") // never fails for strings
 		fmt.Fprintf(stdout, "%s\n", text)
 	} else {
 		fmt.Fprintf(stdout, "%s on %s: %d passed, %d failed, %d skipped\n", s.driver, s.node, count[passed], count[failed], count[skipped])

@@ -27,7 +27,7 @@ func (d device) String() string { return d.pool + "/" + d.name }
 type claim struct {
 	namespace, name, uid string
 	devices              []device
-	deleted              bool // in the API
+	deleted              bool // deleted from the API
 }
 
 // slices returns the ResourceSlices of the driver for the node.
@@ -91,7 +91,7 @@ func differ(before, after []string) error {
 	return fmt.Errorf("%d expected, %d found; missing: %q; unexpected: %q", len(before), len(after), missing, added)
 }
 
-// free returns the devices that a claim can get: those without a taint, in no claim, and not shared.
+// free returns the devices that a claim can get. They have no taint, are in no claim, and are not shared.
 func (t trial) free() (free []device) {
 	claims, err := t.kube.ResourceV1().ResourceClaims("").List(t.ctx, metav1.ListOptions{})
 	t.must(err)
@@ -211,7 +211,7 @@ func (s *sanity) cleanUp(ctx context.Context) error {
 	t := trial{s, ctx}
 	var errs []error
 	for _, c := range s.claims {
-		_ = t.unprepareOnce(c) // the checks of releases show an error
+		_ = t.unprepareOnce(c) // the checks of releases report errors
 		errs = append(errs, t.remove(c))
 	}
 	s.claims = nil

@@ -94,10 +94,10 @@ func beDaemon(dir string) error {
 // disk. Requests that inspect the content for a pod do not count.
 type step struct {
 	op    string
-	after bool // die after the request was carried out, before the answer; otherwise die when the request arrives
+	after bool // kill the daemon after the request was carried out, before the answer; otherwise when the request arrives
 }
 
-// String names it.
+// String describes the step.
 func (s step) String() string {
 	if s.after {
 		return s.op + ", carried out"
@@ -108,7 +108,7 @@ func (s step) String() string {
 // mortal is a daemon that runs as a process, and is killed at a certain request to its helpers.
 type mortal struct {
 	*whole
-	config string // text with a placeholder for the directory
+	config string // format whose argument is the directory
 	cmd    *exec.Cmd
 	log    func(*exec.Cmd) // sets the log of the next process, or nil for the journal of the test
 
@@ -153,7 +153,7 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 			defer conn.Close()
 			var h handOver
 			if json.NewDecoder(conn).Decode(&h) != nil {
-				return // the daemon is dead
+				return // the daemon has ended
 			}
 			last := m.reaches(h)
 			if last != nil && !last.after {
@@ -165,12 +165,12 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 				m.die()
 				return
 			}
-			_ = json.NewEncoder(conn).Encode(h) // the daemon may be dead
+			_ = json.NewEncoder(conn).Encode(h) // the daemon may have ended
 		})
 	}
 }
 
-// reaches returns the step at which the daemon must die if the request matches this step, otherwise nil.
+// reaches returns the step at which the daemon must be killed if the request matches this step, otherwise nil.
 func (m *mortal) reaches(h handOver) *step {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
@@ -245,13 +245,13 @@ func (m *mortal) boot() {
 	m.shows(widgetResource, "node-W0-widget", "Healthy")
 }
 
-// kill kills the daemon, unless it is dead already.
+// kill kills the daemon, unless it has already ended.
 func (m *mortal) kill() {
 	_ = m.cmd.Process.Kill() // the process may have ended already
 	_ = m.cmd.Wait()         // the exit status is known
 }
 
-// changes removes and adds a disk and a widget, and waits until the device list shows it.
+// changes removes and adds a disk and a widget, and waits until the device list shows the changes.
 func (m *mortal) changes() {
 	m.t.Helper()
 	last := m.disks[len(m.disks)-1]
@@ -275,7 +275,7 @@ func (m *mortal) record() {
 	m.must(errors.Join(os.WriteFile(file+".new", []byte(m.text()), 0o600), os.Rename(file+".new", file)))
 }
 
-// gone waits until the kubelet gives the device to no pod.
+// gone waits until the kubelet does not see the device as healthy, so that it gives the device to no pod.
 func (m *mortal) gone(resource, id string) {
 	m.t.Helper()
 	m.must(eventually(func() error {

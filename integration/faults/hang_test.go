@@ -113,8 +113,8 @@ func looks() (n int) {
 	return n
 }
 
-// hang replaces an attribute of the disk by a FIFO. A read of it blocks indefinitely, like a register read of a hung
-// PCIe device. At the end every reader gets the value.
+// hang replaces an attribute of the disk with a FIFO. A read of it blocks indefinitely, like a register read of a hung
+// PCIe device. At the end of the test, each reader gets the value.
 func hang(t *testing.T, root, attribute string) {
 	t.Helper()
 	file := filepath.Join(root, "sys", (&disk{slot: 1}).sysPath(), attribute)

@@ -330,7 +330,8 @@ func (h *hardware) holders(_ context.Context, nodes []string) ([]device.Holder, 
 	return all, nil
 }
 
-// work makes a container of a pod use its disks from now on. It checks their content and writes to them.
+// work simulates a container of a pod, which uses the pod's disks from now on. The container checks their content and
+// writes to them.
 func (h *hardware) work(pod string, ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -348,7 +349,7 @@ func (h *hardware) work(pod string, ids []string) {
 	}
 }
 
-// given records that a pod got disks. As soon as their last pod has ended, they are cleared.
+// given records an error if a pod got a disk that another pod's data is still on.
 func (h *hardware) given(pod string, ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

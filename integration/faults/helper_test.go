@@ -91,7 +91,7 @@ func (s *sequence) admitted(uid, resource string) []string {
 	return ids
 }
 
-// broken lists the ways in which a helper may fail. It may not start, not answer, or give an invalid answer.
+// broken lists the ways in which a helper fails. It does not start, does not answer, or gives an invalid answer.
 var broken = map[string]func(ctx context.Context) error{
 	"missing": func(context.Context) error { return errors.New("connect to /run/x: no such file or directory") },
 	"hanging": func(ctx context.Context) error {
@@ -191,8 +191,8 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	}
 }
 
-// goesOn checks that widgets can be added, removed and given to pods. Their containers must start too. If the users of
-// a widget are unknown, no container starts.
+// goesOn checks that widgets can be added, removed and given to pods. Their containers must start too. But if the users
+// of a widget are unknown, no container may start.
 func (s *sequence) goesOn(broken string) {
 	s.t.Helper()
 	s.count++

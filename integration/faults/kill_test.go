@@ -35,7 +35,7 @@ func TestKilledAtEachStepOfAStart(t *testing.T) {
 	}
 }
 
-// diesDuringStart starts a container of a new pod, during which the daemon is killed at a step.
+// diesDuringStart starts a container of a new pod. During this start, the daemon is killed at a step.
 func (m *mortal) diesDuringStart(last step) {
 	m.t.Helper()
 	uid, before := "p: "+last.String(), m.died()

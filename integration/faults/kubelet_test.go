@@ -43,10 +43,10 @@ type registered struct {
 	connected bool
 }
 
-// kubelet is a device manager in a directory. It writes a checkpoint and serves PodResources. When the stream of an older
-// plugin of a resource ends, it disconnects the newest one, like kubelets before 1.37. It records as a crash every event
-// that would crash a real kubelet. Such an event is that an ID leaves its list while a pod holds the device or is getting
-// it.
+// kubelet is a device manager in a directory. It writes a checkpoint and serves PodResources. When the stream of an
+// older plugin of a resource ends, it disconnects the newest one, like kubelets before 1.37. Each event that would
+// crash a real kubelet is recorded as a crash. Such an event occurs when an ID leaves its list while a pod holds the
+// device or is getting it.
 type kubelet struct {
 	pluginapi.UnimplementedRegistrationServer
 	podresources.UnimplementedPodResourcesListerServer
@@ -89,7 +89,7 @@ func startKubelet(dir string, active func() []string) (*kubelet, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.SetUnlinkOnClose(false) // a kubelet that dies leaves its sockets
+		l.SetUnlinkOnClose(false) // a killed kubelet leaves its sockets
 		k.over.Go(func() { _ = k.server.Serve(l) })
 	}
 	return k, nil
@@ -137,7 +137,7 @@ func (k *kubelet) save() error {
 	return os.Rename(next, filepath.Join(k.dir, checkpointName))
 }
 
-// stop ends the kubelet as if it had died.
+// stop ends the kubelet as a crash would.
 func (k *kubelet) stop() {
 	k.server.Stop()
 	k.cancel()
@@ -292,7 +292,7 @@ func (k *kubelet) choose(ctx context.Context, resource string, n int, shuffle fu
 	_, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: int32(n)}},
 	})
-	return p, free[:n], err // any choice is valid, because the kubelet does not always ask
+	return p, free[:n], err // any choice is valid, because the kubelet does not always ask for the preference
 }
 
 // held reports whether a pod holds a device. The caller holds mu.
@@ -335,7 +335,7 @@ func (k *kubelet) allocate(ctx context.Context, pod, resource string, n int, shu
 }
 
 // askInVain requests a device that no plugin has. A pod may have got a device and ended before a checkpoint was
-// written. The kubelet's next Allocate then proves that it has finished the previous one.
+// written. The kubelet's next call of Allocate then proves that the kubelet has finished the previous call.
 func (k *kubelet) askInVain(ctx context.Context) {
 	k.mu.Lock()
 	plugins := slices.Collect(maps.Values(k.plugins))

@@ -33,13 +33,13 @@ func reachJournal() error {
 	return errors.Join(os.MkdirAll("/run/systemd/journal", 0o755), os.Symlink(socket, "/run/systemd/journal/socket"))
 }
 
-// unread is a reader of a daemon's log that does not read. read resumes it.
+// unread is the log of a daemon while its reader is stopped. read resumes the reader.
 type unread struct {
 	connect func(*exec.Cmd)
 	read    func() string // reads the next text
 }
 
-// fullPipe is a full pipe whose reader does not read, like a stopped supervisor.
+// fullPipe returns a full pipe whose reader does not read, as when a supervisor is stopped.
 func fullPipe(t *testing.T) unread {
 	t.Helper()
 	r, w, err := os.Pipe()

@@ -222,7 +222,7 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// shortDir makes a directory with a short name, because the path of a unix socket has 107 bytes.
+// shortDir makes a directory with a short name, because the path of a unix socket has at most 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")

@@ -12,8 +12,8 @@ import (
 )
 
 // TestKilledAtEachStepOfARelease kills the daemon at each request to its helpers after a pod has ended. The next daemon
-// must finish the work, and no pod may get the disk before. The test takes half a minute, because the daemon needs that
-// time to be sure that the pod has ended.
+// must finish the work, and no pod may get the disk before that. The test takes half a minute, because the daemon needs
+// that time to be sure that the pod has ended.
 func TestKilledAtEachStepOfARelease(t *testing.T) {
 	noLeaks(t)
 	for _, op := range []string{"holders", "prepare", "probe"} {

@@ -45,7 +45,7 @@ E: MINOR=%[2]d
 
 `
 
-// newCrowd makes n widgets of the given number of kinds, or of the kind without a number for 0.
+// newCrowd makes n widgets. kinds is the number of their kinds, or 0 for one kind without a number.
 func newCrowd(t *testing.T, n, kinds int) *crowd {
 	t.Helper()
 	var text strings.Builder
@@ -185,8 +185,9 @@ func TestManyDevices(t *testing.T) {
 	}
 }
 
-// alone returns the resources in use without a kubelet, when they no longer change. With a kubelet, a busy machine may
-// have two streams of a resource, because the daemon registers again if a stream is not opened within a second.
+// alone returns the resources that are in use while no kubelet runs, as soon as they no longer change. While a kubelet
+// runs, a resource may have two streams on a busy machine, because the daemon registers again if a stream is not opened
+// within a second.
 func (h *crowded) alone() (last resources) {
 	h.t.Helper()
 	h.kubelet.stop()

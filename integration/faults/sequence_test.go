@@ -323,7 +323,7 @@ func (s *sequence) free() int {
 	}
 }
 
-// apply publishes the hardware, or only changes it.
+// apply publishes the current hardware.
 func (s *sequence) apply() { s.machine.Apply(s.text()) }
 
 func (s *sequence) stepPlug() {
@@ -363,7 +363,7 @@ func (s *sequence) unplugWidget() {
 	}
 }
 
-// stepSick makes a disk unhealthy, but not so often that it is distrusted for minutes.
+// stepSick makes a disk unhealthy, but not so often that the daemon distrusts it for minutes.
 func (s *sequence) stepSick() {
 	if d := s.pick(func(d *disk) bool { return plugged(d) && !d.sick && d.falls < 3 }); d != nil {
 		s.say("%s is sick", d.serial[30:])
@@ -497,7 +497,7 @@ func (s *sequence) stepRelease() {
 	}
 }
 
-// release ends a pod, without telling the daemon or the kubelet.
+// release ends a pod. Neither the daemon nor the kubelet gets an event.
 func (s *sequence) release(p *pod) {
 	s.say("%s ends", p.uid)
 	s.end(p.uid)
@@ -601,7 +601,7 @@ func (s *sequence) stepUnplugDuringAllocate() {
 	s.unplug(d)
 }
 
-// stepMove moves a disk to another slot in a moment.
+// stepMove moves a disk to another slot without a pause.
 func (s *sequence) stepMove() {
 	if d := s.pick(plugged); d != nil {
 		s.unplug(d)

@@ -39,8 +39,8 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// impostor serves a socket instead of a helper until the test restores the helper. It does not listen, accepts and
-// stays silent, answers with random bytes, gives a valid answer to another request, or hangs up.
+// impostor serves a socket instead of a helper until the test restores the helper. It does not listen, does not answer,
+// answers with random bytes, gives a valid answer to another request, or disconnects.
 type impostor struct {
 	how, which string
 	mended     context.Context

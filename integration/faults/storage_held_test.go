@@ -149,8 +149,8 @@ func (m *mortal) starts(p *pod) error {
 	return nil
 }
 
-// listed waits until the daemon has seen a pod in the kubelet's list. A pod that ends before, with a disk that another
-// pod has just left, may count as present for a while.
+// listed waits until the daemon has seen a pod in the kubelet's list. If a pod ends before that, and its disk was just
+// released by another pod, the pod may count as present for a while.
 func (m *mortal) listed(uid string) {
 	m.t.Helper()
 	m.await(func() error {

@@ -166,7 +166,7 @@ func (w *whole) offered() {
 	w.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
 }
 
-// trouble makes a volume unusable, and usable again.
+// trouble has functions that make a volume unusable, and usable again.
 type trouble struct{ spoil, mend func(volume) }
 
 var spoils = map[string]trouble{
@@ -207,7 +207,8 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// tells waits until the daemon reports that it cannot write the file, or no such file for "".
+// tells waits until the daemon reports that it cannot write the file. With "", it waits until the daemon reports no
+// such file.
 func (w *whole) tells(file string) {
 	w.t.Helper()
 	if err := eventually(func() error {
