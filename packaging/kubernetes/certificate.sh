@@ -25,7 +25,7 @@ spec:
   request: $(base64 -w0 <"$tmp/request")
 EOF
 )
-# kubeadm lets a node approve this. On other clusters an administrator does: kubectl certificate approve NAME
+# Clusters made by kubeadm approve this automatically. On others, an administrator runs kubectl certificate approve NAME.
 echo "waiting for the approval of $csr" >&2
 k wait --for=jsonpath='{.status.certificate}' --timeout=10m "$csr" >&2
 
