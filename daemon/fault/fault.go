@@ -5,6 +5,7 @@
 package fault
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -27,6 +28,11 @@ type mark struct {
 	device.Mark
 	// Cleared lists the paths below which the mark no longer applies.
 	Cleared []string `json:"cleared,omitempty"`
+}
+
+// Clone returns a copy that does not change with the record.
+func (r *Record) Clone() Record {
+	return Record{Boot: r.Boot, Marks: slices.Clone(r.Marks), Counters: maps.Clone(r.Counters)}
 }
 
 // Within reports whether sysPath is the path above, or lies below it.

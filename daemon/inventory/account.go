@@ -38,20 +38,10 @@ func (l *loop) current(id string) *Status {
 // Kept waits until every change that was posted before the call is on disk. Without a store it does not wait. The error
 // is the error of the write or of ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
-	var kept chan error
-	if err := i.ask(ctx, func(l *loop) {
-		if l.save(); l.Store != nil {
-			kept = l.Store.Flush()
-		}
-	}); err != nil || kept == nil {
+	if err := i.ask(ctx, (*loop).save); err != nil || i.Store == nil {
 		return err
 	}
-	select {
-	case err := <-kept:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("save the state: %w", ctx.Err())
-	}
+	return i.Store.Flush(ctx)
 }
 
 // changeDurably makes a change and returns nil once the change is on disk. After an error, nothing has changed. Either

@@ -15,10 +15,11 @@ func BenchmarkPatchOneOf10000(b *testing.B) {
 	for i := range 10_000 {
 		o.Devices = append(o.Devices, &Status{Device: &device.Device{ID: fmt.Sprintf("node-W%06d", i)}, Verdict: verdict.Verdict{Healthy: true}})
 	}
-	changed := []*Status{{Device: o.Devices[5000].Device}}
+	s := &Status{Device: o.Devices[5000].Device}
+	changed := map[string]*Status{s.Device.ID: s}
 	b.ReportAllocs()
 	for b.Loop() {
-		if next := o.patch(changed, nil); next.Devices[5000] != changed[0] || next.Listed == o.Listed {
+		if next := o.patch(changed); next.Devices[5000] != s || next.Listed == o.Listed {
 			b.Fatal("the change is not in it")
 		}
 	}

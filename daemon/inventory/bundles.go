@@ -216,7 +216,7 @@ func (l bundler) spare(e *entry) bool {
 }
 
 // join creates new statuses for the bundles whose members have changed.
-func (l bundler) join(changed map[string][]*Status, removed map[string]map[string]bool, now time.Time) {
+func (l bundler) join(changed updates, now time.Time) {
 	there := l.byBundle()
 	for _, id := range slices.Sorted(maps.Keys(there)) {
 		s := joined(id, there[id], now)
@@ -228,26 +228,19 @@ func (l bundler) join(changed map[string][]*Status, removed map[string]map[strin
 			s.Since = old.Since
 		}
 		if old != nil && old.Resource != s.Resource {
-			remove(removed, old)
+			changed.set(old.Resource, id, nil)
 		}
 		l.report(old, s)
 		l.bundles[id] = s
-		changed[s.Resource] = append(changed[s.Resource], s)
+		changed.set(s.Resource, id, s)
 	}
 	for id, old := range l.bundles {
 		if there[id] == nil {
 			delete(l.bundles, id)
-			remove(removed, old)
+			changed.set(old.Resource, id, nil)
 			l.Log.Info("device withdrawn", "device", id, "resource", old.Resource, "reason", "the bundle is no longer complete")
 		}
 	}
-}
-
-func remove(removed map[string]map[string]bool, s *Status) {
-	if removed[s.Resource] == nil {
-		removed[s.Resource] = make(map[string]bool)
-	}
-	removed[s.Resource][s.Device.ID] = true
 }
 
 // joined returns the status of a bundle. Its health is the health of the least healthy member. Its lease is the lease of the

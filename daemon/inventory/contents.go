@@ -3,7 +3,6 @@
 package inventory
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,7 +47,7 @@ type contents struct {
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
 	// Cordons has the cordons, by device ID. A cordon withholds a device from new pods.
 	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
-	Devices []record               `json:"devices"` // must be the last field
+	Devices []record               `json:"devices"`
 }
 
 // decode parses a state file. The file must have this version. Unless machine is empty, it must also belong to the node
@@ -67,11 +66,4 @@ func decode(text []byte, machine string) (c contents, err error) {
 		}
 	}
 	return c, err
-}
-
-// head encodes everything except the devices.
-func (c contents) head() ([]byte, error) {
-	c.Devices = nil
-	head, err := json.Marshal(c)
-	return bytes.TrimSuffix(head, []byte("null}")), err
 }

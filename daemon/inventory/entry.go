@@ -28,7 +28,6 @@ type entry struct {
 	lease    lease.Lease      // changed only by [leases.apply]
 	damper   *fault.Damper    // nil if the device has never been unhealthy
 	calm     *time.Timer      // fires when the damper releases the device, or nil
-	line     []byte           // line in the state file, or nil after a change
 	window   *window          // metalplug's own work on it, or nil
 	books
 	known
@@ -62,7 +61,7 @@ func (e *entry) isDisk() bool { return e.device.Class != nil && e.device.Class.D
 
 // changed queues an entry for a new verdict at the next publication.
 func (d *devices) changed(e *entry) {
-	d.dirty[e], d.untold[e], e.line = true, true, nil
+	d.dirty[e], d.untold[e] = true, true
 }
 
 // saveSoon does the same as changed, and also saves the state soon.
@@ -90,7 +89,7 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	if e.lease.Equal(next) && len(effects) == 0 {
 		return nil
 	}
-	e.lease, e.line, l.unsaved = next, nil, true
+	e.lease, l.unsaved = next, true
 	for _, effect := range effects {
 		switch effect {
 		case lease.Save:

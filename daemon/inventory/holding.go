@@ -105,7 +105,7 @@ func (a *allocations) closeAllocates(by func(asker string) bool) {
 // closeAllocate records that the kubelet has finished the call of Allocate for a device.
 func (a *allocations) closeAllocate(e *entry) {
 	if e.owed {
-		e.owed, e.line, a.unsaved = false, nil, true
+		e.owed, a.unsaved = false, true
 		delete(a.owing, e)
 	}
 }

@@ -94,10 +94,15 @@ func (l *loop) next(now time.Time) *Snapshot {
 		next.Offers = make(map[string]*Offer)
 	}
 	bundler{l}.assemble()
-	changed, removed := l.judgeDirty(now)
-	bundler{l}.join(changed, removed, now)
-	for _, resource := range affected(changed, removed, l.resend) {
-		offer := last.Offer(resource).patch(changed[resource], removed[resource])
+	changed := l.judgeDirty(now)
+	bundler{l}.join(changed, now)
+	for resource := range l.resend {
+		if _, ok := changed[resource]; !ok {
+			changed[resource] = nil // the kubelet gets the list again, without a change
+		}
+	}
+	for resource, devices := range changed {
+		offer := last.Offer(resource).patch(devices)
 		offer.Cause = l.cause
 		if l.resend[resource] {
 			offer.Listed++
@@ -112,19 +117,9 @@ func (l *loop) next(now time.Time) *Snapshot {
 	return next
 }
 
-// affected returns the resources whose offer has changed.
-func affected(changed map[string][]*Status, removed map[string]map[string]bool, resend map[string]bool) []string {
-	resources := slices.Collect(maps.Keys(changed))
-	resources = slices.AppendSeq(resources, maps.Keys(removed))
-	resources = slices.AppendSeq(resources, maps.Keys(resend))
-	slices.Sort(resources)
-	return slices.Compact(resources)
-}
-
-// judgeDirty computes the status of the entries that have changed. For each offer, it returns the new statuses and the IDs
-// that leave it.
-func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
-	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
+// judgeDirty computes the status of the entries that have changed.
+func (p *publishing) judgeDirty(now time.Time) updates {
+	changed := make(updates)
 	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for a stable order in the log
 	for _, e := range slices.SortedFunc(maps.Keys(p.dirty), byID) {
 		old := e.status
@@ -136,10 +131,10 @@ func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, re
 		p.report(old, e.status)
 		p.unsaved = p.unsaved || old == nil || !sameIdentity(old, e.status)
 		if old != nil && old.Resource != "" && old.Resource != e.status.Resource {
-			remove(removed, old)
+			changed.set(old.Resource, old.Device.ID, nil)
 		}
 		if e.status.Resource != "" {
-			changed[e.status.Resource] = append(changed[e.status.Resource], e.status)
+			changed.set(e.status.Resource, e.status.Device.ID, e.status)
 		}
 		p.stale = p.stale || e.status.Resource == "" || old != nil && old.Resource == ""
 		if e.sighting == nil && !e.offered && !e.lease.Used {
@@ -147,7 +142,7 @@ func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, re
 		}
 	}
 	p.dirty = make(map[*entry]bool) // the built-in clear would keep the memory of the largest burst
-	return changed, removed
+	return changed
 }
 
 // same reports whether readers see no difference between a and b.

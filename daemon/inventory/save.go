@@ -4,6 +4,9 @@ package inventory
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
@@ -28,29 +31,20 @@ func (l *loop) save() {
 		return
 	}
 	l.unsaved = false
-	lines := make([][]byte, 0, len(l.entries))
+	devices := make([]record, 0, len(l.entries))
 	for _, e := range l.entries {
-		if !e.offered && !e.lease.Used {
-			continue
+		if e.offered || e.lease.Used {
+			devices = append(devices, l.record(e))
 		}
-		if e.line == nil {
-			line, err := json.Marshal(l.record(e))
-			if err != nil {
-				l.Log.Error("state not saved", "device", e.device.ID, "err", err)
-				continue
-			}
-			e.line = line
-		}
-		lines = append(lines, e.line)
 	}
 	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.busy() }
-	c := contents{Version: stateVersion, Machine: l.Machine, Health: l.faults, Disks: l.evidence.Saved(busy), Cordons: l.cordons}
-	head, err := c.head()
-	if err != nil {
-		l.Log.Error("state not saved", "err", err)
-		return
+	c := contents{
+		Version: stateVersion, Machine: l.Machine, Health: l.faults.Clone(), Disks: l.evidence.Saved(busy), Cordons: maps.Clone(l.cordons), Devices: devices,
 	}
-	l.Store.Save(head, lines)
+	l.Store.Save(func() ([]byte, error) {
+		slices.SortFunc(devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
+		return json.Marshal(c)
+	})
 }
 
 // record returns the record of a device. While metalplug works on a disk, the record must already describe the state after a
@@ -62,7 +56,8 @@ func (l *loop) record(e *entry) record {
 		Claim: e.claim,
 	}
 	if e.owed {
-		r.Owed = &e.asker
+		asker := e.asker
+		r.Owed = &asker
 	}
 	if e.busy() {
 		r.left, r.Appearance, r.Wrote = left{}, e.window.from.Appearance, wrote{}

@@ -136,56 +136,50 @@ func compareOthers(a, b *Status) int {
 	return cmp.Or(strings.Compare(a.Device.SysPath, b.Device.SysPath), strings.Compare(a.Device.ID, b.Device.ID))
 }
 
-// patch returns a copy of offer o with the changed devices and without the removed ones.
-func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
-	next := &Offer{Version: o.Version + 1, Listed: o.Listed}
-	var listed, members []*Status
-	unlisted, left := make(map[string]bool), make(map[string]bool)
-	maps.Copy(unlisted, removed)
-	maps.Copy(left, removed)
-	for _, s := range changed {
-		if s.Bundle == "" {
-			listed, left[s.Device.ID] = append(listed, s), true
-		} else {
-			members, unlisted[s.Device.ID] = append(members, s), true
-		}
+// updates has the new status of each changed device, by resource and ID. The status is nil if the device leaves the
+// resource.
+type updates map[string]map[string]*Status
+
+func (u updates) set(resource, id string, s *Status) {
+	if u[resource] == nil {
+		u[resource] = make(map[string]*Status)
 	}
-	var relisted bool
-	next.Devices, relisted = patched(o.Devices, listed, unlisted)
-	next.Members, _ = patched(o.Members, members, left)
-	if relisted {
+	u[resource][id] = s
+}
+
+// patch returns a copy of offer o with new statuses by ID, see [updates].
+func (o *Offer) patch(changed map[string]*Status) *Offer {
+	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: patched(o.Devices, changed, false), Members: patched(o.Members, changed, true)}
+	if !slices.EqualFunc(o.Devices, next.Devices, sameListing) {
 		next.Listed++
 	}
 	return next
 }
 
-// patched returns a sorted copy of the devices in before, with the changed ones and without the removed ones. relisted
-// reports whether the kubelet sees a difference.
-func patched(before, changed []*Status, removed map[string]bool) (next []*Status, relisted bool) {
-	next = slices.Clone(before)
+// patched returns a sorted copy of before with new statuses. It is either a list of members of bundles, or of other devices.
+func patched(before []*Status, changed map[string]*Status, members bool) []*Status {
+	next := slices.Clone(before)
 	var added []*Status
-	for _, s := range changed {
-		n, ok := slices.BinarySearchFunc(next, s.Device.ID, compareID)
-		if !ok {
+	for id, s := range changed {
+		n, found := slices.BinarySearchFunc(next, id, compareID)
+		switch belongs := s != nil && (s.Bundle != "") == members; {
+		case belongs && found:
+			next[n] = s
+		case belongs:
 			added = append(added, s)
-			continue
+		case found:
+			next = slices.Delete(next, n, n+1)
 		}
-		relisted = relisted || !sameListing(next[n], s)
-		next[n] = s
 	}
-	if len(removed) > 0 {
-		next = slices.DeleteFunc(next, func(s *Status) bool { return removed[s.Device.ID] })
-		relisted = relisted || len(next) < len(before)
-	}
-	if len(added) > 0 {
-		relisted = true
+	if len(added) > 0 { // sorting once is faster than many insertions
 		next = append(next, added...)
-		slices.SortFunc(next, func(a, b *Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
+		slices.SortFunc(next, func(a, b *Status) int { return compareID(a, b.Device.ID) })
 	}
-	return next, relisted
+	return next
 }
 
 // sameListing reports whether the kubelet sees no difference between a and b.
 func sameListing(a, b *Status) bool {
-	return a.Healthy == b.Healthy && a.Device.NUMANode == b.Device.NUMANode && slices.Equal(a.NUMANodes(), b.NUMANodes())
+	return a == b || a.Device.ID == b.Device.ID && a.Healthy == b.Healthy && a.Device.NUMANode == b.Device.NUMANode &&
+		slices.Equal(a.NUMANodes(), b.NUMANodes())
 }

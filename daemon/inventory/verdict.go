@@ -35,7 +35,6 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 
 // judge computes the status of a device.
 func (l *leases) judge(e *entry, now time.Time) *Status {
-	e.line = nil
 	l.reconcile(e, now)
 	f := l.facts(e)
 	unfit := f.Unfit()

@@ -5,8 +5,7 @@
 package statefile
 
 import (
-	"bufio"
-	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -15,14 +14,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/internal/fsutil"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // stateFile is the name of the file in paths.state.
@@ -39,14 +37,15 @@ var errClosed = errors.New("the state file is closed")
 
 // Store saves the state that must outlast restarts and reboots in one file.
 type Store struct {
-	log    *slog.Logger
-	path   string
-	latest chan *encoded   // has a buffer of one, for the contents to write next
-	asked  chan chan error // channels of callers that wait until everything is written
-	ended  chan struct{}   // closed when the writer has ended
-	closed sync.WaitGroup
-	onDisk [sha256.Size]byte // hash of the contents that survive a crash, or zero if unknown; owned by writeAll after Load
-	unkept atomic.Pointer[error]
+	log     *slog.Logger
+	path    string
+	latest  atomic.Pointer[func() ([]byte, error)] // encodes the state to write next; nil when the writer has taken it
+	saved   chan struct{}                          // buffer of one, filled when latest was set
+	asked   chan chan error                        // channels of callers that wait until everything is written
+	closing chan struct{}                          // closed by Close
+	ended   chan struct{}                          // closed when the writer has ended
+	onDisk  [sha256.Size]byte                      // hash of the file if it survives a crash, or zero if unknown; owned by writeAll after Load
+	unkept  atomic.Pointer[error]
 }
 
 // Open returns the store in a directory, and creates the directory if it is missing. If this fails, the daemon can still
@@ -55,16 +54,16 @@ func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
 		log: log, path: filepath.Join(dir, stateFile),
-		latest: make(chan *encoded, 1), asked: make(chan chan error), ended: make(chan struct{}),
+		saved: make(chan struct{}, 1), asked: make(chan chan error), closing: make(chan struct{}), ended: make(chan struct{}),
 	}
-	s.closed.Go(s.writeAll)
+	go s.writeAll()
 	return s
 }
 
-// Close writes the last contents and stops the writer.
+// Close writes the last state and stops the writer.
 func (s *Store) Close() {
-	close(s.latest)
-	s.closed.Wait()
+	close(s.closing)
+	<-s.ended
 }
 
 // Load reads the file and decodes it. An error means that the daemon had saved a state and that this state is lost. Load
@@ -110,39 +109,11 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
-// encoded is the JSON of the contents, with one line for each device. The line of an unchanged device is reused. For
-// thousands of devices the lines take megabytes, and the start of a container may wait for the file.
-type encoded struct {
-	head  []byte
-	lines [][]byte // never modified
-}
-
-// writeTo writes the devices in the order of their IDs, with which each line begins.
-func (c *encoded) writeTo(w io.Writer) error {
-	b := bufio.NewWriterSize(w, 64<<10)
-	b.Write(c.head)
-	b.WriteByte('[')
-	slices.SortFunc(c.lines, bytes.Compare)
-	for i, line := range c.lines {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteByte('\n')
-		b.Write(line)
-	}
-	b.WriteString("\n]}\n")
-	return b.Flush() // returns the first error of all writes
-}
-
-// Save passes contents to the writer. The writer skips contents that newer ones have replaced. The contents are a JSON
-// object: head is its text up to the value of the last key, and lines is that value, one element in each line. The lines are
-// JSON, and must not be modified afterwards. Save does not wait.
-func (s *Store) Save(head []byte, lines [][]byte) {
-	select {
-	case <-s.latest:
-	default:
-	}
-	s.latest <- &encoded{head, lines}
+// Save passes the state to the writer, which calls encode. The writer skips a state that a newer one has replaced. Save does
+// not wait.
+func (s *Store) Save(encode func() ([]byte, error)) {
+	s.latest.Store(&encode)
+	liveness.Poke(s.saved)
 }
 
 // Unkept returns the error of the last write, or nil if it succeeded. It does not block.
@@ -153,51 +124,51 @@ func (s *Store) Unkept() error {
 	return nil
 }
 
-// Flush returns a channel. It receives nil when all contents that were saved before are on disk, or an error if they cannot
-// be written.
-func (s *Store) Flush() chan error {
+// Flush returns nil when every state that was saved before is on disk. The error is that of the write or of ctx.
+func (s *Store) Flush(ctx context.Context) error {
 	written := make(chan error, 1)
-	go func() {
-		select {
-		case s.asked <- written:
-		case <-s.ended:
-			written <- errClosed
-		}
-	}()
-	return written
+	select {
+	case s.asked <- written:
+	case <-s.ended:
+		return errClosed
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-written:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("save the state: %w", ctx.Err())
+	}
 }
 
-// writeAll writes the contents that [Store.Save] passes. After a failure it retries with growing pauses. It stops when a
-// write succeeds or newer contents arrive.
+// writeAll writes the states that [Store.Save] passes. After a failure it retries with growing pauses. It stops when a write
+// succeeds or a newer state arrives.
 func (s *Store) writeAll() {
 	defer close(s.ended)
-	var unwritten *encoded
+	var unwritten *func() ([]byte, error)
 	var complaint string
 	pause := minSaveBackoff
-	for {
+	for closing := false; !closing; {
 		var again <-chan time.Time
 		if unwritten != nil {
 			again = time.After(pause)
 		}
 		var asked chan error
 		select {
-		case c, ok := <-s.latest:
-			if !ok {
-				return // the write above was the last attempt
-			}
-			unwritten, pause = c, minSaveBackoff
+		case <-s.saved:
 		case asked = <-s.asked:
-			select {
-			case c, ok := <-s.latest:
-				if ok {
-					unwritten, pause = c, minSaveBackoff
-				}
-			default:
-			}
 		case <-again:
 			pause = min(2*pause, maxSaveBackoff)
+		case <-s.closing:
+			closing = true
 		}
-		err := s.write(unwritten)
+		if encode := s.latest.Swap(nil); encode != nil {
+			unwritten, pause = encode, minSaveBackoff
+		}
+		var err error
+		if unwritten != nil {
+			err = s.write(*unwritten)
+		}
 		switch {
 		case err == nil && complaint != "":
 			s.log.Info("state saved again")
@@ -216,18 +187,20 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file. It does nothing if c is nil or the file already has these contents.
-func (s *Store) write(c *encoded) error {
-	if c == nil {
-		return nil
+// write replaces the file, unless it already has this content.
+func (s *Store) write(encode func() ([]byte, error)) error {
+	text, err := encode()
+	if err != nil {
+		return err
 	}
-	hash := sha256.New()
-	_ = c.writeTo(hash) // hashing never fails
-	sum := [sha256.Size]byte(hash.Sum(nil))
+	sum := sha256.Sum256(text)
 	if sum == s.onDisk {
 		return nil
 	}
-	err := fsutil.ReplaceFile(s.path, 0o600, c.writeTo)
+	err = fsutil.ReplaceFile(s.path, 0o600, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
 	switch {
 	case err == nil:
 		s.onDisk = sum
