@@ -105,30 +105,21 @@ func send(fd int, message []byte) error {
 	if len(message) > MessageSize {
 		return fmt.Errorf("%w: %d bytes, at most %d are possible", errSize, len(message), MessageSize)
 	}
-	for {
-		err := unix.Sendto(fd, message, unix.MSG_NOSIGNAL, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	return unix.Sendto(fd, message, unix.MSG_NOSIGNAL, nil)
 }
 
 // receive returns the next message. An empty message means that the peer has disconnected, because no peer sends an empty
-// message.
+// message. A signal does not interrupt it or send, because the handlers of Go have SA_RESTART (signal(7)).
 func receive(fd int) ([]byte, error) {
 	message := make([]byte, MessageSize)
-	for {
-		n, _, flags, _, err := unix.Recvmsg(fd, message, nil, 0)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return nil, err
-		case n == 0:
-			return nil, errors.New("peer closed the connection without an answer")
-		case flags&unix.MSG_TRUNC != 0:
-			return nil, fmt.Errorf("%w: more than %d bytes", errSize, MessageSize)
-		}
-		return message[:n], nil
+	n, _, flags, _, err := unix.Recvmsg(fd, message, nil, 0)
+	switch {
+	case err != nil:
+		return nil, err
+	case n == 0:
+		return nil, errors.New("peer closed the connection without an answer")
+	case flags&unix.MSG_TRUNC != 0:
+		return nil, fmt.Errorf("%w: more than %d bytes", errSize, MessageSize)
 	}
+	return message[:n], nil
 }
