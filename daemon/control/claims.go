@@ -16,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/internal/clients"
 )
 
 // ErrWorking is the error while the devices of a claim are being reset or erased. The client must repeat its request.
@@ -36,7 +37,7 @@ func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	c := claimer{s}
 	mux.HandleFunc("POST /v1/claims/{uid}/prepare", c.prepare)
 	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", c.unprepare)
-	return s.serve(ctx, &clients{Listener: l}, mux)
+	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, mux)
 }
 
 // Patterns for the values in a claim. A UID is part of the name of a file.

@@ -52,6 +52,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/internal/clients"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -194,7 +195,7 @@ func (s *Server) configuration() api.Configuration {
 
 // Serve serves clients on a unix socket until ctx ends. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return s.serve(ctx, &clients{Listener: l}, s.routes())
+	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, s.routes())
 }
 
 // ServeMetrics serves only /metrics, to any client, until ctx ends. It closes l.

@@ -26,6 +26,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/internal/clients"
 	"github.com/metalplug/metalplug/internal/fsutil"
 	"github.com/metalplug/metalplug/internal/liveness"
 )
@@ -102,6 +103,7 @@ type Endpoint struct {
 	conflict conflict
 	socket   socket
 	kubelet  registration
+	crowded  sync.Once // logs that there are too many clients
 }
 
 // Status returns the registration state of the endpoint.
@@ -225,7 +227,7 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 func (e *Endpoint) ensureSocket() error {
 	made, err := e.socket.ensure()
 	if made != nil {
-		go e.server.Serve(&clients{UnixListener: made, isKubelet: e.streams.isKubelet, log: e.Log}) // Serve returns when the server or the listener is closed
+		go e.server.Serve(&clients.Listener{Listener: made, Surplus: e.surplus}) // Serve returns when the server or the listener is closed
 	}
 	return err
 }

@@ -3,9 +3,12 @@
 package plugin
 
 import (
+	"net"
 	"os"
 	"strings"
 	"sync"
+
+	"github.com/metalplug/metalplug/internal/clients"
 )
 
 // Parked keeps a connection of the kubelet open after its endpoint has ended, while another plugin serves the resource.
@@ -36,11 +39,11 @@ func (p *Parked) Take(passed map[string]*os.File) {
 }
 
 // park keeps a connection of a resource open. It does nothing if c is nil. It returns the error of the service manager.
-func (p *Parked) park(resource string, c *client) error {
+func (p *Parked) park(resource string, c *clients.Client) error {
 	if p.Store == nil || c == nil {
 		return nil
 	}
-	f, err := c.File()
+	f, err := c.Conn.(*net.UnixConn).File()
 	if err != nil {
 		return nil // the connection has ended
 	}

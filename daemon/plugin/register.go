@@ -18,6 +18,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/internal/clients"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
@@ -61,11 +62,11 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 		return e.unanswered(err)
 	}
 	defer conn.Close()
-	peer, err := peerOf(conn)
+	peer, err := clients.Peer(conn)
 	if err != nil {
 		return e.again(err)
 	}
-	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // the PID is 0 if the process is in a PID namespace that we cannot see
+	if c := e.streams.client(); c != nil && c.Pid == peer.Pid { // the PID is 0 if the process is in a PID namespace that we cannot see
 		e.kubelet.registered, e.kubelet.known = kubelet, true
 		e.setRegistered(true)
 		return 0

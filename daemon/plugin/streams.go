@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/internal/clients"
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
@@ -16,8 +17,8 @@ type streams struct {
 	changed chan struct{} // buffer of one, filled when a stream was opened or has ended
 
 	mu      sync.Mutex
-	kubelet *client // nil in tests that make calls without a connection
-	waiting bool    // the next client that calls us is the kubelet
+	kubelet *clients.Client // nil in tests that make calls without a connection
+	waiting bool            // the next client that calls us is the kubelet
 	live    map[*stream]bool
 	opened  time.Time     // when the kubelet opened its last stream after we began to register
 	ended   time.Time     // when the kubelet's last stream ended
@@ -36,7 +37,7 @@ type sentList struct {
 
 // stream is an open ListAndWatch stream.
 type stream struct {
-	client *client
+	client *clients.Client
 	opened time.Time
 	stop   chan struct{} // closed to end it
 	wake   chan struct{} // buffer of one, filled when round has changed
@@ -50,7 +51,7 @@ func (s *streams) expect() {
 }
 
 // call records a call of a client.
-func (s *streams) call(c *client) {
+func (s *streams) call(c *clients.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting {
@@ -59,13 +60,13 @@ func (s *streams) call(c *client) {
 }
 
 // isKubelet reports whether a client is the kubelet.
-func (s *streams) isKubelet(c *client) bool {
+func (s *streams) isKubelet(c *clients.Client) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c == s.kubelet
 }
 
-func (s *streams) begin(c *client) *stream {
+func (s *streams) begin(c *clients.Client) *stream {
 	s.call(c)
 	st := &stream{client: c, opened: time.Now(), stop: make(chan struct{}), wake: make(chan struct{}, 1)}
 	s.mu.Lock()
@@ -147,7 +148,7 @@ func (s *streams) lastSent() sentList {
 }
 
 // client returns the kubelet if it has an open stream, or nil.
-func (s *streams) client() *client {
+func (s *streams) client() *clients.Client {
 	if !s.open() {
 		return nil
 	}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clients accepts clients on a unix socket, and limits their number. Each client needs a descriptor.
+package clients
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listener is a listener on a unix socket.
+type Listener struct {
+	net.Listener
+	// Surplus returns the client to disconnect when there is a new one, or nil. open has all clients, the newest last.
+	Surplus func(open []*Client) *Client
+
+	mu   sync.Mutex
+	open []*Client
+}
+
+// Client is a connection to the socket. Its user and process are those that the kernel recorded when the client connected.
+// So a client cannot use another uid, and later changes of its uid have no effect.
+type Client struct {
+	net.Conn
+	unix.Ucred
+	listener *Listener
+}
+
+// Accept waits for the next client, and disconnects one that is surplus.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		peer, err := Peer(conn)
+		if err != nil {
+			conn.Close()
+			continue
+		}
+		c := &Client{Conn: conn, Ucred: *peer, listener: l}
+		l.mu.Lock()
+		l.open = append(l.open, c)
+		surplus := l.Surplus(l.open)
+		l.mu.Unlock()
+		if surplus != nil {
+			surplus.Close()
+		}
+		return c, nil
+	}
+}
+
+// RemoteAddr returns the client itself. Servers pass it to each request.
+func (c *Client) RemoteAddr() net.Addr { return c }
+
+// Network returns "unix".
+func (c *Client) Network() string { return "unix" }
+
+// String returns the uid of the client.
+func (c *Client) String() string { return strconv.FormatUint(uint64(c.Uid), 10) }
+
+// Close closes the connection.
+func (c *Client) Close() error {
+	c.listener.mu.Lock()
+	c.listener.open = slices.DeleteFunc(c.listener.open, func(o *Client) bool { return o == c })
+	c.listener.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// Peer returns the process at the other end of a connection to a unix socket, as recorded by the kernel (SO_PEERCRED,
+// unix(7)). For an accepted connection, this is the process that connected. For other connections, it is the process that
+// listens.
+func Peer(c net.Conn) (peer *unix.Ucred, err error) {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err == nil {
+		closed := raw.Control(func(fd uintptr) {
+			peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		})
+		err = errors.Join(closed, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get the peer: %w", err)
+	}
+	return peer, nil
+}
