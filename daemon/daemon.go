@@ -162,9 +162,10 @@ func (d *daemon) build(last time.Time) {
 	})
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)
 	d.turnover = &turnover.Turnover{
-		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit, Care: d.care,
-		Running: d.running,
-		Owners:  func() (map[string][]string, error) { return kubelet.Owners(d.Config.Paths.DevicePlugins) },
+		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit,
+		Configured: func(resource string) (config.Resource, bool) { return d.config.Load().Resource(resource) },
+		Running:    d.running,
+		Owners:     func() (map[string][]string, error) { return kubelet.Owners(d.Config.Paths.DevicePlugins) },
 	}
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
 	d.parked = &plugin.Parked{Store: systemd.Store, Remove: systemd.Remove}
@@ -200,20 +201,6 @@ func (d *daemon) remembered() map[string]map[string]kubelet.Known {
 	return devices
 }
 
-// care returns the configured work for the devices of a resource between two pods.
-func (d *daemon) care(resource string) (c turnover.Care, ok bool) {
-	for _, r := range d.config.Load().Resources {
-		if r.Name == resource {
-			return turnover.Care{
-				Method: r.Reset.Method, Scrub: r.Reset.Scrub, Timeout: r.Reset.Timeout,
-				AtStart: r.Reset.AtStart(), AtRelease: r.Reset.AtRelease(), Open: r.Shares > 1 || r.AllowInUse,
-				Units: turnover.Units{Start: r.Units.Start, Release: r.Units.Release},
-			}, true
-		}
-	}
-	return turnover.Care{}, false
-}
-
 // endpoint creates the endpoint of a resource.
 func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
@@ -244,12 +231,11 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 	}
 	if r.Members != nil {
 		resource.Member = func(name string) (plugin.Resource, error) {
-			for _, member := range d.config.Load().Resources {
-				if member.Name == name {
-					return offered(d, member), nil
-				}
+			member, ok := d.config.Load().Resource(name)
+			if !ok {
+				return plugin.Resource{}, fmt.Errorf("resource %s is not configured any more", name)
 			}
-			return plugin.Resource{}, fmt.Errorf("resource %s is not configured any more", name)
+			return offered(d, member), nil
 		}
 	}
 	return resource

@@ -27,9 +27,9 @@ const previewLimit = 20 * time.Second
 // preview is a daemon for "metalplugctl preview", with a simulated kubelet. It changes no device.
 type preview struct {
 	api.Preview
-	resources []config.Resource
-	kubelet   *kubelet.Standin
-	client    api.Client
+	config  config.Config
+	kubelet *kubelet.Standin
+	client  api.Client
 }
 
 // Preview runs a daemon for the [api.Preview] that it reads from in, until in or ctx ends, and writes the answer to out. The
@@ -74,7 +74,7 @@ func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 	for i := range c.Resources {
 		c.Resources[i].Units = config.Units{} // the preview assumes that the units have run
 	}
-	p.resources = c.Resources
+	p.config = *c
 	c.Paths.Run, c.Paths.Cgroup = p.Dir, ""
 	c.Paths.DevicePlugins, c.Paths.State = filepath.Join(p.Dir, "device-plugins"), filepath.Join(p.Dir, "state")
 	c.Paths.PodResources, c.Paths.CDI = filepath.Join(p.Dir, "pods.sock"), filepath.Join(p.Dir, "cdi")
@@ -104,7 +104,7 @@ func (p *preview) give(ctx context.Context) error {
 	for i := range p.Containers {
 		c := &p.Containers[i]
 		err := errors.New("no resource of that name is configured")
-		if slices.ContainsFunc(p.resources, func(r config.Resource) bool { return r.Name == c.Resource }) {
+		if _, ok := p.config.Resource(c.Resource); ok {
 			c.Granted, err = p.kubelet.Give(ctx, c.Resource, c.Count)
 		}
 		if err != nil {

@@ -90,12 +90,12 @@ func (c *Config) checkMembers(t *table, r Resource) {
 		return
 	}
 	for _, name := range r.Members.Resources {
-		at := slices.IndexFunc(c.Resources, func(o Resource) bool { return o.Name == name })
+		member, known := c.Resource(name)
 		switch {
-		case at < 0 && name == nvme:
+		case !known && name == nvme:
 			t.reportf("members", "%s is off; add a [[resource]] of that name with a scrub", quoted(name))
 			continue
-		case at < 0:
+		case !known:
 			wanted := "add a [[resource]] of that name"
 			for _, other := range c.Resources {
 				if distance(strings.ToLower(name), other.Name) <= 2 {
@@ -104,8 +104,6 @@ func (c *Config) checkMembers(t *table, r Resource) {
 			}
 			t.reportf("members", "%s is not a resource; %s", quoted(name), wanted)
 			continue
-		}
-		switch member := c.Resources[at]; {
 		case member.Class == device.BundleName:
 			t.reportf("members", "%s is a bundle; name its members", quoted(name))
 		case member.Serve == ServeDRA:

@@ -212,9 +212,12 @@ func (r Resource) Rule() device.Rule {
 		Resource: r.Name, Class: class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
 		Group: r.Group, Bundle: r.Members, Nodes: r.Nodes, Extras: r.Extras, Scrub: scrub,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
-		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init, Serve: r.Serve,
+		ClearedAtRelease: r.ClearedAtRelease(), Init: r.Units.Init, Serve: r.Serve,
 	}
 }
+
+// ClearedAtRelease reports whether there is work after the last container with a device.
+func (r Resource) ClearedAtRelease() bool { return r.Reset.AtRelease() || r.Units.Release != "" }
 
 // NeedsSpec reports whether the container runtime needs a CDI spec of metalplug for the devices.
 func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
@@ -231,6 +234,15 @@ func (r Resource) Variable() string {
 		}
 		return '_'
 	}, strings.ToUpper(r.Name))
+}
+
+// Resource returns the resource with a name. ok is false if there is none.
+func (c Config) Resource(name string) (r Resource, ok bool) {
+	i := slices.IndexFunc(c.Resources, func(r Resource) bool { return r.Name == name })
+	if i < 0 {
+		return r, false
+	}
+	return c.Resources[i], true
 }
 
 // Rules returns the rules of all resources, in the order in which they are tried.

@@ -20,7 +20,7 @@ import (
 // by ID.
 func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d := api.Device{
-		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
+		ID: s.Device.ID, Resource: s.Resource, Class: s.Device.ClassName(), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
 		Cordoned: s.Cordon != nil, Cordon: s.Cordon, Held: s.Held(), Warning: s.Warning, State: string(s.State),
 		Hardware: api.Hardware{Model: s.Device.Model, Serial: serialOf(s.Target), WWID: wwidOf(s.Target), Size: s.Evidence.Size, Present: s.Present, Lost: s.Lost},
@@ -81,14 +81,6 @@ func reading(snapshot *inventory.Snapshot) *api.Reading {
 		r.Percent = int(float64(read) / float64(size) * 100)
 	}
 	return &r
-}
-
-// className returns the name of the class of a device. It is empty if only the kubelet's checkpoint lists the device.
-func className(s *inventory.Status) string {
-	if s.Device.Class == nil {
-		return ""
-	}
-	return s.Device.Class.Name
 }
 
 // health returns the health of a device in the kubelet's terms (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1,

@@ -177,7 +177,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, d := range snapshot.Others {
 		if d.Present {
-			others[className(d)]++
+			others[d.Device.ClassName()]++
 		}
 	}
 	for class, n := range others {

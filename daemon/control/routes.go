@@ -3,7 +3,6 @@
 package control
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,26 +66,14 @@ func send(w http.ResponseWriter, answer any) {
 	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
 }
 
-// sendDevices sends all devices. It sends the offered devices by resource and ID, and then the others. It encodes them
-// one at a time, because thousands of devices need megabytes.
+// sendDevices sends the offered devices by resource and ID, and then the others.
 func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	snapshot, _ := s.Inventory.Snapshot()
-	holders := s.heldBy()
-	w.Header().Set("Content-Type", "application/json")
-	out := bufio.NewWriterSize(w, 32<<10)
-	defer out.Flush()
-	lines := json.NewEncoder(out)
-	out.WriteString("[")
-	first := true
+	holders, all := s.heldBy(), []api.Device{}
 	for d := range snapshot.All() {
-		if !first {
-			out.WriteString(",")
-		}
-		if first = false; lines.Encode(NewDevice(d, holders)) != nil {
-			return // the client has disconnected
-		}
+		all = append(all, NewDevice(d, holders))
 	}
-	out.WriteString("]\n")
+	send(w, all)
 }
 
 // sendDevice sends one device, offered or not.

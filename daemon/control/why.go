@@ -238,8 +238,8 @@ func add(x *api.Explanation, what, name string, ok bool, why string) {
 // addKubelet adds a step that shows whether the kubelet gets the device list of a resource.
 func (q *question) addKubelet(x *api.Explanation, resource string) (connected bool) {
 	text := "the resource is no longer configured: it is removed once no pod holds it"
-	if i := slices.IndexFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }); i >= 0 {
-		text, connected = api.Resource{Serve: q.config.Resources[i].Serve, Standing: q.Standing()[resource]}.KubeletState()
+	if r, ok := q.config.Resource(resource); ok {
+		text, connected = api.Resource{Serve: r.Serve, Standing: q.Standing()[resource]}.KubeletState()
 	}
 	add(x, "kubelet", resource, connected, text)
 	return connected

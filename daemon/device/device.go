@@ -29,6 +29,14 @@ type Device struct {
 	group    *members     // the nodes of a group, only during an inspection, or nil
 }
 
+// ClassName returns the name of the device's class. It is empty if only the kubelet's checkpoint lists the device.
+func (d *Device) ClassName() string {
+	if d.Class == nil {
+		return ""
+	}
+	return d.Class.Name
+}
+
 // nodes returns the udev devices whose nodes belong to a device of class node.
 func (d Device) nodes() []udev.Device {
 	if d.group != nil {

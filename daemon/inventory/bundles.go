@@ -256,7 +256,7 @@ func joined(id string, members []*entry, now time.Time) *Status {
 		s.Present, s.Stale, s.Moved = s.Present && m.Present, s.Stale || m.Stale, s.Moved || m.Moved
 		s.Barred, s.Reserved = cmp.Or(s.Barred, m.Barred), cmp.Or(s.Reserved, m.Reserved)
 		s.Allocation.Nodes, s.Nodes = append(s.Allocation.Nodes, m.Allocation.Nodes...), append(s.Nodes, m.Nodes...)
-		models = append(models, cmp.Or(m.Device.Model, className(m.Device)))
+		models = append(models, cmp.Or(m.Device.Model, m.Device.ClassName()))
 		if !m.Healthy {
 			s.Healthy, s.Parked, s.Cordon = false, s.Parked && m.Parked, cmp.Or(s.Cordon, m.Cordon)
 			reasons = append(reasons, m.Device.ID+": "+m.Gist())

@@ -76,8 +76,7 @@ func (l *leases) noteTwin(e *entry) {
 	l.evidence.Split(e.Medium)
 	l.replaced(e)
 	l.replaced(other)
-	l.unsaved = true
-	l.changed(other)
+	l.saveSoon(other)
 }
 
 // compare records the content of a disk after its tenant has ended, while no worker uses the disk. Each later inspection
@@ -98,7 +97,8 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 	case e.left != (left{}):
 		l.foreign(e, "it differs from what its last pod left")
 	}
-	e.left, l.unsaved = found, true
+	e.left = found
+	l.saveLater()
 }
 
 // noteWrites compares the number of sectors written to a disk with the number at the last inspection. Another process has
@@ -119,7 +119,9 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	e.Wrote = now
 	v := l.evidence.Get(e.Disk)
 	adopted, tenants := v != nil && v.Scrub != "", e.lease.Residue || e.lease.Order == lease.Erase
-	l.unsaved = l.unsaved || adopted || tenants
+	if adopted || tenants {
+		l.saveLater()
+	}
 	if before.In != now.In || now.Sectors <= before.Sectors {
 		return
 	}

@@ -89,11 +89,10 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	if e.lease.Equal(next) && len(effects) == 0 {
 		return nil
 	}
-	e.lease, l.unsaved = next, true
+	e.lease = next
+	l.saveLater() // which also is the effect [lease.Save]
 	for _, effect := range effects {
 		switch effect {
-		case lease.Save:
-			l.saveLater()
 		case lease.EndEvidence:
 			l.endEvidence(e, event.Reason)
 		case lease.Inspect:

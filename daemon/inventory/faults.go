@@ -21,7 +21,8 @@ func (d *devices) notice(e udev.Event) {
 // count applies the error counters from an inspection.
 func (d *devices) count(counters []device.Counter) {
 	for _, c := range counters {
-		if d.unsaved = true; d.faults.Count(c) {
+		d.saveLater()
+		if d.faults.Count(c) {
 			d.judgeIn(c.SysPath)
 		}
 	}

@@ -105,7 +105,8 @@ func (a *allocations) closeAllocates(by func(asker string) bool) {
 // closeAllocate records that the kubelet has finished the call of Allocate for a device.
 func (a *allocations) closeAllocate(e *entry) {
 	if e.owed {
-		e.owed, a.unsaved = false, true
+		e.owed = false
+		a.saveLater()
 		delete(a.owing, e)
 	}
 }

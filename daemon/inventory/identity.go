@@ -113,7 +113,9 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	}
 	e.sighting = e.applyLastProbe(sighting, time.Now())
 	i.noteNumber(e)
-	i.unsaved = e.arrives(sighting) || i.unsaved
+	if e.arrives(sighting) {
+		i.saveLater()
+	}
 	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource
 	}

@@ -199,8 +199,8 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.inspector.SetRules(l.rules)
 	err := l.run(ctx, events, listening)
-	l.carryOut() // so that the state file has the results of waiting requests
-	l.unsaved = l.unsaved || len(l.dirty) > 0
+	l.carryOut()     // so that the state file has the results of waiting requests
+	l.unsaved = true // devices may have changed since the last publication
 	close(i.done)
 	l.save()
 	if i.Store != nil {

@@ -29,18 +29,17 @@ type loop struct {
 // devices has the devices with an identity, and their changes.
 type devices struct {
 	*Inventory
-	rules     []device.Rule
-	entries   map[string]*entry // keys are device IDs
-	faults    fault.Record
-	cordons   map[string]*api.Cordon // keys are device IDs; a cordon is never modified
-	granted   map[string][]*entry    // the devices whose pods may open a node, by its device number
-	dirty     map[*entry]bool        // devices that changed since the last publication
-	untold    map[*entry]bool        // devices that changed since the last inspection began
-	claims    []*claim               // claims of workers, oldest first
-	resend    map[string]bool        // resources whose list must be sent again without a change
-	stale     bool                   // a device that is not offered changed since the last publication
-	unsaved   bool                   // something has changed since the last save
-	saveTimed bool                   // a timer will save the state
+	rules   []device.Rule
+	entries map[string]*entry // keys are device IDs
+	faults  fault.Record
+	cordons map[string]*api.Cordon // keys are device IDs; a cordon is never modified
+	granted map[string][]*entry    // the devices whose pods may open a node, by its device number
+	dirty   map[*entry]bool        // devices that changed since the last publication
+	untold  map[*entry]bool        // devices that changed since the last inspection began
+	claims  []*claim               // claims of workers, oldest first
+	resend  map[string]bool        // resources whose list must be sent again without a change
+	stale   bool                   // a device that is not offered changed since the last publication
+	unsaved bool                   // something has changed since the last save, and a timer will save it
 }
 
 func newLoop(i *Inventory) *loop {

@@ -48,9 +48,6 @@ func (l *loop) publish(now time.Time) {
 	l.changes = len(l.dirty)
 	l.swap(l.next(now))
 	l.publishedAt, l.cause = now, time.Time{}
-	if l.unsaved {
-		l.saveLater()
-	}
 }
 
 // gap returns the minimum time between the last snapshot and the next.
@@ -129,7 +126,9 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 			continue
 		}
 		p.report(old, e.status)
-		p.unsaved = p.unsaved || old == nil || !sameIdentity(old, e.status)
+		if old == nil || !sameIdentity(old, e.status) {
+			p.saveLater()
+		}
 		if old != nil && old.Resource != "" && old.Resource != e.status.Resource {
 			changed.set(old.Resource, old.Device.ID, nil)
 		}
@@ -182,7 +181,7 @@ func (l *loop) collectOthers() []*Status {
 
 // report logs each change of a device once.
 func (p *publishing) report(old, s *Status) {
-	log := p.Log.With("device", s.Device.ID, "class", className(s.Device), "resource", s.Resource)
+	log := p.Log.With("device", s.Device.ID, "class", s.Device.ClassName(), "resource", s.Resource)
 	ctx := context.Background()
 	defer reportWarning(log, old, s)
 	switch {
@@ -220,11 +219,4 @@ func reportWarning(log *slog.Logger, old, s *Status) {
 	case s.Present:
 		log.Info("device warning over", "err", before)
 	}
-}
-
-func className(d *device.Device) string {
-	if d.Class == nil {
-		return ""
-	}
-	return d.Class.Name
 }

@@ -13,9 +13,8 @@ import (
 
 // saveLater saves the state after a short pause. The save includes changes during the pause.
 func (d *devices) saveLater() {
-	d.unsaved = true
-	if !d.saveTimed {
-		d.saveTimed = true
+	if !d.unsaved {
+		d.unsaved = true
 		d.later(saveDelay, (*loop).save)
 	}
 }
@@ -23,14 +22,13 @@ func (d *devices) saveLater() {
 // save passes the state to the writer if it has changed. The state has all offered devices, disks that must be erased,
 // faults, evidence and cordons.
 func (l *loop) save() {
-	l.saveTimed = false
 	if l.Store == nil || !l.unsaved {
 		return
 	}
+	l.unsaved = false
 	if l.lost && !l.isReady { // otherwise the next start would mistake the devices that were found so far for the whole state
 		return
 	}
-	l.unsaved = false
 	devices := make([]record, 0, len(l.entries))
 	for _, e := range l.entries {
 		if e.offered || e.lease.Used {
@@ -51,7 +49,7 @@ func (l *loop) save() {
 // crash. The content of the disk is then unknown, and a disk that appears later may be another disk.
 func (l *loop) record(e *entry) record {
 	r := record{
-		ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
+		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
 		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.of, ID: e.bundle}, Lease: e.lease, known: e.known,
 		Claim: e.claim,
 	}

@@ -113,81 +113,71 @@ func (e *entry) closeWindow() {
 	}
 }
 
-// Failure is the reason why work on a device failed.
-type Failure struct {
-	Err   error
-	Order lease.Order // the operator's order, or empty
-	// Touched means that the content of the disk may have changed because an erasure failed.
-	Touched bool
-	// Fingerprint is the fingerprint of the disk after the failure, as in [Evidence], or empty if unknown.
-	Fingerprint string
-}
-
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
 type Outcome struct {
 	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. It is empty if the lease
 	// does not change, as for work on another device.
-	Event lease.Name
-	Failure
-	Foreign bool     // the content of the disk is not from a tenant, and the work did not change it
-	Tenants []string // UIDs of the pods, for the start of a container
+	Event   lease.Name
+	Tenants []string    // UIDs of the pods, for the start of a container
+	Err     error       // why the work failed, or nil
+	Order   lease.Order // the operator's order, if its work failed, or empty
+	Foreign bool        // the content of the disk is not from a tenant, and the work did not change it
+	// Touched means that the content of the disk may have changed because an erasure failed. Fingerprint is the fingerprint
+	// of the disk after that, as in [evidence.Evidence], or empty if unknown.
+	Touched     bool
+	Fingerprint string
 }
 
 // claim is a worker's request for exclusive use of devices.
 type claim struct {
 	ids   []string
-	has   bool          // the worker has all devices of the claim
-	given chan struct{} // closed when the worker gets the devices
+	has   bool         // the worker has all devices of the claim
+	given chan *Status // gets the state of the first device when the worker has all of them, or nil if it is unknown
 }
 
 // Take waits until no other worker has any of these devices. The caller then has all of them until it calls [Inventory.End].
 // If several workers wait for a device, they get it in the order of their calls. Take returns the newest state of the first
 // device. The error is [ErrUnknownDevice], the error of ctx, or the error of a stopped inventory.
-func (i *Inventory) Take(ctx context.Context, ids []string) (s *Status, err error) {
-	c := &claim{ids: ids, given: make(chan struct{})}
-	if err := i.ask(ctx, func(l *loop) {
+func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
+	c := &claim{ids: ids, given: make(chan *Status, 1)}
+	i.post(func(l *loop) {
 		l.claims = append(l.claims, c)
 		l.give()
-	}); err != nil {
-		return nil, err
-	}
+	})
 	select {
-	case <-c.given:
-		err = i.ask(ctx, func(l *loop) { s = l.current(ids[0]) })
+	case s := <-c.given:
+		if s != nil {
+			return s, nil
+		}
+		err = fmt.Errorf("%s: %w", ids[0], ErrUnknownDevice)
 	case <-ctx.Done():
 		err = fmt.Errorf("wait for a worker: %w", ctx.Err())
 	case <-i.done:
 		err = errStopped
 	}
-	if err == nil && s == nil {
-		err = fmt.Errorf("%s: %w", ids[0], ErrUnknownDevice)
-	}
-	if err != nil {
-		i.post(func(l *loop) { l.drop(func(other *claim) bool { return other == c }) })
-		return nil, err
-	}
-	return s, nil
+	i.post(func(l *loop) { l.drop(func(other *claim) bool { return other == c }) })
+	return nil, err
 }
 
 // give assigns devices to each worker whose claim does not overlap with an earlier claim.
-func (d *devices) give() {
+func (l *loop) give() {
 	claimed := make(map[string]bool)
-	for _, c := range d.claims {
+	for _, c := range l.claims {
 		free := !slices.ContainsFunc(c.ids, func(id string) bool { return claimed[id] })
 		for _, id := range c.ids {
 			claimed[id] = true
 		}
 		if free && !c.has {
 			c.has = true
-			close(c.given)
+			c.given <- l.current(c.ids[0])
 		}
 	}
 }
 
 // drop removes claims, and assigns their devices to the next workers.
-func (d *devices) drop(which func(*claim) bool) {
-	d.claims = slices.DeleteFunc(d.claims, which)
-	d.give()
+func (l *loop) drop(which func(*claim) bool) {
+	l.claims = slices.DeleteFunc(l.claims, which)
+	l.give()
 }
 
 // Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear]. It is empty for work on another

@@ -99,7 +99,7 @@ func (n *node) checks() map[string]verb {
 		"by-hand-fails":       fails("by-hand"),
 		"erase-by-hand-fails": func(name, text string) error { return matches(n.do("by-hand "+name+" zero"), text) },
 		"untouchable": func(name, text string) error { // the error text if there are no helpers
-			of := &turnover.Turnover{Inventory: n.inventory, Host: &device.Host{}, Log: n.turnover.Log, Care: n.careOf}
+			of := &turnover.Turnover{Inventory: n.inventory, Host: &device.Host{}, Log: n.turnover.Log, Configured: n.careOf}
 			return matches(of.ByHand(context.Background(), idOf(name), api.Change{Scrub: "zero"}), text)
 		},
 	}

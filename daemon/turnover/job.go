@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
@@ -17,7 +18,7 @@ import (
 type job struct {
 	*Turnover
 	*inventory.Status // status of the device when the job begins; replaced when its work begins
-	care              Care
+	care              care
 	taken             []string          // IDs of the devices that this job has locked, beginning with the device of the job
 	outcome           inventory.Outcome // outcome of the work on this device
 }
@@ -60,20 +61,20 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 // resource has none.
 func (j *job) method(byHand bool) string {
 	switch {
-	case j.care.Method == Auto, j.care.Method == None && byHand:
+	case j.care.Reset.Method == config.Auto, j.care.Reset.Method == config.None && byHand:
 		if j.Target == nil { // a group of devices has no reset method
 			return ""
 		}
 		return j.Target.Auto
-	case j.care.Method == None:
+	case j.care.Reset.Method == config.None:
 		return ""
 	}
-	return j.care.Method
+	return j.care.Reset.Method
 }
 
 // rule returns the rule for the lease of the device.
 func (j *job) rule() lease.Rule {
-	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.care.scrubs(), AtStart: j.care.AtStart}
+	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.care.scrubs(), AtStart: j.care.Reset.AtStart()}
 }
 
 // begin announces the work of an event. Until the job ends, hardware changes count as caused by the work.
@@ -95,9 +96,9 @@ func (j *job) fail(err error, order lease.Order) {
 	case unlessBusy(err) == nil:
 		j.outcome = inventory.Outcome{}
 	case errors.Is(err, device.ErrGone) && !half: // the next inspection shows whether the device is back
-		j.outcome = inventory.Outcome{Failure: inventory.Failure{Err: err}}
+		j.outcome = inventory.Outcome{Err: err}
 	default:
-		j.outcome = inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Order: order, Touched: half}}
+		j.outcome = inventory.Outcome{Event: lease.Fail, Err: err, Order: order, Touched: half}
 	}
 }
 

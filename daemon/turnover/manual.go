@@ -71,7 +71,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	}
 	j.Inventory.Recovered(id)
 	// A reset alone is not enough if the resource erases disks or runs a vendor's unit after a pod.
-	enough := !j.Used || care.Units.Release == "" && (scrub != "" || !care.AtRelease || !care.scrubs())
+	enough := !j.Used || care.Units.Release == "" && (scrub != "" || !care.Reset.AtRelease() || !care.scrubs())
 	// A reset does not replace an erasure that failed.
 	mended := scrub != "" || j.Order == lease.Reset
 	switch {
@@ -93,7 +93,7 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	if w.Reset && j.method(true) == "" {
 		return fmt.Errorf("%s: %w: no reset method of its class applies to it now: name one in [resource.reset]", j.Device.ID, ErrUnfit)
 	}
-	j.care.Scrub = scrub
+	j.care.Reset.Scrub = scrub
 	return j.clear(ctx, maxOrderTime, w)
 }
 
@@ -121,7 +121,7 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	}
 	scrub := o.Scrub
 	if scrub == "" && j.care.scrubs() {
-		scrub = j.care.Scrub
+		scrub = j.care.Reset.Scrub
 	}
 	scrub = cmp.Or(scrub, adoptScrub)
 	print, err := t.Host.Touch.Print(ctx, *j.Target)
@@ -155,7 +155,7 @@ func (j *job) adoptable() error {
 		return fmt.Errorf("%w: %s", ErrUnfit, newest.Reason)
 	case !j.Target.IsDisk():
 		return fmt.Errorf("%w: it is not a disk", ErrUnfit)
-	case j.care.Open:
+	case j.care.open():
 		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
 	case j.Target.Medium() == "":
 		return fmt.Errorf("%w: no wwid or serial number: another disk could be mistaken for it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
@@ -189,7 +189,7 @@ func (j *job) wipe(ctx context.Context) error {
 	if err := j.begin(ctx, lease.Clear, "adopted, being erased"); err != nil {
 		return err
 	}
-	j.care, j.Fingerprint = Care{Scrub: j.Evidence.Scrub}, j.Evidence.Fingerprint
+	j.care.Reset.Scrub, j.Fingerprint = j.Evidence.Scrub, j.Evidence.Fingerprint
 	err := j.clear(ctx, maxOrderTime, lease.Work{Erase: true, ByHand: true})
 	switch {
 	case err == nil:

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
@@ -45,8 +46,7 @@ type node struct {
 	boot      string
 	state     string   // the state directory
 	resources []string // names of resources; the first one takes the disks, the others match no device
-	care      turnover.Care
-	shares    bool            // each device has several shares
+	care      config.Resource
 	bundle    *device.Members // bundles of widgets and disks, or nil
 	init      string
 	audit     *audit.Log
@@ -175,29 +175,28 @@ func (n *node) status(name string) (*inventory.Status, error) {
 // setCare sets the configuration of the resource, in the form "method=auto scrub=zero when=both timeout=1h start=UNIT
 // release=UNIT open=true".
 func (n *node) setCare(words string) error {
-	care := turnover.Care{Method: turnover.None, Scrub: turnover.None, Timeout: 20 * time.Second}
+	care := config.Resource{Reset: config.ResourceReset{Method: config.None, Scrub: config.None, When: config.WhenBoth, Timeout: 20 * time.Second}}
 	for word := range strings.FieldsSeq(words) {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
 		case "method":
-			care.Method = value
+			care.Reset.Method = value
 		case "scrub":
-			care.Scrub = value
+			care.Reset.Scrub = value
 		case "when":
-			care.AtStart, care.AtRelease = value != "release", value != "start"
-			if care.AtRelease {
-				care.Timeout = time.Hour
+			if care.Reset.When = value; value != config.WhenStart {
+				care.Reset.Timeout = time.Hour
 			}
 		case "timeout":
-			care.Timeout, _ = time.ParseDuration(value)
+			care.Reset.Timeout, _ = time.ParseDuration(value)
 		case "start":
 			care.Units.Start = value
 		case "release":
 			care.Units.Release = value
 		case "open":
-			care.Open = true
-		case "shares": // each device has several shares, and the host does not use it
-			care.Open, n.shares = true, true
+			care.AllowInUse = true
+		case "shares":
+			care.Shares = 2
 		default:
 			return fmt.Errorf("unknown key %s", key)
 		}
@@ -211,11 +210,8 @@ func (n *node) setCare(words string) error {
 func (n *node) rules() []device.Rule {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	acts := n.care.Method != turnover.None || n.care.Scrub != turnover.None
-	rule := device.Rule{
-		AllowInUse: n.care.Open && !n.shares, ErasedAtStart: n.care.AtStart && n.care.Scrub != turnover.None,
-		ClearedAtRelease: n.care.AtRelease && acts || n.care.Units.Release != "", Init: n.init,
-	}
+	rule := n.care.Rule()
+	rule.Scrub, rule.Init = "", n.init
 	var all []device.Rule
 	add := func(resource string, class *device.Class, match map[string]string) *device.Rule {
 		rule.Resource, rule.Class, rule.Match = resource, class, match
@@ -240,7 +236,7 @@ func (n *node) rules() []device.Rule {
 }
 
 // careOf returns the configuration of a resource.
-func (n *node) careOf(resource string) (turnover.Care, bool) {
+func (n *node) careOf(resource string) (config.Resource, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.care, slices.Contains(append(n.resources, widgetResource, setResource), resource)
@@ -278,7 +274,7 @@ func (n *node) begin() {
 	})
 	n.audit = audit.Open(n.state, log)
 	n.turnover = &turnover.Turnover{
-		Inventory: n.inventory, Host: host, Log: log, Owners: n.ownersNow, Unit: n.unit, Care: n.careOf, Running: n.runs, Audit: n.audit,
+		Inventory: n.inventory, Host: host, Log: log, Owners: n.ownersNow, Unit: n.unit, Configured: n.careOf, Running: n.runs, Audit: n.audit,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var both sync.WaitGroup
@@ -345,7 +341,7 @@ func (n *node) allocate(pod string, names ...string) error {
 			return errors.New("left by the last pod")
 		}
 		as[s.Device.ID], n.given[name] = []string{s.Name()}, s.Device.ID
-		if n.shares {
+		if n.care.Shares > 1 {
 			as[s.Device.ID] = []string{s.Device.ID + "::0"}
 		}
 	}

@@ -29,7 +29,7 @@ const startLimit = 25 * time.Second
 // for at most 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	care := t.careFor(resource)
-	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
+	limit := min(startLimit, max(care.Reset.Timeout, time.Second)) + device.AnswerTime
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	owners, err := t.ownersOf(ctx, care, devices)
@@ -37,14 +37,14 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 		return err
 	}
 	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
-	return t.start(ctx, care, devices, owners, care.AtRelease || care.scrubs() || disks)
+	return t.start(ctx, care, devices, owners, care.Reset.AtRelease() || care.scrubs() || disks)
 }
 
 // StartFor prepares these devices of a resource for the containers of the claim that holds them. It may take as long as the
 // resource allows, and stops when ctx or the daemon ends. When it returns, the result is on disk.
 func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
 	care := t.careFor(resource)
-	ctx, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
+	ctx, cancel := context.WithTimeout(ctx, max(care.Reset.Timeout, time.Second)+device.AnswerTime)
 	defer cancel()
 	owners := make(map[string][]string)
 	for _, s := range devices {
@@ -56,7 +56,7 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 // start prepares devices for their tenants. If keep is set, it waits until the result is on disk. A container with a disk
 // must not start before the state file shows that the disk has to be erased and that its evidence has ended. Other devices
 // need no record.
-func (t *Turnover) start(ctx context.Context, care Care, devices []*inventory.Status, owners map[string][]string, keep bool) error {
+func (t *Turnover) start(ctx context.Context, care care, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
 	var all sync.WaitGroup
@@ -81,7 +81,7 @@ func (t *Turnover) start(ctx context.Context, care Care, devices []*inventory.St
 // writeCheckpoint collects the state under a lock and writes it later (kubernetes v1.31 and v1.36,
 // pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write the checkpoint again. So ownersOf sends a
 // list and waits for a while.
-func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (owners map[string][]string, err error) {
+func (t *Turnover) ownersOf(ctx context.Context, care care, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
 			return false, fmt.Errorf("find the pods of the devices: %w", err)
@@ -92,7 +92,7 @@ func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory
 			if err != nil {
 				return false, err
 			}
-			if !care.Open && now.Behind(owners[now.Name()]) {
+			if !care.open() && now.Behind(owners[now.Name()]) {
 				behind[s.Device.ID] = kubelet.Noted
 			}
 		}
@@ -105,7 +105,7 @@ func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory
 }
 
 // startOne prepares one device for its pods. owners are their UIDs.
-func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []string) error {
+func (t *Turnover) startOne(ctx context.Context, care care, id string, owners []string) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, err error) {
 	id := j.Device.ID
 	switch {
-	case j.care.Open:
+	case j.care.open():
 		return p, j.runUnits(ctx)
 	case !j.Present:
 		return p, fmt.Errorf("%s: %w", id, device.ErrGone)

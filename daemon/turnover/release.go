@@ -17,20 +17,20 @@ import (
 // cleanUpLimit is the time limit of a reset and an erasure that no container waits for. The limit before the start of a
 // container is much shorter, because the kubelet waits. Work that failed there is repeated with this limit, which leaves
 // enough time to read a whole disk.
-func (c Care) cleanUpLimit() time.Duration {
-	if c.AtRelease {
-		return max(c.Timeout, time.Second)
+func (c care) cleanUpLimit() time.Duration {
+	if c.Reset.AtRelease() {
+		return max(c.Reset.Timeout, time.Second)
 	}
-	return max(c.Timeout, time.Hour)
+	return max(c.Reset.Timeout, time.Hour)
 }
 
 // cleanUp prepares a device for the next pod after the last pod has ended. It also returns nil if a new pod has the device,
 // if a reload is in progress, or if a failed order must be repeated by the operator.
 func (j *job) cleanUp(ctx context.Context) error {
-	if j.Barred != "" && !j.care.clears() || !j.care.mends(j.Order) {
+	if j.Barred != "" && !j.care.ClearedAtRelease() || !j.care.mends(j.Order) {
 		return nil
 	}
-	if !j.care.Open {
+	if !j.care.open() {
 		if err := j.left(ctx); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (j *job) cleanUp(ctx context.Context) error {
 // restore resets and erases a released device as configured, and then runs the vendor's unit. It also repeats work that
 // failed before.
 func (j *job) restore(ctx context.Context) error {
-	if !j.care.Open && (j.care.AtRelease || j.Failure != "") {
+	if !j.care.open() && (j.care.Reset.AtRelease() || j.Failure != "") {
 		if err := j.clear(ctx, j.care.cleanUpLimit(), j.CleanUp(j.rule())); err != nil {
 			return err
 		}

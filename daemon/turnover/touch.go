@@ -28,7 +28,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Prepared, er
 		}
 	}
 	if todo.Erase {
-		w.Scrub, w.Blank = j.care.Scrub, w.Blank || j.LeftBlank && !todo.ByHand // a disk that the tenant left blank must still be blank
+		w.Scrub, w.Blank = j.care.Reset.Scrub, w.Blank || j.LeftBlank && !todo.ByHand // a disk that the tenant left blank must still be blank
 		methods = append(methods, w.Scrub)
 	}
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {
@@ -118,7 +118,7 @@ func (j *job) together(ctx context.Context, erases bool) error {
 		switch {
 		case now.Held():
 			return fmt.Errorf("%w: it would also affect %s, which a pod holds", ErrBusy, id)
-		case j.careFor(cmp.Or(now.Resource, now.Taker)).Open:
+		case j.careFor(cmp.Or(now.Resource, now.Taker)).open():
 			return fmt.Errorf("%w: it would also affect %s, which other pods or processes may be using", ErrUnfit, id)
 		case erases && now.Reserved != "":
 			return fmt.Errorf("%w: it would also affect %s: %s", ErrUnfit, id, now.Reserved)

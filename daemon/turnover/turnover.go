@@ -17,16 +17,11 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/verdict"
-)
-
-// Special values of methods in the configuration.
-const (
-	Auto = "auto" // the class chooses a method for the device in its present state, or none
-	None = "none"
 )
 
 var (
@@ -46,31 +41,22 @@ const (
 	maxBackoff     = 10 * time.Minute
 )
 
-// Care is the configured work on the devices of a resource between two pods.
-type Care struct {
-	Method    string // method of the class, [Auto] or [None]
-	Scrub     string // how a disk is erased, or [None]
-	AtStart   bool   // work before each container start; a disk is erased only before the first container of a pod
-	AtRelease bool   // work after the last pod has ended
-	Timeout   time.Duration
-	// Open reports that other pods or the host may have the device open, because it has several shares or allow_in_use is
-	// set. Such a device is neither reset nor erased.
-	Open  bool
-	Units Units // units for start and release; the unit for init is [device.Rule].Init
-}
+// care is the configured work on the devices of a resource between two pods. A disk is erased only before the first
+// container of a pod.
+type care struct{ config.Resource }
 
-// clears reports whether there is work after the last pod.
-func (c Care) clears() bool { return c.AtRelease || c.Units.Release != "" }
+// open reports whether other pods or the host may have the device open. Such a device is neither reset nor erased.
+func (c care) open() bool { return c.Shares > 1 || c.AllowInUse }
 
-func (c Care) scrubs() bool { return c.Scrub != None && c.Scrub != "" }
+func (c care) scrubs() bool { return c.Reset.Scrub != config.None && c.Reset.Scrub != "" }
 
 // mends reports whether the work on a released device repeats an operator's order that failed.
-func (c Care) mends(failed lease.Order) bool {
+func (c care) mends(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
-		return !c.Open && (c.Method != None || c.scrubs())
+		return !c.open() && (c.Reset.Method != config.None || c.scrubs())
 	case lease.Erase:
-		return !c.Open && c.scrubs()
+		return !c.open() && c.scrubs()
 	}
 	return true
 }
@@ -80,8 +66,8 @@ type Turnover struct {
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
-	// Care returns the configuration of a resource. It does not block.
-	Care func(resource string) (c Care, ok bool)
+	// Configured returns the configuration of a resource. It does not block.
+	Configured func(resource string) (r config.Resource, ok bool)
 	// Owners returns, by device ID, the UIDs of the pods to which the kubelet has given the device.
 	Owners func() (map[string][]string, error)
 	// Running reports whether the pod with this UID still has a process. It may be nil.
@@ -96,11 +82,12 @@ type Turnover struct {
 }
 
 // careFor returns the configuration of a resource. A resource without a configuration requires no work.
-func (t *Turnover) careFor(resource string) Care {
-	if c, ok := t.Care(resource); ok {
-		return c
+func (t *Turnover) careFor(resource string) care {
+	r, ok := t.Configured(resource)
+	if !ok {
+		r.Reset.Method, r.Reset.Scrub = config.None, config.None
 	}
-	return Care{Method: None, Scrub: None}
+	return care{r}
 }
 
 // find returns the newest status of a device, or nil.

@@ -16,12 +16,6 @@ import (
 // shorter.
 const unitLimit = unit.MaxTimeout
 
-// Units has the names of a vendor's units between two pods, or empty names.
-type Units struct {
-	Start   string // runs before each container start, after the reset and the erasure
-	Release string // runs after the last pod has ended, after the reset and the erasure
-}
-
 // unit runs the vendor's unit of a stage. It does nothing if the name is empty.
 func (j *job) unit(ctx context.Context, stage, template string) error {
 	if template == "" || j.Unit == nil {

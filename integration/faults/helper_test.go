@@ -15,8 +15,8 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -30,7 +30,7 @@ func newNode(t *testing.T, change func(*setup)) *sequence {
 	s.machine = newMachine(t, s.hardware)
 	s.setup = setup{
 		source: s.machine, root: s.machine.Root(), touch: *s.touch(), dir: filepath.Join(dir, "k"), state: filepath.Join(dir, "s"),
-		shares: 1, care: turnover.Care{Method: "nvme-controller", Scrub: "discard", AtStart: true, AtRelease: true, Timeout: time.Second},
+		shares: 1, care: care("nvme-controller", "discard", config.WhenBoth, time.Second),
 		log: slog.New(slog.NewTextHandler(&s.journal, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	s.must(os.Mkdir(s.setup.dir, 0o755))

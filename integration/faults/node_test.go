@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	real "github.com/metalplug/metalplug/daemon/kubelet"
@@ -44,12 +45,12 @@ type setup struct {
 	touch  device.Touch
 	dir    string // the kubelet's directory
 	state  string
-	care   turnover.Care // rules for disks
-	shares int           // number of shares of each widget
-	kinds  int           // number of kinds of widgets, each with its own resource, or 0 for one kind without a number
-	bundle int           // if not 0, the number of disks that form a bundle with a widget
-	apart  bool          // a reload has removed the bundles
-	hold   bool          // unused members are not offered
+	care   config.Resource // the configuration of the disks
+	shares int             // number of shares of each widget
+	kinds  int             // number of kinds of widgets, each with its own resource, or 0 for one kind without a number
+	bundle int             // if not 0, the number of disks that form a bundle with a widget
+	apart  bool            // a reload has removed the bundles
+	hold   bool            // unused members are not offered
 	log    *slog.Logger
 }
 
@@ -67,10 +68,9 @@ func (s setup) widgetKinds() map[string]string {
 
 // rules returns the rules of all resources.
 func (s setup) rules() []device.Rule {
-	scrubs := s.care.Scrub != turnover.None
+	disks := s.care.Rule()
 	rules := []device.Rule{{
-		Resource: diskResource, Class: &device.NVMe,
-		ErasedAtStart: s.care.AtStart && scrubs, ClearedAtRelease: s.care.AtRelease,
+		Resource: diskResource, Class: &device.NVMe, ErasedAtStart: disks.ErasedAtStart, ClearedAtRelease: disks.ClearedAtRelease,
 	}}
 	for subsystem, resource := range s.widgetKinds() {
 		rules = append(rules, device.Rule{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": subsystem}})
@@ -107,11 +107,11 @@ func (s setup) run() (*parts, error) {
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
 		Owners: func() (map[string][]string, error) { return real.Owners(s.dir) },
-		Care: func(resource string) (turnover.Care, bool) { // the turnover does nothing for other resources
-			c, ok := map[string]turnover.Care{
-				widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
+		Configured: func(resource string) (config.Resource, bool) { // the turnover does nothing for other resources
+			r, ok := map[string]config.Resource{
+				widgetResource: {Shares: s.shares, Reset: config.ResourceReset{Method: config.None, Scrub: config.None}}, diskResource: s.care,
 			}[resource]
-			return c, ok
+			return r, ok
 		},
 	}
 	p := &parts{inventory: inv, turnover: turn, holders: real.Holders{Socket: socketOf(s.dir), Dir: s.dir}}

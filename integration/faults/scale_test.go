@@ -16,7 +16,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -99,7 +99,7 @@ func newCrowded(t *testing.T, source udev.Source, c *crowd, kinds int) *crowded 
 	dir := shortDir(t)
 	h := &crowded{t: t, crowd: c, setup: setup{
 		source: source, root: c.root, dir: filepath.Join(dir, "k"), state: filepath.Join(dir, "s"), kinds: kinds, shares: 1,
-		care: turnover.Care{Method: turnover.None, Scrub: turnover.None}, log: slog.New(slog.DiscardHandler),
+		care: care(config.None, config.None, config.WhenStart, 0), log: slog.New(slog.DiscardHandler),
 	}}
 	if err := os.Mkdir(h.setup.dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -22,8 +22,8 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
 )
@@ -211,12 +211,17 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 }
 
 // cares are the possible settings for a resource of disks.
-var cares = []turnover.Care{
-	{Method: turnover.None, Scrub: turnover.None, AtStart: true},
-	{Method: turnover.Auto, Scrub: turnover.None, AtStart: true},
-	{Method: turnover.Auto, Scrub: "discard", AtStart: true, Timeout: 10 * time.Second},
-	{Method: turnover.None, Scrub: "discard", AtRelease: true, Timeout: 10 * time.Second},
-	{Method: turnover.Auto, Scrub: "discard", AtStart: true, AtRelease: true, Timeout: 10 * time.Second},
+var cares = []config.Resource{
+	care(config.None, config.None, config.WhenStart, 0),
+	care(config.Auto, config.None, config.WhenStart, 0),
+	care(config.Auto, "discard", config.WhenStart, 10*time.Second),
+	care(config.None, "discard", config.WhenRelease, 10*time.Second),
+	care(config.Auto, "discard", config.WhenBoth, 10*time.Second),
+}
+
+// care returns the configuration of a resource of disks.
+func care(method, scrub, when string, timeout time.Duration) config.Resource {
+	return config.Resource{Reset: config.ResourceReset{Method: method, Scrub: scrub, When: when, Timeout: timeout}}
 }
 
 func (s *sequence) must(err error) {
@@ -432,7 +437,7 @@ func (s *sequence) admit(resource string, n int) bool {
 	}
 	p.things = s.handed(p.uid, p.devices, answer.GetDevices())
 	s.say("%s has %v", p.uid, p.ids)
-	if s.setup.care.AtRelease {
+	if s.setup.care.Reset.AtRelease() {
 		s.given(p.uid, p.devices)
 	}
 	return true
@@ -531,7 +536,7 @@ func (s *sequence) unsettled() error {
 	defer s.mu.Unlock()
 	for _, d := range s.disks {
 		kept := d.moved || d.unknown || d.failed || s.slow[d.id()]
-		if s.setup.care.AtRelease && d.content != "" && plugged(d) && !kept && !s.holds(d.id()) {
+		if s.setup.care.Reset.AtRelease() && d.content != "" && plugged(d) && !kept && !s.holds(d.id()) {
 			return fmt.Errorf("%s is not cleared: %s is on it", d.serial, d.content)
 		}
 	}
@@ -551,7 +556,7 @@ func (s *sequence) uncombined() error {
 	}
 	var disks, widgets []string
 	for _, d := range s.disks {
-		erasable := s.setup.care.AtStart && s.setup.care.Scrub != turnover.None && !d.moved && !d.unknown
+		erasable := s.setup.care.Rule().ErasedAtStart && !d.moved && !d.unknown
 		if plugged(d) && !d.sick && !d.failed && (d.content == "" || erasable) && alone(d.node(), d.id()) {
 			disks = append(disks, d.serial[30:])
 		}
