@@ -40,7 +40,7 @@ const auditing = 5 * time.Minute
 type Options struct {
 	Config  config.Config
 	File    string                        // absolute path of the main configuration file, for messages, or empty
-	Load    func() (config.Config, error) // loads the configuration for a reload, or nil
+	Load    func() (config.Config, error) // loads the configuration for a reload
 	Reload  <-chan os.Signal              // each signal requests a reload; may be nil
 	Log     *slog.Logger
 	Sockets map[string]*os.File // passed by the service manager, as "uevent", "kmsg", "control", "claims", "metrics", and those stored with it

@@ -16,9 +16,6 @@ const reloadLimit = 10 * time.Second
 
 // reload loads the configuration again. An invalid one changes nothing.
 func (d *daemon) reload(ctx context.Context) {
-	if d.Load == nil {
-		return
-	}
 	next, err := d.Load()
 	if err == nil {
 		err = d.unbound(next)

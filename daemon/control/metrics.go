@@ -87,7 +87,7 @@ func (s *Server) Endpoints() plugin.Metrics {
 			}
 		},
 		Registered: func(resource string, err error) { s.registrations.WithLabelValues(resource, result(err)).Inc() },
-		Sent:       func(_ string, since time.Duration) { s.sendTime.Observe(since.Seconds()) },
+		Sent:       func(since time.Duration) { s.sendTime.Observe(since.Seconds()) },
 	}
 }
 

@@ -86,7 +86,7 @@ func TestMetrics(t *testing.T) {
 	tally.Answered(resource, "PreStartContainer", errors.New("x"))
 	tally.Registered(resource, nil)
 	tally.Registered(resource, errors.New("x"))
-	tally.Sent(resource, 2*time.Millisecond)
+	tally.Sent(2 * time.Millisecond)
 	b.server.CountReset(resource, "dfl-port", 3*time.Second, errors.New("x"))
 	b.server.Reloaded(nil, errors.New("x"))
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")

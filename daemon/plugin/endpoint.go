@@ -9,7 +9,6 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,16 +81,15 @@ type Endpoint struct {
 	Host      *device.Host
 	Watch     *Watch
 	Log       *slog.Logger
-	// Allocated is called with the devices of a container before the kubelet gets the answer. It must not block. It may
-	// be nil.
+	// Allocated is called with the devices of a container before the kubelet gets the answer. It must not block.
 	Allocated func([]*inventory.Status)
 	Metrics   Metrics
-	Changed   func() // called when the endpoint's [Status] has changed, or nil
+	Changed   func() // called when the endpoint's [Status] has changed
 	// Counted queries which devices of the resource the kubelet counts as healthy, from any plugin. It may block for some
 	// seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted is nil, no
 	// resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	Parked  *Parked // connections that stay open after the end of the endpoint while the resource is held back, or nil
+	Parked  *Parked // connections that stay open after the end of the endpoint while the resource is held back
 	// Before is the time when the last endpoint of the resource was registered or ended, or zero. That endpoint may have
 	// belonged to another process. If the kubelet already ran at that time, it must first process the end of that endpoint.
 	Before time.Time
@@ -129,7 +127,6 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	e.socket.path = filepath.Join(e.Dir, socketName(e.Resource.Name, time.Now()))
 	e.streams.changed = make(chan struct{}, 1)
 	e.conflict.e, e.kubelet.begun = e, time.Now()
-	e.Parked = cmp.Or(e.Parked, &Parked{})
 	e.server = e.newServer()
 	defer func() { // closing the server ends the kubelet's stream
 		e.server.Stop()
@@ -149,7 +146,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 		case <-hints:
 		case <-devices:
 		case <-e.streams.changed:
-			e.tell()
+			e.Changed()
 		case <-e.probe.Asked():
 			continue
 		case <-timer.C:
@@ -269,11 +266,5 @@ func (e *Endpoint) set(change func(*api.Standing)) {
 	s := e.last()
 	change(&s)
 	e.status.Store(s)
-	e.tell()
-}
-
-func (e *Endpoint) tell() {
-	if e.Changed != nil {
-		e.Changed()
-	}
+	e.Changed()
 }

@@ -73,13 +73,18 @@ func newBenchOf(t *testing.T, recording string, changes ...func(*plugin.Endpoint
 	watch := &plugin.Watch{Dir: dir, Log: log}
 	b.endpoint = &plugin.Endpoint{
 		Resource: plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_EXAMPLE_ORG_WIDGET"},
-		Dir:      dir, Inventory: inv, Host: host, Watch: watch, Log: log,
+		Dir:      dir, Inventory: inv, Host: host, Watch: watch, Log: log, Parked: &plugin.Parked{}, Metrics: noMetrics(),
+		Allocated: func([]*inventory.Status) {}, Changed: func() {},
 	}
 	for _, change := range changes {
 		change(b.endpoint)
 	}
 	b.run(inv, watch)
 	return b
+}
+
+func noMetrics() plugin.Metrics {
+	return plugin.Metrics{Answered: func(string, string, error) {}, Registered: func(string, error) {}, Sent: func(time.Duration) {}}
 }
 
 func (b *bench) run(inv *inventory.Inventory, watch *plugin.Watch) {

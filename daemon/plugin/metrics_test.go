@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 		e.Metrics = plugin.Metrics{
 			Answered:   func(_, call string, err error) { told.note(call, err) },
 			Registered: func(_ string, err error) { told.note("register", err); registered <- struct{}{} },
-			Sent:       func(_ string, since time.Duration) { told.sent <- since },
+			Sent:       func(since time.Duration) { told.sent <- since },
 		}
 	})
 	k := b.startKubelet()

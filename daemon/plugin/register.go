@@ -114,7 +114,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	e.streams.mute(false)
 	e.kubelet.at = time.Now()
 	err = e.callRegister(ctx, conn)
-	e.Metrics.registered(e.Resource.Name, err)
+	e.Metrics.Registered(e.Resource.Name, err)
 	if err != nil {
 		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}

@@ -92,7 +92,9 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 			if err := kubelet.Send(list); err != nil {
 				return err
 			}
-			s.Metrics.sent(s.Resource.Name, offer, first)
+			if !first && !offer.Cause.IsZero() { // the first list of a stream is not sent because of an event
+				s.Metrics.Sent(time.Since(offer.Cause))
+			}
 			sent, last, first = offer.Listed, round, false
 		}
 		select {
@@ -134,10 +136,8 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 	}
 	s.noteAsked()
 	s.Inventory.Allocated(held, kubelet.In(s.Dir))
-	if s.Allocated != nil {
-		s.Allocated(given)
-	}
-	s.Metrics.answered(s.Resource.Name, "Allocate", nil)
+	s.Allocated(given)
+	s.Metrics.Answered(s.Resource.Name, "Allocate", nil)
 	return resp, nil
 }
 
@@ -182,7 +182,7 @@ func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 // refuse logs why a container does not get its devices, and returns the error for the kubelet.
 func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
-	s.Metrics.answered(s.Resource.Name, call, err)
+	s.Metrics.Answered(s.Resource.Name, call, err)
 	if call == "Allocate" {
 		s.Inventory.Allocated(nil, kubelet.In(s.Dir))
 	}

@@ -119,7 +119,7 @@ func newWedged(t *testing.T) *wedged {
 	<-b.inventory.Ready()
 	snapshot, _ := b.inventory.Snapshot()
 	b.id = snapshot.Offer(resource).Devices[0].Device.ID
-	b.service = (&plugin.Endpoint{Inventory: b.inventory, Host: host, Log: log, Resource: plugin.Resource{
+	b.service = (&plugin.Endpoint{Inventory: b.inventory, Host: host, Log: log, Metrics: noMetrics(), Allocated: func([]*inventory.Status) {}, Resource: plugin.Resource{
 		Name: resource, Permissions: "rw", Variable: "X",
 		Start: func(context.Context, []*inventory.Status) error {
 			b.started = true

@@ -78,7 +78,11 @@ func (s *stack) serve(dir string) (stop func(), err error) {
 	watch := &plugin.Watch{Dir: dir, Log: log}
 	endpoint := &plugin.Endpoint{
 		Resource: plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_EXAMPLE_ORG_WIDGET"},
-		Dir:      dir, Inventory: inv, Host: s.host(), Watch: watch, Log: log,
+		Dir:      dir, Inventory: inv, Host: s.host(), Watch: watch, Log: log, Parked: &plugin.Parked{},
+		Allocated: func([]*inventory.Status) {}, Changed: func() {},
+		Metrics: plugin.Metrics{
+			Answered: func(string, string, error) {}, Registered: func(string, error) {}, Sent: func(time.Duration) {},
+		},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

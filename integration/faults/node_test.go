@@ -171,7 +171,13 @@ func (p *parts) start(s setup, host *device.Host) error {
 		if all[r.Name] = r; r.Name == bundleResource { // the resource of bundles comes last
 			r.Member = func(name string) (plugin.Resource, error) { return all[name], nil }
 		}
-		endpoint := &plugin.Endpoint{Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log}
+		endpoint := &plugin.Endpoint{
+			Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log, Parked: &plugin.Parked{},
+			Allocated: func([]*inventory.Status) {}, Changed: func() {},
+			Metrics: plugin.Metrics{
+				Answered: func(string, string, error) {}, Registered: func(string, error) {}, Sent: func(time.Duration) {},
+			},
+		}
 		await(func(ctx context.Context, started func()) error {
 			endpoint.Run(ctx, started)
 			return nil
