@@ -32,8 +32,7 @@ func (d *devices) count(counters []device.Counter) {
 func (d *devices) judgeIn(sysPath string) {
 	d.saveLater()
 	for _, e := range d.entries {
-		in := func(path string) bool { return fault.Within(path, sysPath) }
-		if in(e.device.SysPath) || slices.ContainsFunc(e.functions(), in) {
+		if slices.ContainsFunc(e.paths(), func(path string) bool { return fault.Within(path, sysPath) }) {
 			d.changed(e)
 		}
 	}
@@ -47,9 +46,12 @@ func (e *entry) functions() []string {
 	return e.sighting.Functions
 }
 
+// paths returns the sysfs paths of a device and of its PCI functions.
+func (e *entry) paths() []string { return append([]string{e.device.SysPath}, e.functions()...) }
+
 // recovered clears the faults of a device immediately, without waiting for an event.
 func (l *loop) recovered(e *entry) {
-	for _, path := range append([]string{e.device.SysPath}, e.functions()...) {
+	for _, path := range e.paths() {
 		if l.faults.Take(device.Mark{SysPath: path}) {
 			l.judgeIn(path)
 		}

@@ -113,7 +113,9 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	}
 	e.sighting = e.applyLastProbe(sighting, time.Now())
 	i.noteNumber(e)
-	if e.arrives(sighting) {
+	if sighting.Instance != e.Instance { // the hardware is new, and so is not initialised
+		e.departs()
+		e.Instance = sighting.Instance
 		i.saveLater()
 	}
 	if sighting.Resource != "" && !e.offered {
@@ -175,15 +177,6 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 	if e.Appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
 		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
 	}
-}
-
-// arrives records that hardware has appeared. It reports whether the hardware is new, and so is not initialised.
-func (e *entry) arrives(s *device.Sighting) (another bool) {
-	if another = s.Instance != e.Instance; another {
-		e.departs()
-	}
-	e.Instance = s.Instance
-	return another
 }
 
 // departs records that hardware is gone or was replaced. The next hardware is not initialised. departs does nothing if the

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -175,7 +176,9 @@ func (l *loop) collectOthers() []*Status {
 			all = append(all, &Status{Device: &device.Device{ID: id, NUMANode: -1}, Cordon: c, Verdict: reason})
 		}
 	}
-	slices.SortFunc(all, compareOthers)
+	slices.SortFunc(all, func(a, b *Status) int {
+		return cmp.Or(strings.Compare(a.Device.SysPath, b.Device.SysPath), strings.Compare(a.Device.ID, b.Device.ID))
+	})
 	return all
 }
 

@@ -132,10 +132,6 @@ func (s *Snapshot) Find(id string) *Status {
 	return nil
 }
 
-func compareOthers(a, b *Status) int {
-	return cmp.Or(strings.Compare(a.Device.SysPath, b.Device.SysPath), strings.Compare(a.Device.ID, b.Device.ID))
-}
-
 // updates has the new status of each changed device, by resource and ID. The status is nil if the device leaves the
 // resource.
 type updates map[string]map[string]*Status
