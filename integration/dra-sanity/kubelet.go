@@ -30,7 +30,8 @@ const (
 	infoTimeout   = time.Second      // of GetInfo, as in pkg/kubelet/pluginmanager/operationexecutor of kubernetes
 	callTimeout   = 45 * time.Second // of a request to the driver, as in pkg/kubelet/cm/dra/plugin of kubernetes
 	healthTimeout = 10 * time.Second // of the first message about health, until which the pod status has no health
-	pollInterval  = 50 * time.Millisecond
+	minPause      = 20 * time.Millisecond
+	maxPause      = time.Second
 )
 
 // paths has the services for claims with the path of their methods.
@@ -93,9 +94,10 @@ func (s *sanity) try(ctx context.Context, c check) (outcome, detail string) {
 	return passed, c.run(trial{s, ctx})
 }
 
-// await calls try until try succeeds or the time limit has passed. It returns the last result of try.
+// await calls try until try succeeds or the time limit has passed. It returns the last result of try. The pause between two calls
+// doubles, because many requests would delay the work for which they wait.
 func (t trial) await(limit time.Duration, try func() error) error {
-	for end := time.Now().Add(limit); ; {
+	for end, pause := time.Now().Add(limit), minPause; ; pause = min(2*pause, maxPause) {
 		err := try()
 		if err == nil || time.Now().After(end) {
 			return err
@@ -103,7 +105,7 @@ func (t trial) await(limit time.Duration, try func() error) error {
 		select {
 		case <-t.ctx.Done():
 			return t.ctx.Err()
-		case <-time.After(pollInterval):
+		case <-time.After(pause):
 		}
 	}
 }
