@@ -92,24 +92,39 @@ func withinProfiles(in *installation, t *testing.T) {
 // probe is the path of an interpreter, in a directory from which every profile may execute programs.
 const probe = "/usr/lib/metalplug-probe"
 
-// takenOver runs programs with the daemon's profile, as root with all capabilities and outside the sandbox.
+// below runs a script of Perl with a profile, as root with all capabilities and outside the sandbox. It returns the output, and
+// whether the script succeeded.
+func (in *installation) below(profile, script string) (string, bool) {
+	r := in.m.Try("aa-exec", "--profile", profile, "--", probe, "-e", script)
+	return strings.TrimSpace(r.Stdout + r.Stderr), r.Code == 0
+}
+
+// denies checks that a profile denies the accesses of scripts. Their keys say what they do.
+func (in *installation) denies(t *testing.T, profile string, scripts map[string]string) {
+	t.Helper()
+	for what, script := range scripts {
+		if said, done := in.below(profile, script); done {
+			t.Errorf("%s may %s", profile, what)
+		} else if !strings.Contains(said, "ermission denied") && !strings.Contains(said, "not permitted") {
+			t.Errorf("%s: %s fails for another reason: %s", profile, what, said)
+		}
+	}
+}
+
+// takenOver runs programs with the daemon's profile.
 func takenOver(in *installation, t *testing.T) {
 	in.m.Sh("cp $(readlink -f /usr/bin/perl) " + probe)
-	below := func(profile, script string) (string, bool) {
-		r := in.m.Try("aa-exec", "--profile", profile, "--", probe, "-e", script)
-		return strings.TrimSpace(r.Stdout + r.Stderr), r.Code == 0
-	}
 	for profile, paths := range map[string][]string{
 		"metalplugd":      {"/etc/metalplug/metalplug.toml", "/proc/1/mountinfo"},
 		"metalplug-reset": {"/etc/metalplug/metalplug.toml", "/dev/nvme0n1"},
 		"metalplug-unit":  {"/etc/metalplug/metalplug.toml"},
 	} {
 		for _, path := range paths {
-			if said, done := below(profile, readPath(path)); !done {
+			if said, done := in.below(profile, readPath(path)); !done {
 				t.Errorf("%s does not read %s: %s", profile, path, said)
 			}
 		}
-		for what, script := range map[string]string{
+		in.denies(t, profile, map[string]string{
 			"read passwords":          readPath("/etc/shadow"),
 			"read a home":             readPath(in.m.Sh("echo ~root")),
 			"read another's memory":   readPath("/proc/1/environ"),
@@ -123,35 +138,29 @@ func takenOver(in *installation, t *testing.T) {
 			"own a file":              `chown(1, 1, "/run/metalplug") or die $!`,
 			"signal another process":  `kill(0, 1) or die $!`,
 			"make a device node":      `my $p = "/run/metalplug/node"; syscall(133, $p, 0060600, 0x700) == 0 or die $!`, // mknod(2)
-		} {
-			if said, done := below(profile, script); done {
-				t.Errorf("%s may %s", profile, what)
-			} else if !strings.Contains(said, "ermission denied") && !strings.Contains(said, "not permitted") {
-				t.Errorf("%s: %s fails for another reason: %s", profile, what, said)
-			}
-		}
+		})
 	}
 	for _, path := range []string{"/dev/nvme0n1", "/dev/nvme0", "/dev/mem"} {
-		if said, done := below("metalplugd", readPath(path)); done || !strings.Contains(said, "ermission denied") {
+		if said, done := in.below("metalplugd", readPath(path)); done || !strings.Contains(said, "ermission denied") {
 			t.Errorf("metalplugd opens %s: %s", path, said)
 		}
 	}
-	sockets(in, t, below)
+	sockets(in, t)
 	in.m.Run("rm", probe)
 }
 
 // sockets checks that the daemon can connect only to its own sockets, if AppArmor mediates connect(2) on this kernel.
-func sockets(in *installation, t *testing.T, below func(profile, script string) (string, bool)) {
+func sockets(in *installation, t *testing.T) {
 	const feature = "/sys/kernel/security/apparmor/features/network/af_unix"
 	mediated := in.m.Try("test", "-e", feature).Code == 0
 	t.Logf("the kernel mediates sockets with a path: %v", mediated)
 	for _, path := range []string{"/run/metalplug/control.sock", "/var/lib/kubelet/device-plugins/kubelet.sock"} {
-		if said, done := below("metalplugd", connectTo(path)); !done {
+		if said, done := in.below("metalplugd", connectTo(path)); !done {
 			t.Errorf("metalplugd does not reach %s: %s", path, said)
 		}
 	}
 	for _, path := range []string{"/run/systemd/private", "/run/dbus/system_bus_socket", "/run/containerd/containerd.sock"} {
-		said, done := below("metalplugd", connectTo(path))
+		said, done := in.below("metalplugd", connectTo(path))
 		if done == mediated {
 			t.Errorf("connect to %s: %v %s", path, done, said)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func TestDriver(t *testing.T) {
 			in := &installation{debs: vm.Packages(t)}
 			o := vm.Options{Kernel: kernel, Unhurried: true, BootTimeout: 10 * time.Minute}
 			if name == "AppArmor" {
-				o.Packages = []string{"apparmor"}
+				o.Packages = append(slices.Clone(vm.NodePackages), "apparmor") // those of TestKubelet, so that they share an image
 			}
 			for _, d := range drives {
 				o.Drives = append(o.Drives, vm.Drive{Serial: d.Serial, SizeMiB: installedMiB})
@@ -57,9 +58,9 @@ func TestDriver(t *testing.T) {
 			c := startServer(t)
 			steps := []step{{"install", c.installDriver}, {"publish", c.publish}, {"without rights", driverRights}}
 			if name == "SELinux" {
-				steps = append(steps, step{"labels", driverLabels}, step{"claims", c.claims}, step{"denials", noDenials})
+				steps = append(steps, step{"labels", driverLabels}, step{"claims", c.claims}, step{"denials", noDenials}, step{"a denial is seen", canary})
 			} else {
-				steps = append(steps, step{"profile", driverProfile}, step{"claims", c.claims}, step{"denials", withinProfiles})
+				steps = append(steps, step{"profile", driverProfile}, step{"claims", c.claims}, step{"denials", withinProfiles}, step{"taken over", driverTakenOver})
 			}
 			in.tell(t, append(steps, step{"purge", driverPurged}))
 		})
@@ -218,17 +219,53 @@ func driverProfile(in *installation, t *testing.T) {
 	}
 }
 
+// driverTakenOver runs programs with the driver's profile.
+func driverTakenOver(in *installation, t *testing.T) {
+	in.m.Sh("cp $(readlink -f /usr/bin/perl) " + probe)
+	if said, done := in.below("metalplug-dra", readPath("/etc/nsswitch.conf")); !done {
+		t.Errorf("it does not read /etc/nsswitch.conf: %s", said)
+	}
+	in.denies(t, "metalplug-dra", map[string]string{
+		"read passwords":         readPath("/etc/shadow"),
+		"read the kubeconfig":    readPath("/etc/kubernetes/kubelet.conf"),
+		"write the kubelet's":    writePath("/var/lib/kubelet/kubeadm-flags.env"),
+		"write a CDI spec":       writePath("/run/cdi/probe.json"),
+		"open a disk":            readPath("/dev/nvme0n1"),
+		"call a program":         `exec "/bin/true"; die $!`,
+		"open a raw socket":      `use Socket; socket(my $s, 17, SOCK_RAW, 0) or die $!`,
+		"signal another process": `kill(0, 1) or die $!`,
+	})
+}
+
+// confined matches the checks of dra-sanity that run in the machine. Their requests reach each file and socket that a request
+// can reach: those for the registration, the slices, the health, a claim with its CDI spec, an erasure and the next claim of
+// the disk, and a start of both programs. The other checks vary the content of these requests. They run in the cluster
+// (TestClaimSanity in integration/cluster).
+const confined = "^(registration|slices|health|boot)/|prepare/(cdi|missing|unknown|next)$|^restart/(slices|prepare)$"
+
 // claims lets dra-sanity prepare and release claims of the drives, restart the driver, and empty /run/cdi as a boot does.
 func (s *server) claims(in *installation, t *testing.T) {
 	s.kubectl(t, "", "create", "clusterrolebinding", "sanity", "--clusterrole=cluster-admin", "--serviceaccount=default:default")
 	secret := s.kubectl(t, "", "create", "token", "default")
 	in.m.Write("/tmp/kubeconfig", s.kubeconfigFor("{token: "+secret+"}"))
 	in.m.Push(programs+"/dra-sanity", "/usr/local/bin/dra-sanity")
-	out := in.m.RunFor(20*time.Minute, "dra-sanity", "--kubeconfig=/tmp/kubeconfig", "--node="+in.m.Run("hostname"), "--driver=metalplug.io",
-		"--class=nvme.metalplug.io", "--restart=systemctl restart metalplug-dra",
+	run := in.m.Start("dra-sanity", "--kubeconfig=/tmp/kubeconfig", "--node="+in.m.Run("hostname"), "--driver=metalplug.io",
+		"--class=nvme.metalplug.io", "--run="+confined, "--restart=systemctl restart metalplug-dra",
 		"--boot=systemctl stop metalplug-dra metalplugd && rm -f /run/cdi/metalplug* && systemctl start metalplugd metalplug-dra",
 		"--timeout=5m", "--wipe=5m")
-	t.Logf("dra-sanity:\n%s", out)
+	for n := 0; ; n++ {
+		l, err := run.Await(n, 10*time.Minute, func(vm.Line) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(l.Text)
+		if strings.HasPrefix(l.Text, "metalplug.io on ") { // the last line
+			if !strings.HasSuffix(l.Text, " 0 failed, 0 skipped") {
+				t.Error("a check failed, or was skipped")
+			}
+			return
+		}
+	}
 }
 
 // driverPurged removes the package, and checks what it leaves.
