@@ -25,7 +25,7 @@
 #   make packages      builds deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
 #   make packages-check  runs lintian and rpmlint, compares deb and rpm, and checks that a second build gives the same bytes
 #   make build-check   builds the packages on Debian 13 and Ubuntu 24.04, from a tarball and without a network; needs root
-#   make distributions-check  installs and purges the deb in a container of each Debian and Ubuntu release; needs root
+#   make distributions-check  installs and purges the debs in a container of each Debian and Ubuntu release; needs root
 #   make source        makes source packages of the last commit for Debian and for rpm, into source/
 #   make source-check  builds the packages from the source packages without a network; needs root
 #   make sysext        makes images for systemd-sysext from dist/, into sysext/
@@ -253,7 +253,7 @@ AGAIN ?= --again $(PACKAGED)
 packages-check: packages
 	VERSION='$(VERSION)' packaging/check.sh dist $(AGAIN)
 
-# The deb of this architecture in containers of each release, from an older version to this one and away again. Needs root.
+# The debs of this architecture in containers of each release, from an older version to this one and away again. Needs root.
 SUITES ?= bookworm trixie jammy noble
 distributions-check: packages
 	older=$$(mktemp -d) && trap 'rm -rf "$$older"' EXIT && \

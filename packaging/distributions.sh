@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Tests the deb in a container of each release with its own systemd: install, upgrade, downgrade, remove and purge, and each
-# of these on a system with a fault. Requires root.
+# Tests the debs of metalplug and metalplug-dra in a container of each release with its own systemd: install, upgrade,
+# downgrade, remove and purge, and each of these on a system with a fault. Requires root.
 #
 #   distributions.sh OLDER NEWER SUITE...
 #
@@ -12,11 +12,11 @@ set -euo pipefail
 
 # lives is the test, which runs in the container. Its exit status is the result.
 lives() {
-	local version=$1 selinux=$2 architecture older newer pid
+	local version=$1 selinux=$2 architecture from to pid driver
 	export DEBIAN_FRONTEND=noninteractive
 	architecture=$(dpkg --print-architecture)
-	older=$(echo /packages/older/metalplug_*_"$architecture".deb)
-	newer=$(echo /packages/newer/metalplug_*_"$architecture".deb)
+	from=(/packages/older/metalplug{,-dra}_*_"$architecture".deb)
+	to=(/packages/newer/metalplug{,-dra}_*_"$architecture".deb)
 
 	bad() {
 		echo "$suite: $*" >&2
@@ -32,7 +32,9 @@ lives() {
 		! "${@:2}" || bad "${*:2}: it did not fail"
 		grep -qi -- "$1" /tmp/log || bad "${*:2}: it does not say \"$1\""
 	}
-	active() { [[ $(systemctl is-active metalplugd) = active ]] || bad "metalplugd is not active after: $*"; }
+	active() {
+		[[ $(systemctl is-active metalplugd metalplug-dra metalplug-dra.socket | sort -u) = active ]] || bad "a unit is not active after: $*"
+	}
 	offered() { # waits until the devices of the recording are offered
 		local tries
 		for ((tries = 0; tries < 60; tries++)); do
@@ -72,11 +74,14 @@ lives() {
 		return "$status"
 	}
 
+	mkdir -p /etc/kubernetes /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry # of a kubelet whose API server does not answer
+	echo '{"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "contexts": [{"name": "x", "context": {"cluster": "c"}}],
+		"current-context": "x"}' >/etc/kubernetes/kubelet.conf
 	tree >/tmp/before
 	step 'install where policy-rc.d forbids to start services'
 	printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 	chmod 755 /usr/sbin/policy-rc.d
-	must apt install "$older"
+	must apt install "${from[@]}"
 	[[ $(systemctl is-active metalplugd) = inactive ]] || bad 'policy-rc.d did not keep metalplugd from its start'
 	rm /usr/sbin/policy-rc.d
 
@@ -88,6 +93,9 @@ lives() {
 	must systemctl start metalplugd
 	offered start
 	must metalplugctl cordon "$(metalplugctl list -o json | sed -n 's/.*"id": *"\(GPU-[^"]*\)".*/\1/p' | head -1)" --reason repair >/tmp/log 2>&1
+	[[ $(systemctl is-enabled metalplug-dra) = disabled ]] || bad 'metalplug-dra is not off by default'
+	echo token >/etc/metalplug-dra/token
+	must systemctl enable --now metalplug-dra >/tmp/log 2>&1
 	sound cordon
 
 	step "systemd $(systemctl --version | sed -n 's/^systemd \([0-9]*\).*/\1/p'): exposure of the units"
@@ -95,37 +103,38 @@ lives() {
 	systemd-analyze --man=no verify /usr/lib/systemd/system/metalplug*.{service,socket,target} 2>&1 | grep metalplug | grep -v OpenFile && bad 'a unit is not valid'
 
 	step 'upgrade and downgrade'
-	pid=$(systemctl show -P MainPID metalplugd)
-	must apt install "$newer"
+	pid=$(systemctl show -P MainPID metalplugd) driver=$(systemctl show -P MainPID metalplug-dra)
+	must apt install "${to[@]}"
 	[[ $(systemctl show -P MainPID metalplugd) != "$pid" ]] || bad 'the upgrade did not restart metalplugd'
+	[[ $(systemctl show -P MainPID metalplug-dra) != "$driver" ]] || bad 'the upgrade did not restart metalplug-dra'
 	[[ $(metalplugd --version) = *"$version"* ]] || bad "metalplugd is $(metalplugd --version), not $version"
 	grep -qx '# edited' /etc/metalplug/metalplug.toml || bad 'the upgrade replaced an edited file'
 	sound upgrade
-	must apt install "$older"
+	must apt install "${from[@]}"
 	sound downgrade
 
 	step 'a masked unit'
 	systemctl stop metalplugd
 	systemctl mask metalplugd 2>/dev/null
-	must apt install "$newer"
+	must apt install "${to[@]}"
 	[[ $(systemctl is-active metalplugd) = inactive ]] || bad 'the upgrade started a masked unit'
 	systemctl unmask metalplugd 2>/dev/null
 	systemctl start metalplugd
 	sound 'a masked unit'
 
 	step 'a full disk'
-	fails 'no space left' full apt install "$older"
-	must apt install "$newer"
+	fails 'no space left' full apt install "${from[@]}"
+	must apt install "${to[@]}"
 	sound 'a full disk'
-	must dpkg --unpack "$newer" >/tmp/log 2>&1
+	must dpkg --unpack "${to[@]}" >/tmp/log 2>&1
 	full dpkg --configure metalplug >/tmp/log 2>&1 || :
 	must dpkg --configure -a >/tmp/log 2>&1
 	systemctl start metalplugd
 	sound 'a full disk while the package is configured'
 
 	step 'a read-only /etc'
-	fails 'read-only file system' readonly_etc apt install --reinstall "$newer"
-	must apt install --reinstall "$newer"
+	fails 'read-only file system' readonly_etc apt install --reinstall "${to[@]}"
+	must apt install --reinstall "${to[@]}"
 	sound 'a read-only /etc'
 
 	step 'SELinux module'
@@ -144,8 +153,9 @@ lives() {
 	must apt remove metalplug
 	! systemctl list-units --all --plain --no-legend 'metalplug*' | grep -v not-found || bad 'units are left'
 	! pgrep -l metalplug || bad 'a process is left'
-	[[ -e /var/lib/metalplug/state.json && -e /etc/metalplug/metalplug.toml ]] || bad 'a removal took the state or the configuration'
-	must apt purge metalplug
+	[[ -e /var/lib/metalplug/state.json && -e /etc/metalplug/metalplug.toml && -e /etc/metalplug-dra/token ]] ||
+		bad 'a removal took the state, the configuration or the token'
+	must apt purge metalplug metalplug-dra
 	tree >/tmp/after
 	diff /tmp/before /tmp/after || bad 'a purge leaves something, or took what was not its own'
 	step passed

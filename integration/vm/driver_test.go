@@ -273,7 +273,7 @@ func driverPurged(in *installation, t *testing.T) {
 	in.aptGet("purge", "metalplug-dra")
 	for _, path := range []string{
 		"/etc/metalplug-dra", "/etc/apparmor.d/metalplug-dra", "/usr/sbin/metalplug-dra",
-		"/var/lib/kubelet/plugins/metalplug.io/dra.sock", "/var/lib/kubelet/plugins_registry/metalplug.io-reg.sock",
+		"/var/lib/kubelet/plugins/metalplug.io", "/var/lib/kubelet/plugins_registry/metalplug.io-reg.sock",
 	} {
 		if in.m.Try("test", "-e", path).Code == 0 {
 			t.Errorf("the purge leaves %s", path)
