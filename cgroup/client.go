@@ -22,15 +22,16 @@ type Client struct {
 }
 
 // Holders runs the function [Holders] in a separate process, which then ends. It blocks until the answer arrives or ctx
-// ends. The slice numbers has at most [MaxNumbers] elements. The answer omits the calling process, which may have the
+// ends. The process starts while wanted runs, which returns at most [MaxNumbers] numbers. The answer omits the calling process, which may have the
 // devices open itself. If the holders do not fit into one message, the answer has one holder for each pod and node. If
 // a process could not be read, the error is the result of [Answer.Err] without pods, and the answer still contains the
 // holders that were found. Call [Answer.Err] to check the unread processes of certain pods.
-func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
-	if len(numbers) > MaxNumbers {
-		return Answer{}, fmt.Errorf("list the holders of %d device numbers: the maximum is %d", len(numbers), MaxNumbers)
-	}
-	text, err := c.Peer.Ask(ctx, exchange.Encode(request{numbers}))
+func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
+	var numbers []Number
+	text, err := c.Peer.Ask(ctx, func() []byte {
+		numbers = wanted()
+		return exchange.Encode(request{numbers})
+	})
 	if err != nil {
 		return Answer{}, err
 	}

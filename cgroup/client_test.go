@@ -73,7 +73,7 @@ func TestMalformedMessages(t *testing.T) {
 			unix.Write(fd, []byte(text))
 		})
 		client := cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: socket}}
-		if got, err := client.Holders(t.Context(), []cgroup.Number{null}); err == nil || text != "" && !errors.Is(err, exchange.ErrMessage) {
+		if got, err := client.Holders(t.Context(), func() []cgroup.Number { return []cgroup.Number{null} }); err == nil || text != "" && !errors.Is(err, exchange.ErrMessage) {
 			t.Errorf("Holders answered with %q = %+v, %v", text, got, err)
 		}
 	}

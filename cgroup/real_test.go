@@ -246,12 +246,12 @@ func TestClient(t *testing.T) {
 	client := cgroup.Client{exchange.Peer{Program: "metalplug-holders", Socket: exchange.Direct}}
 
 	pid, _ := child(t, "open", "/dev/full")
-	got, err := client.Holders(t.Context(), []cgroup.Number{full})
+	got, err := client.Holders(t.Context(), func() []cgroup.Number { return []cgroup.Number{full} })
 	want := []cgroup.Holder{{PID: pid, Comm: commOf(t), Number: full}}
 	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, cgroup.ErrIncomplete) != (got.Err() != nil) {
 		t.Errorf("Holders = %+v, %v\nwant %+v among them", got, err, want)
 	}
-	if got, err := client.Holders(t.Context(), make([]cgroup.Number, cgroup.MaxNumbers+1)); err == nil || got.Holders != nil {
+	if got, err := client.Holders(t.Context(), func() []cgroup.Number { return make([]cgroup.Number, cgroup.MaxNumbers+1) }); err == nil || got.Holders != nil {
 		t.Errorf("Holders of too many numbers = %+v, %v", got, err)
 	}
 }

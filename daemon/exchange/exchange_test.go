@@ -56,7 +56,7 @@ func program(t *testing.T, name string) string {
 func TestAskOfAChild(t *testing.T) {
 	p := exchange.Peer{Program: program(t, "echo"), Socket: exchange.Direct}
 	for _, request := range []string{"a question", strings.Repeat("x", exchange.MessageSize-len("answer to "))} {
-		answer, err := p.Ask(t.Context(), []byte(request))
+		answer, err := p.Ask(t.Context(), func() []byte { return []byte(request) })
 		if err != nil || string(answer) != "answer to "+request {
 			t.Errorf("Ask(%.20q…) = %.30q…, %v", request, answer, err)
 		}
@@ -81,7 +81,7 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 		{"a path too long", exchange.Peer{Program: "echo", Socket: "/" + strings.Repeat("x", 200)}, "x", "invalid argument"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			answer, err := c.peer.Ask(t.Context(), []byte(c.request))
+			answer, err := c.peer.Ask(t.Context(), func() []byte { return []byte(c.request) })
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Ask = %.30q, %v; want an error with %q", answer, err, c.want)
 			}
@@ -121,7 +121,7 @@ func TestAskEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		_, err := p.Ask(ctx, []byte("x"))
+		_, err := p.Ask(ctx, func() []byte { return []byte("x") })
 		done <- err
 	}()
 	cancel()
@@ -163,7 +163,7 @@ func TestAskOverASocketWithAName(t *testing.T) {
 		}
 		result <- err
 	}()
-	answer, err := exchange.Peer{Program: "echo", Socket: path}.Ask(t.Context(), []byte("hello"))
+	answer, err := exchange.Peer{Program: "echo", Socket: path}.Ask(t.Context(), func() []byte { return []byte("hello") })
 	if err = errors.Join(err, <-result); err != nil || string(answer) != "answer to hello" {
 		t.Errorf("answer is %q, %v", answer, err)
 	}
@@ -216,7 +216,7 @@ func TestActivatedPeer(t *testing.T) {
 	if err := errors.Join(unix.Bind(listener, &unix.SockaddrUnix{Name: path}), unix.Listen(listener, 1)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = exchange.Peer{Program: "upper", Socket: path, Activated: true}.Ask(t.Context(), []byte("x"))
+	_, err = exchange.Peer{Program: "upper", Socket: path, Activated: true}.Ask(t.Context(), func() []byte { return []byte("x") })
 	if !errors.Is(err, exchange.ErrForeign) || !strings.Contains(err.Error(), "connect to "+path+": process ") {
 		t.Errorf("Ask = %v, want %v", err, exchange.ErrForeign)
 	}

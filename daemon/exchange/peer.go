@@ -44,9 +44,9 @@ type Peer struct {
 	Slots chan struct{}
 }
 
-// Ask sends a request and returns the answer. It blocks until the answer arrives or ctx ends. If ctx ends, the program
-// still finishes its work.
-func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
+// Ask sends a request and returns the answer. The program starts while the function request runs. Ask blocks until the
+// answer arrives or ctx ends. If ctx ends, the program still finishes its work.
+func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	if p.Slots != nil {
 		select {
 		case p.Slots <- struct{}{}:
@@ -66,7 +66,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 		close(ended)
 	})
 	var answer []byte
-	if err = send(fd, request); err == nil {
+	if err = send(fd, request()); err == nil {
 		answer, err = receive(fd)
 	}
 	if !stop() {
@@ -88,20 +88,18 @@ func (p Peer) connect() (fd int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("connect to %s: %w", p.Socket, err)
 	}
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: p.Socket}); err != nil {
-		unix.Close(fd)
-		return -1, fmt.Errorf("connect to %s: %w: this must be the socket of %s.socket, and that must be started", p.Socket, err, p.Program)
-	}
-	if p.Activated {
+	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: p.Socket}); err != nil {
+		err = fmt.Errorf("%w: this must be the socket of %s.socket, and that must be started", err, p.Program)
+	} else if p.Activated {
 		// The peer is the process that called listen(2) (unix_listen in net/unix/af_unix.c).
-		peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err == nil && peer.Pid != 1 {
+		var peer *unix.Ucred
+		if peer, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && peer.Pid != 1 {
 			err = fmt.Errorf("process %d listens on it: %w; systemctl restart metalplugd", peer.Pid, ErrForeign)
 		}
-		if err != nil {
-			unix.Close(fd)
-			return -1, fmt.Errorf("connect to %s: %w", p.Socket, err)
-		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("connect to %s: %w", p.Socket, err)
 	}
 	return fd, nil
 }

@@ -47,11 +47,8 @@ func Touch(c config.Reset, root, file string) device.Touch {
 	peer := func(program, socket string, most int) exchange.Peer {
 		return exchange.Peer{Program: program, Socket: socket, Config: file, Slots: make(chan struct{}, most)}
 	}
-	h := &client{
-		sysfs:   sysfs.Tree{Sys: root},
-		reset:   reset.Client{Peer: peer(reset.Program, c.Socket, maxWorking)},
-		holders: cgroup.Client{Peer: peer(cgroup.Program, c.Holders, maxAsking)},
-	}
+	h := &client{sysfs: sysfs.Tree{Sys: root}}
+	h.reset.Peer, h.holders.Peer = peer(reset.Program, c.Socket, maxWorking), peer(cgroup.Program, c.Holders, maxAsking)
 	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}
 }
 

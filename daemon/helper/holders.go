@@ -51,9 +51,7 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 	var holders []device.Holder
 	for _, holder := range answer.Holders {
 		for _, path := range paths[holder.Number] {
-			holders = append(holders, device.Holder{
-				PID: holder.PID, Command: holder.Comm, Node: path, PodUID: holder.PodUID,
-			})
+			holders = append(holders, device.Holder{PID: holder.PID, Command: holder.Comm, Node: path, PodUID: holder.PodUID})
 		}
 	}
 	for _, u := range answer.Unread {
@@ -85,7 +83,7 @@ func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answe
 	if q == nil || len(q.numbers)+len(numbers) > cgroup.MaxNumbers {
 		q = &question{done: make(chan struct{})}
 		h.next = q
-		time.AfterFunc(gathering, func() { h.send(q) })
+		go h.send(q)
 	}
 	q.numbers = append(q.numbers, numbers...)
 	h.mu.Unlock()
@@ -97,17 +95,24 @@ func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answe
 	}
 }
 
-// send sends a question, which no further caller can join from now on.
+// send sends a question. The helper starts while further callers join.
 func (h *client) send(q *question) {
 	defer close(q.done)
-	h.mu.Lock()
-	if h.next == q { // otherwise the question was full, and has already been replaced
-		h.next = nil
+	finish := func() []cgroup.Number { // no further caller can join from now on
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.next == q { // otherwise the question was full, and has already been replaced
+			h.next = nil
+		}
+		return q.numbers
 	}
-	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), questionLimit)
 	defer cancel()
-	q.answer, q.err = h.holders.Holders(ctx, q.numbers)
+	q.answer, q.err = h.holders.Holders(ctx, func() []cgroup.Number {
+		<-time.After(gathering)
+		return finish()
+	})
+	finish() // the helper may not have started
 }
 
 // claimAll claims several devices. It claims each device once and in sorted order, so that two callers cannot wait for each

@@ -118,22 +118,17 @@ func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	if err != nil {
 		return -1, openError(node, err)
 	}
-	if err := h.isNode(fd, node, number, h.isDisk(sysPath)); err != nil {
-		h.close(fd)
-		return -1, err
-	}
-	return fd, nil
-}
-
-func (h *host) isNode(fd int, name, number string, block bool) error {
 	is, err := h.node(fd)
-	if err != nil {
-		return errorf(Refused, "look at %s: %w", name, err)
+	switch {
+	case err != nil:
+		err = errorf(Refused, "look at %s: %w", node, err)
+	case is.number == number && is.block == h.isDisk(sysPath):
+		return fd, nil
+	default:
+		err = errorf(Refused, "%s is the node of another device: %s, not %s", node, is.number, number)
 	}
-	if is.number != number || is.block != block {
-		return errorf(Refused, "%s is the node of another device: %s, not %s", name, is.number, number)
-	}
-	return nil
+	h.close(fd)
+	return -1, err
 }
 
 // errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report which.

@@ -96,7 +96,7 @@ const questionLimit = 10 * time.Second
 
 // askHolders sends a request to the program metalplug-holders.
 func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (cgroup.Answer, error) {
-	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, numbers)
+	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, func() []cgroup.Number { return numbers })
 }
 
 // unheld checks that no other process has a disk, its partitions or its controllers open. A process that cannot be

@@ -112,7 +112,7 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
-	reply, err := c.Peer.Ask(ctx, r.Encode())
+	reply, err := c.Peer.Ask(ctx, r.Encode)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -67,7 +67,7 @@ func TestMalformedRequest(t *testing.T) {
 		"no fingerprint":     {replaced("0123456789abcdef:", "0123456789abcdef"), "must be blank, or as a probe has reported it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := program.Ask(t.Context(), []byte(c.message))
+			text, err := program.Ask(t.Context(), func() []byte { return []byte(c.message) })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -66,7 +66,7 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 		cancel(ctx.Err())
 	})
 	defer stop()
-	text, err := c.Peer.Ask(asking, exchange.Encode(r))
+	text, err := c.Peer.Ask(asking, func() []byte { return exchange.Encode(r) })
 	if cause := context.Cause(asking); err != nil && cause != nil {
 		return fmt.Errorf("call %s: %w", c.Peer.Program, cause)
 	}

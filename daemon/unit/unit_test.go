@@ -120,7 +120,7 @@ func TestRefusals(t *testing.T) {
 		{"binary", "\x00\xff", "invalid character"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			answer, err := client.Peer.Ask(t.Context(), []byte(c.request))
+			answer, err := client.Peer.Ask(t.Context(), func() []byte { return []byte(c.request) })
 			if err != nil || !strings.Contains(string(answer), strings.ReplaceAll(c.want, `"`, `\"`)) {
 				t.Errorf("answer %s, %v; want %q", answer, err, c.want)
 			}

@@ -71,7 +71,7 @@ func (b *bench) probe() (results []result, err error) {
 	}
 	results = append(results, start)
 	note := "with the start of the process, and its questions before and after who uses the disk"
-	if _, err := helpers.holders.Holders(context.Background(), nil); errors.Is(err, cgroup.ErrIncomplete) {
+	if _, err := helpers.holders.Holders(context.Background(), func() []cgroup.Number { return nil }); errors.Is(err, cgroup.ErrIncomplete) {
 		note = "with the start of the process; without the questions who uses the disk, as root cannot read each process here"
 		unasked, end, err := b.helpersWithout()
 		if err != nil {
@@ -214,7 +214,7 @@ func (b *bench) preStart(h helpers, disks []*loopDisk) (result, error) {
 			return err
 		}))
 	}, func() error {
-		refused := []byte("{}{}")
+		refused := func() []byte { return []byte("{}{}") }
 		if _, err := h.holders.Peer.Ask(ctx, refused); err != nil {
 			return err
 		}

@@ -71,7 +71,7 @@ func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 // machine, where the daemon would look for them.
 func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {
 	client := cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: i.file}}
-	answer, err := client.Holders(ctx, []cgroup.Number{{Block: true, Major: 259, Minor: 1}})
+	answer, err := client.Holders(ctx, func() []cgroup.Number { return []cgroup.Number{{Block: true, Major: 259, Minor: 1}} })
 	for _, h := range answer.Holders {
 		all = append(all, device.Holder{PID: h.PID, Command: h.Comm, Node: nodes[0], PodUID: h.PodUID})
 	}

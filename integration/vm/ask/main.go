@@ -20,7 +20,7 @@ func main() {
 	request, err := io.ReadAll(os.Stdin)
 	if err == nil {
 		var answer []byte
-		answer, err = exchange.Peer{Program: reset.Program, Socket: exchange.Direct, Config: "/tmp/metalplug.toml"}.Ask(context.Background(), request)
+		answer, err = exchange.Peer{Program: reset.Program, Socket: exchange.Direct, Config: "/tmp/metalplug.toml"}.Ask(context.Background(), func() []byte { return request })
 		os.Stdout.Write(answer)
 	}
 	if err != nil {
