@@ -26,7 +26,7 @@ var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAM
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
-	switch err := h.InUse(d); {
+	switch err := h.InUse(d, true); {
 	case errors.As(err, &use) && use.Unread == nil:
 		return hostUse{inUsef("%w", use), use.ByHost}
 	case err != nil:

@@ -177,14 +177,20 @@ func TestErasureIsRefused(t *testing.T) {
 			m.partition(disk0+"/nvme0n1p1", "259:1")
 			m.files(map[string]string{disk0 + "/nvme0n1p1/holders/dm-0": ""})
 		}, Busy, "nvme0n1p1 is part of dm-0"},
-		{"the file of a loop device", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{"/sys/class/block/loop7/loop/backing_file": "/dev/nvme0n1\n"})
-		}, Busy, "nvme0n1 is the file of loop7"},
 		{"the file of a loop device, by any name", func(m *machine, n *fakeNode, r *Request) { m.loop(nil) }, Busy, "nvme0n1 is the file of loop7"},
 		{"the file of a loop device whose node was removed", func(m *machine, n *fakeNode, r *Request) {
 			m.loop(nil)
 			delete(m.nodes, "/dev/loop7")
 		}, Busy, "cannot determine what is below loop7"},
+		{"the node of another loop device", func(m *machine, n *fakeNode, r *Request) {
+			m.loop(nil)
+			m.rename(m.root+"/sys/block/loop7", m.root+"/sys/block/loop8")
+			m.nodes["/dev/loop8"] = m.nodes["/dev/loop7"]
+		}, Busy, "cannot determine what is below loop8: /dev/loop8 is the node of another device: 7:7"},
+		{"a disk with the name of a loop device", func(m *machine, n *fakeNode, r *Request) {
+			m.loop(nil)
+			m.nodes["/dev/loop7"] = n
+		}, Busy, "cannot determine what is below loop7: /dev/loop7 is the node of another device: 259:0"},
 		{"a loop device that does not tell", func(m *machine, n *fakeNode, r *Request) { m.loop(unix.ENOENT) }, Busy, "cannot determine what is below loop7"},
 		{"exported over NVMe", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{

@@ -353,6 +353,7 @@ func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 		return n.nsid, nil
 	case loopGetStatus64:
 		binary.NativeEndian.PutUint64(b[16:], n.below)
+		binary.NativeEndian.PutUint32(b[40:], 7)
 		return 0, n.belowError
 	}
 	m.note("ioctl %s %#x %016x", n.name, request, b)

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,7 @@ func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 
 // unused returns nil if nothing shows that a disk is in use. Otherwise it returns [Busy] with the name of the user.
 func (h *host) unused(d sysfs.Disk) error {
-	if err := h.InUse(d); err != nil {
+	if err := h.InUse(d, false); err != nil {
 		return errorf(Busy, "%w", err)
 	}
 	if !h.Present("/proc/1/mountinfo") { // the mounts of other namespaces must be checked too before an erasure
@@ -65,22 +66,31 @@ func (h *host) looped(d sysfs.Disk) error {
 	return nil
 }
 
-// loopGetStatus64 is LOOP_GET_STATUS64 (include/uapi/linux/loop.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16.
+// loopGetStatus64 is LOOP_GET_STATUS64 (include/uapi/linux/loop.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16
+// and lo_number at 40. All loop devices have the major number 7 (include/uapi/linux/major.h).
 const loopGetStatus64 = 0x4c05
 
-// below returns the device number behind a loop device, or 0:0 for a regular file.
+// below returns the device number behind a loop device, or 0:0 for a regular file. The path of the file does not show it. A
+// node may have many loop devices, so below makes few calls: the loop device itself reports its number.
 func (h *host) below(loop string) (number string, err error) {
-	fd, err := h.opened("/sys/block/"+loop, unix.O_RDONLY)
+	name := "/dev/" + loop
+	fd, err := h.open(h.Path(name), unix.O_RDONLY)
 	if err != nil {
-		return "", err
+		return "", openError(name, err)
 	}
 	defer h.close(fd)
 	info := make([]byte, 232)
-	if _, err := h.ioctl(fd, loopGetStatus64, info); err != nil {
-		return "", err
+	is, err := h.node(fd)
+	if err == nil && is.block && strings.HasPrefix(is.number, "7:") {
+		_, err = h.ioctl(fd, loopGetStatus64, info)
+	} else {
+		loop = "" // any answer would be from another device
+	}
+	if err == nil && loop != fmt.Sprint("loop", binary.NativeEndian.Uint32(info[40:])) {
+		err = errorf(Refused, "%s is the node of another device: %s", name, is.number)
 	}
 	device := binary.NativeEndian.Uint64(info[16:])
-	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), nil
+	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), err
 }
 
 // This part finds processes that have a disk open. An exclusive open does not detect a process that has opened the node

@@ -83,17 +83,18 @@ func unread(d Disk, question string, err error) error {
 	return &Use{Text: fmt.Sprintf("cannot determine whether %s is %s", d.Name(), question), Unread: err}
 }
 
-// InUse returns nil if nothing shows that a disk is in use, otherwise a *[Use].
-func (t *Tree) InUse(d Disk) error {
+// InUse returns nil if nothing shows that a disk is in use, otherwise a *[Use]. It finds loop devices only by the names of
+// their files. If loops is not set, it omits them, because the caller asks the loop devices themselves.
+func (t *Tree) InUse(d Disk, loops bool) error {
 	if d.err != nil {
 		return unread(d, "used", d.err)
 	}
-	for _, check := range []func(*Tree, Disk) error{mounted, swapped, held, inBtrfs, backing, exported} {
+	for _, check := range []func(*Tree, Disk) error{mounted, swapped, held, inBtrfs, exported} {
 		if err := check(t, d); err != nil {
 			return err
 		}
 	}
-	return nil
+	return backing(t, d, loops)
 }
 
 // mounted checks the mounts of this host and of this process. A confined process may have other mounts than the host.
@@ -181,16 +182,13 @@ func inBtrfs(t *Tree, d Disk) error {
 
 // backing checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an
 // exclusive open would not detect them. If an attribute cannot be read, the loop device is not set up.
-func backing(t *Tree, d Disk) error {
+func backing(t *Tree, d Disk, loops bool) error {
 	for _, name := range t.Names("/sys/class/block") {
 		for _, kind := range []struct{ prefix, attr string }{{"loop", "loop/backing_file"}, {"zram", "backing_dev"}} {
-			if !Numbered(name, kind.prefix) {
+			if !Numbered(name, kind.prefix) || kind.prefix == "loop" && !loops {
 				continue
 			}
-			backing, err := t.Read("/sys/class/block/" + name + "/" + kind.attr)
-			if err != nil {
-				continue
-			}
+			backing, _ := t.Read("/sys/class/block/" + name + "/" + kind.attr)
 			if p, ok := partNamed(t, backing, d); ok {
 				return usef(false, "%s is the file of %s", p.Name(), name)
 			}
