@@ -176,7 +176,7 @@ cluster-slice: root cluster-programs $(CLUSTER_RELEASES:%=cluster-kube-%)
 
 # The same tests with more pods and nodes, for a longer time, and also with the other release.
 cluster-night:
-	$(MAKE) cluster LONG='-row 100 -storm 5m -cost 1m -cost-nodes 16'
+	$(MAKE) cluster LONG='-row 100 -storm 5m -cost 1m -cost-nodes 16 -speed 50'
 	$(MAKE) cluster RELEASE=v1.37
 
 cluster-up: root cluster-programs cluster-kubectl-$(RELEASE)

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+)
+
+var speed = flag.Int("speed", 5, "how often TestClaimSpeed measures each time")
+
+// TestClaimSpeed prints how long claims take, and beside it a floor from the same run. It checks no time. docs/dra.md has
+// figures.
+func TestClaimSpeed(t *testing.T) {
+	s := tell(t, "how long claims take, and what metalplug-dra needs at rest")
+	node := s.start(NodeOptions{Name: s.label(""), Recording: widgets(4), Resources: byClaim})
+	s.createClass(node.Name, "")
+	driver := s.startDriver(node, "--kubeconfig="+s.cluster.File("admin.kubeconfig")) // the node may not read a claim without a pod
+	s.published(node, 4)
+	s.slicesSpeed(node)
+	s.prepareSpeed(node)
+	s.podSpeed(node)
+	<-time.After(*costTime) // the kubelet releases the last pod
+	before := counter(s, driver, "voluntary_ctxt_switches")
+	<-time.After(*costTime)
+	s.Logf("metalplug-dra at rest: %d KiB of RSS, %d KiB of it anonymous, %d wake-ups of its threads in %v",
+		counter(s, driver, "VmRSS"), counter(s, driver, "RssAnon"), counter(s, driver, "voluntary_ctxt_switches")-before, *costTime)
+	s.step("all was measured")
+}
+
+// times prints the median and the maximum of durations.
+func (s *story) times(what string, all []time.Duration) {
+	s.Helper()
+	slices.Sort(all)
+	s.Logf("%-50s p50 %v, maximum %v of %d", what, all[len(all)/2].Round(10*time.Microsecond), all[len(all)-1].Round(10*time.Microsecond), len(all))
+}
+
+// seen returns how long it takes from the start of do until a watcher has an object that is right.
+func seen[T any](s *story, w watch.Interface, do func(), right func(T) bool) time.Duration {
+	s.Helper()
+	began := time.Now()
+	do()
+	for {
+		select {
+		case e := <-w.ResultChan():
+			if object, ok := e.Object.(T); ok && right(object) {
+				return time.Since(began)
+			}
+		case <-time.After(startLimit):
+			s.Fatalf("nothing was seen for %v", startLimit)
+		}
+	}
+}
+
+// slicesSpeed measures from a change of the hardware to the ResourceSlice at a watcher. The floor is a change of a slice by the
+// watcher itself.
+func (s *story) slicesSpeed(node *Node) {
+	s.Helper()
+	api := s.cluster.Client.ResourceV1().ResourceSlices()
+	w, err := api.Watch(s.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
+	s.must(err)
+	defer w.Stop()
+	var plugged, floor []time.Duration
+	for i := range *speed {
+		for _, n := range []int{3, 4} {
+			plugged = append(plugged, seen(s, w, func() { s.must(node.Plug(widgets(n))) }, func(slice *resourceapi.ResourceSlice) bool {
+				taints := 0
+				for _, d := range slice.Spec.Devices {
+					taints += len(d.Taints)
+				}
+				return len(slice.Spec.Devices)-taints == n
+			}))
+		}
+		all, err := s.slicesOf(s.Context(), node)
+		s.must(err)
+		mark := strconv.Itoa(i)
+		floor = append(floor, seen(s, w, func() {
+			all[0].Annotations = map[string]string{"speed": mark}
+			_, err := api.Update(s.Context(), &all[0], metav1.UpdateOptions{})
+			s.must(err)
+		}, func(slice *resourceapi.ResourceSlice) bool { return slice.Annotations["speed"] == mark }))
+	}
+	s.times("hardware changed to slice at a watcher", plugged)
+	s.times("floor: slice changed to slice at a watcher", floor)
+}
+
+// prepareSpeed measures the kubelet's request for a claim. The floors are a request without a claim, and reading a claim.
+func (s *story) prepareSpeed(node *Node) {
+	s.Helper()
+	c, err := grpc.NewClient("unix://"+node.path("var/lib/kubelet/plugins/metalplug.io/dra.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	s.must(err)
+	defer c.Close()
+	kubelet, api := drapb.NewDRAPluginClient(c), s.cluster.Client.ResourceV1().ResourceClaims(space)
+	timed := func(do func() error) time.Duration {
+		began := time.Now()
+		s.must(do())
+		return time.Since(began)
+	}
+	var first, again, empty, read []time.Duration
+	for i := range *speed {
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: s.label(fmt.Sprintf("-%d", i))}}
+		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: node.Name}}}
+		claim, err := api.Create(s.Context(), claim, metav1.CreateOptions{})
+		s.must(err)
+		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: "metalplug.io", Pool: node.Name, Device: strings.ToLower(widgetID(0))}},
+		}}
+		claim, err = api.UpdateStatus(s.Context(), claim, metav1.UpdateOptions{})
+		s.must(err)
+		one := []*drapb.Claim{{Namespace: space, Name: claim.Name, Uid: string(claim.UID)}}
+		prepare := func() error {
+			answer, err := kubelet.NodePrepareResources(s.Context(), &drapb.NodePrepareResourcesRequest{Claims: one})
+			if err == nil && len(answer.Claims[one[0].Uid].GetDevices()) != 1 {
+				err = fmt.Errorf("prepared: %v", answer)
+			}
+			return err
+		}
+		empty = append(empty, timed(func() error {
+			_, err := kubelet.NodeUnprepareResources(s.Context(), &drapb.NodeUnprepareResourcesRequest{})
+			return err
+		}))
+		read = append(read, timed(func() error {
+			_, err := api.Get(s.Context(), claim.Name, metav1.GetOptions{})
+			return err
+		}))
+		first, again = append(first, timed(prepare)), append(again, timed(prepare))
+		_, err = kubelet.NodeUnprepareResources(s.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: one})
+		s.must(err)
+		s.must(api.Delete(s.Context(), claim.Name, metav1.DeleteOptions{}))
+	}
+	s.times("a claim prepared, without a reset", first)
+	s.times("the same claim prepared again", again)
+	s.times("floor: a claim read by this test", read)
+	s.times("floor: a request without a claim", empty)
+}
+
+// podSpeed measures from the creation of a pod until it runs. The floor is a pod without a device.
+func (s *story) podSpeed(node *Node) {
+	s.Helper()
+	w, err := s.cluster.Client.CoreV1().Pods(space).Watch(s.Context(), metav1.ListOptions{})
+	s.must(err)
+	defer w.Stop()
+	times := make(map[bool][]time.Duration)
+	for i := range 2 * *speed {
+		claims := i%2 == 0
+		p := pod(node, s.label(fmt.Sprintf("-%d", i)), 0)
+		if claims {
+			p = claiming(node, p.Name)
+		}
+		times[claims] = append(times[claims], seen(s, w, func() { s.create(p) }, func(now *corev1.Pod) bool {
+			return now.Name == p.Name && now.Status.Phase == corev1.PodRunning
+		}))
+		s.remove(p.Name)
+	}
+	s.times("a pod with a claim runs", times[true])
+	s.times("floor: a pod without a device runs", times[false])
+}
+
+// counter returns the sum of a number in the status files of a process and its threads. For memory it reads only the process.
+func counter(s *story, p *process, name string) (sum int) {
+	s.Helper()
+	files := []string{fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)}
+	if strings.HasSuffix(name, "switches") {
+		files, _ = filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.cmd.Process.Pid)) // the pattern is well formed
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		s.must(err)
+		for line := range strings.Lines(string(text)) {
+			if value, ok := strings.CutPrefix(line, name+":"); ok {
+				n, err := strconv.Atoi(strings.Fields(value)[0])
+				s.must(err)
+				sum += n
+			}
+		}
+	}
+	return sum
+}
