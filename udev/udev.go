@@ -19,7 +19,7 @@ import (
 type Device struct {
 	Subsystem  string // subsystem in the kernel, such as "nvme", "drm" or "infiniband"
 	DevType    string // type of device in its subsystem, such as "disk", "partition" or "drm_minor"; usually empty
-	SysPath    string // "/sys/devices/…", always with the prefix "/sys", also for a recording
+	SysPath    string // "/sys/devices/…", always with the prefix "/sys", even for a recording
 	DevNode    string // "/dev/nvme0n1", empty for a device without a node
 	Properties Properties
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // textFlag adds a flag with a text value. value is the default. The usage has the name of the value in backquotes, and
-// the default. The shell completes values.
+// the default. The shell completes the flag with values.
 func textFlag(cmd *cobra.Command, name, value, usage string, values ...string) *string {
 	text := cmd.Flags().String(name, value, usage)
 	cmd.Flags().Lookup(name).DefValue = "" // the usage text already contains the default

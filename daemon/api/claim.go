@@ -36,7 +36,7 @@ type Prepared struct {
 	Requests []PreparedRequest `json:"requests"`
 }
 
-// PreparedRequest is what a container gets for a request. The CDI devices have all of it.
+// PreparedRequest has everything that a container gets for a request. The CDI devices include the nodes and variables.
 type PreparedRequest struct {
 	Name  string            `json:"name"`
 	CDI   []string          `json:"cdi"`

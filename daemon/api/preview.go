@@ -19,7 +19,7 @@ type Container struct {
 	Error string `json:"error,omitempty"` // why it gets no device
 }
 
-// Granted is what a container gets.
+// Granted has the devices, nodes and variables that a container gets.
 type Granted struct {
 	Devices []string          `json:"devices"` // IDs of devices or of shares
 	Env     map[string]string `json:"env"`

@@ -48,7 +48,7 @@ func good(t *testing.T, text string) config.Config {
 	return c
 }
 
-// values returns what a configuration says, without its files and positions.
+// values returns the values of a configuration, without its files and positions.
 func values(c config.Config) config.Config {
 	return config.Config{Paths: c.Paths, Hardware: c.Hardware, Reset: c.Reset, Resources: c.Resources}
 }

@@ -108,7 +108,7 @@ func nvmeModel(h *Host, controller string) string {
 
 func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
-		return incompletef("its size is 0") // the disk is being formatted, or the driver has given up the drive (nvme_mark_namespaces_dead)
+		return incompletef("its size is 0") // the disk is being formatted, or the driver has disabled the drive (nvme_mark_namespaces_dead)
 	}
 	// Report all reasons, because a rule may overrule only one of them.
 	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
@@ -194,8 +194,8 @@ func nvmeAllocate(r *recipe, d Device) {
 // nvmeGenericLink begins the link that our udev rule creates to a generic node. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the character device node. Its path must be a link. The kubelet stores the path with the pod, and after a
-// reboot the kernel's name may belong to another disk.
+// addGeneric adds the character device node. The path that it passes to the kubelet must be a link. The kubelet stores
+// the path with the pod, and after a reboot the kernel's name may belong to another disk.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

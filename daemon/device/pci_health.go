@@ -12,8 +12,8 @@ package device
 // nonfatal errors are just requests that a function does not support. From the others the driver can recover. If it does not
 // recover, the kernel reports this (mark.go). Corrected errors are normal.
 //
-// A link that is narrower than both of its ends support causes a warning. Its contacts are worn or dirty, but the link
-// works. The link speed is not checked, because it is reduced when the link is idle (ASPM).
+// A link that is narrower than both of its ends support causes a warning. The contacts of such a link are worn or
+// dirty, but the link works. The link speed is not checked, because it is reduced when the link is idle (ASPM).
 
 import (
 	"fmt"

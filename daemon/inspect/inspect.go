@@ -43,7 +43,7 @@ type Inspector struct {
 	subjects subjects               // the udev devices that represent hardware
 	queue    []*Subject             // subjects that wait for an inspection, in order
 	looking  int                    // running inspections that occupy a slot
-	slowly   int                    // running inspections that have given up their slot
+	slowly   int                    // running inspections that no longer count against the limit
 
 	enumerating bool            // an enumeration is running
 	again       bool            // another enumeration is needed after the running one
@@ -142,8 +142,8 @@ func (n *Inspector) hint(e udev.Event) {
 	}
 }
 
-// concerns reports whether d may be a subject. If only sysfs can tell, it returns true and leaves the decision to an
-// inspection.
+// concerns reports whether d may be a subject. If only sysfs can show this, it returns true, and the inspection
+// decides.
 func (n *Inspector) concerns(d udev.Device) bool {
 	for _, c := range device.Classes {
 		if c.Selects(d) {

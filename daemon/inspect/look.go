@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// slowLook is the time after which an inspection gives up its slot. It continues without a slot.
+	// slowLook is the time after which an inspection releases its slot. It continues without a slot.
 	slowLook = time.Second
 	// StuckLook is the time after which an inspection counts as stuck. A read from a hung PCIe device blocks
-	// permanently and cannot be cancelled.
+	// indefinitely and cannot be cancelled.
 	StuckLook = 60 * time.Second
 	// retryFirst and retryLast are the limits of the pause between inspections of an incomplete device, see [pause]. The
 	// retries are needed because some drivers send no event when a device is complete. For example, NVIDIA's driver creates
@@ -40,7 +40,7 @@ const (
 	idle    phase = iota
 	queued        // waits for a slot
 	looking       // runs and occupies a slot
-	slow          // runs and has given up its slot
+	slow          // runs and has released its slot
 )
 
 // Subject is a udev device that represents hardware, or may do so.

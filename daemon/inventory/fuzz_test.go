@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// FuzzState starts the inventory with random state files. The next start must be able to read the file that the first one
-// has saved.
+// FuzzState starts the inventory with random state files. The next start must be able to read the file that the first
+// start has saved.
 func FuzzState(f *testing.F) {
 	for _, text := range []string{
 		`{"version":2,"health":{},"devices":[]}`,

@@ -280,7 +280,7 @@ func (l *loop) restoreRemembered() {
 		r := l.rule(resource)
 		for id, known := range l.Remembered[resource] {
 			switch {
-			case known.Members != nil, r != nil && r.Bundle != nil: // also if a reload removed the resource or changed its class
+			case known.Members != nil, r != nil && r.Bundle != nil: // even if a reload removed the resource or changed its class
 				bundler{l}.rememberBundle(resource, id, known)
 			case r != nil:
 				if e := l.remember(*r, id, known); e.bundle != "" { // the checkpoint is newer than the state file

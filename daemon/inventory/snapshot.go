@@ -47,7 +47,7 @@ type Observation struct {
 	Present    bool
 	Lost       bool // see [verdict.Facts.Lost]
 	Allocation device.Allocation
-	Nodes      []device.Node  // existing nodes of the device, also if it is not offered
+	Nodes      []device.Node  // existing nodes of the device, even if it is not offered
 	Target     *device.Target // identifies the device for work on it
 }
 

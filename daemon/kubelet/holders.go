@@ -29,7 +29,7 @@ const (
 	rememberedLast  = 10 * time.Minute
 )
 
-// Holding says whether a pod holds a device, according to the kubelet.
+// Holding describes whether a pod holds a device, according to the kubelet.
 type Holding int
 
 const (

@@ -109,7 +109,7 @@ func TestHolders(t *testing.T) {
 	if err != nil || !maps.Equal(first.Holdings, known) {
 		t.Errorf("at first %v, %v, want %v", first, err, known)
 	}
-	known["free"] = kubelet.Free // the kubelet says so only after the second query
+	known["free"] = kubelet.Free // the kubelet reports this only after the second query
 	delete(known, "a2")          // returned only once
 	delete(known, "s1")
 	second, err := h.Ask(t.Context(), devices)

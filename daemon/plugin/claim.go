@@ -7,7 +7,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// Given is what a container gets for devices.
+// Given has the nodes, variables and CDI names that a container gets for devices.
 type Given struct {
 	Nodes []device.Node
 	Env   map[string]string

@@ -180,8 +180,8 @@ func (e *Endpoint) unwanted() <-chan struct{} {
 	return changed
 }
 
-// converge performs the missing steps until the kubelet knows our devices. It returns the delay until the next check
-// without an event, or 0 for none.
+// converge performs the missing steps until the kubelet knows our devices. It returns the time after which the endpoint
+// checks again even if no event arrives, or 0 if that is not needed.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
 		e.complain("endpoint not listening", err)

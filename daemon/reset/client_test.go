@@ -41,7 +41,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestClientWithoutAnswer checks that a missing answer is an error, and says nothing about the device.
+// TestClientWithoutAnswer checks that a missing answer is an error, which does not change the state of the device.
 func TestClientWithoutAnswer(t *testing.T) {
 	valid := reset.Request{Do: reset.Probe, Class: "node", SysPath: "/sys/devices/x", TimeoutMS: minuteMS}
 	none := valid

@@ -37,20 +37,20 @@ type Request struct {
 	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link in any part
 	Class   string `json:"class"`   // "nvme", "fpga", "gpu", "infiniband" or "node"
 
-	// Identity lists attributes in sysfs and the values that they must have. Surrounding blanks are ignored. A prepare needs
-	// at least one attribute.
+	// Identity lists attributes in sysfs and the values that they must have. Surrounding blanks are ignored. A prepare
+	// request needs at least one attribute.
 	Identity []device.Attribute `json:"identity,omitempty"`
 
-	// Resource is the resource whose rules apply to a prepare. The helper reads /etc/metalplug. It refuses a device
+	// Resource is the resource whose rules apply to a prepare request. The helper reads /etc/metalplug. It refuses a device
 	// that this resource does not select, and a method or scrub that the resource does not name.
 	Resource string `json:"resource,omitempty"`
 
-	// Method is the reset method of a prepare, such as "nvme-controller", "dfl-port", "vfio" or "pci". "pci:flr" chooses one
-	// method of the attribute reset_method. With "" there is no reset.
+	// Method is the reset method of a prepare request, such as "nvme-controller", "dfl-port", "vfio" or "pci". "pci:flr"
+	// chooses one method of the attribute reset_method. With "" there is no reset.
 	Method string `json:"method,omitempty"`
 
-	// Scrub is the erase method of a prepare, such as "discard", "secure-discard", "zero", "format", "crypto-erase" or
-	// "sanitize". The erasure follows the reset. With "" there is no erasure. A scrub requires Tenant or ByHand.
+	// Scrub is the erase method of a prepare request, such as "discard", "secure-discard", "zero", "format", "crypto-erase"
+	// or "sanitize". The erasure follows the reset. With "" there is no erasure. A scrub requires Tenant or ByHand.
 	Scrub string `json:"scrub,omitempty"`
 
 	// Tenant means that a pod of this node wrote the content of the disk, according to the state of metalplugd.
@@ -60,9 +60,10 @@ type Request struct {
 	// signatures of volume managers, RAID, LUKS, ZFS and Ceph.
 	ByHand bool `json:"byHand,omitempty"`
 
-	// Fingerprint identifies the content that the tenant left or the operator adopted. It comes from the answer to a probe,
-	// or is [Blank]. A prepare refuses other content with the result [Foreign] and the Content. A probe reads the same
-	// places again, so that the fingerprints can be compared. Fingerprint is "" if unknown.
+	// Fingerprint identifies the content that the tenant left or the operator adopted. It comes from the answer to a
+	// probe, or is [Blank]. For a prepare request, the helper refuses other content with the result [Foreign] and the
+	// Content. A probe reads the same places again, so that the fingerprints can be compared. Fingerprint is "" if
+	// unknown.
 	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// Written is the number of sectors that had been written to the disk ([sysfs.Written]) when its last pod ended or the
@@ -117,10 +118,10 @@ type Answer struct {
 	Fingerprint string       `json:"fingerprint,omitempty"` // fingerprint of the data that was read, or "" for a blank disk
 	Claimed     bool         `json:"claimed,omitempty"`     // only for a probe: the kernel refuses an exclusive open, and nothing else shows that the disk is in use
 	Smart       device.Smart `json:"smart,omitzero"`        // only for a probe of an NVMe namespace
-	Done        string       `json:"done,omitempty"`        // only for a prepare: the work and how it was verified
+	Done        string       `json:"done,omitempty"`        // only for a prepare request: the work and how it was verified
 	Size        int64        `json:"size,omitempty"`        // size of a disk in bytes
 	Read        int64        `json:"read,omitempty"`        // only for a survey: the number of blank bytes before the first data; equal to Size if the whole disk is blank
-	Erased      bool         `json:"erased,omitempty"`      // a prepare erased the disk and verified that
+	Erased      bool         `json:"erased,omitempty"`      // the disk was erased for a prepare request, and this was verified
 
 	// Appearance is the diskseq of the disk after the work. It is "" unless the helper has proven that this is the same
 	// medium. The proof is the diskseq, or that the helper had the disk open exclusively.

@@ -59,8 +59,8 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	return err
 }
 
-// foreignControllers returns the IDs of a Controller List that no controller of this kernel has. The list has a count and then
-// the IDs, 16 bits each (Base Specification, Controller List).
+// foreignControllers returns the IDs of a Controller List that no controller of this kernel has. The list has a count and
+// then the IDs, 16 bits each (Base Specification, Controller List).
 func (d drive) foreignControllers(list []byte) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {
@@ -110,7 +110,7 @@ func (d drive) reserved(ns namespace) error {
 	report, entry, err := d.reservations(ns.nsid)
 	switch code := statusOf(err); {
 	case code == statusSanitizeInProgress, code == statusSanitizeFailed:
-		return nil // no host can read the data during a sanitize, and the reservations were checked before it
+		return nil // no host can read the data during a sanitize operation, and the reservations were checked before it
 	case unsupported(code) && !ns.reservable:
 		return nil
 	case err != nil:

@@ -233,7 +233,8 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// TestSharedIsAskedDuringASanitize waits for the end of a sanitize. During the sanitize, not even reservations can be read.
+// TestSharedIsAskedDuringASanitize waits for the end of a sanitize operation. During this operation, not even reservations
+// can be read.
 func TestSharedIsAskedDuringASanitize(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.alone().files(map[string]string{controller0 + "/cntlid": "1\n"})

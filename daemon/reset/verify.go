@@ -53,7 +53,7 @@ func (e *evidence) add(at int64, b []byte) {
 
 // written finds blocks that have data or cannot be read. It uses the quick check s, and reads the whole disk if s has too
 // few blocks with data. For a whole disk, it records only the first and the last of these blocks in each [stretch]. s is nil
-// if the disk cannot be read because of a sanitize.
+// if the disk cannot be read because of a sanitize operation.
 func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
 	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
 	if s == nil {

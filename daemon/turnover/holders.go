@@ -27,10 +27,10 @@ type users struct {
 	soon   bool   // the other users may soon close the device, such as a process of the node or a pod that is ending
 }
 
-// look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If ours
-// is set, the processes of these pods may have it open. Daemons of the node may monitor some devices, such as GPUs. For such
-// a device, only the processes of its past pods count. A process that could not be read counts only if its pod has or had
-// the device.
+// look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If
+// ours is set, the processes of these pods may have the device open. Daemons of the node may monitor some devices, such
+// as GPUs. For such a device, only the processes of its past pods count. A process that could not be read counts only
+// if its pod has or had the device.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -97,10 +97,10 @@ func settled(ctx context.Context, look func() (users, error)) (who users, err er
 	return who, err
 }
 
-// running returns the description of an earlier pod that still has a process, or empty. Such a process may open the device
-// at any time, and may have files that it has registered with io_uring, which are not visible. If a disk is to be erased and
-// it is unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an
-// error.
+// running returns the description of an earlier pod that still has a process, or empty. Such a process may open the
+// device at any time, and may have files that it has registered with io_uring, which are not visible. If the disk must
+// be erased and it is unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods
+// cgroup is not an error.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil

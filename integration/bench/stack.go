@@ -27,7 +27,7 @@ type stack struct {
 	close  func()
 }
 
-// newStack starts the stack for a machine with n devices. Only the first ones, present in number, are plugged in.
+// newStack starts the stack for a machine with n devices. Only the first present devices are plugged in.
 func (b *bench) newStack(n, present int) (*stack, error) {
 	dir, err := b.subdir("s")
 	if err != nil {

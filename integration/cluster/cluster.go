@@ -284,7 +284,7 @@ func poll(ctx context.Context, what string, try func(context.Context) error) err
 		if err == nil || errors.As(err, &end) {
 			return err
 		}
-		if last == nil || ctx.Err() == nil { // the last answer says more than the end of ctx
+		if last == nil || ctx.Err() == nil { // the last answer explains more than the end of ctx
 			last = err
 		}
 		select {

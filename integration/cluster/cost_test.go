@@ -23,7 +23,7 @@ var (
 	costNodes = flag.Int("cost-nodes", 2, "up to how many nodes TestCost measures, doubled from 1 on")
 )
 
-// costs has counters of the API server. The keys say what they count.
+// costs has counters of the API server. The keys name what they count.
 type costs map[string]float64
 
 // TestCost prints the load that nodes cause on the API server, with the default intervals of the kubelet. A node is idle at

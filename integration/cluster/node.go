@@ -204,7 +204,8 @@ func (n *Node) StartKubelet() error {
 // KillKubelet ends the kubelet like a crash.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
-// StartDaemon starts metalplugd and waits until it is ready, as systemd does before it starts the kubelet.
+// StartDaemon starts metalplugd and waits until metalplugd is ready. systemd also does this before it starts the
+// kubelet.
 func (n *Node) StartDaemon(ctx context.Context) error {
 	for len(n.ready) > 0 {
 		<-n.ready // discard the value of an earlier start

@@ -362,7 +362,7 @@ func (s *story) logOf(pod string, which *corev1.PodLogOptions) container {
 		if err != nil {
 			return err
 		}
-		return json.NewDecoder(bytes.NewReader(text)).Decode(&c) // ignores the output of a program, which follows
+		return json.NewDecoder(bytes.NewReader(text)).Decode(&c) // ignores the text after the JSON value, which is the output of a program
 	})
 	return c
 }

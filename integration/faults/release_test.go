@@ -44,7 +44,7 @@ func (m *mortal) dirty(uid string) *disk {
 	return m.find(ids[0])
 }
 
-// awaitCleared waits until the daemon has died, restarts it, and waits until all disks are blank and offered.
+// awaitCleared waits until the daemon has been killed, restarts it, and waits until all disks are blank and offered.
 func (m *mortal) awaitCleared() {
 	m.t.Helper()
 	m.await(func() error {

@@ -17,7 +17,7 @@ import (
 
 // TestStateLostWhileHeld makes all saves fail while a pod works with a disk that must be erased afterwards. The pod
 // must be able to continue. The next pod may get the disk only after it was erased and this was saved, even if the
-// daemon dies in between.
+// daemon is killed in between.
 func TestStateLostWhileHeld(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -52,8 +52,8 @@ func TestStateLostWhileHeld(t *testing.T) {
 	}
 }
 
-// TestOfferedAgainIsNobodys checks that after a pod, a disk is offered only when its erasure has been saved. Data that the
-// host writes to the disk after that must not count as the pod's, even if the daemon dies at that moment.
+// TestOfferedAgainIsNobodys checks that after a pod, a disk is offered only when its erasure has been saved. Data that
+// the host writes to the disk after that must not count as the pod's, even if the daemon is killed at that moment.
 func TestOfferedAgainIsNobodys(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)

@@ -76,7 +76,7 @@ func Start(dir string) (*Kubelet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the device manager: %w", err)
 	}
-	l.SetUnlinkOnClose(false) // a kubelet that dies leaves its socket
+	l.SetUnlinkOnClose(false) // a killed kubelet leaves its socket
 	k := &Kubelet{dir: dir, server: grpc.NewServer(), resources: make(map[string]*resource), allocated: make(map[string]map[string]string), answers: make(map[string][]byte), changed: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	pluginapi.RegisterRegistrationServer(k.server, k)

@@ -90,10 +90,10 @@ func recovered(s *story, t *testing.T) {
 	}
 }
 
-// fatal injects an error with data loss. The kernel resets the link, which QEMU's slots do not survive, and then gives up
-// ("Data Link Layer Link Active not set"). Then the test unplugs the function and plugs it in again. Linux 6.12 does not
-// count fatal errors of endpoints (aer_get_device_error_info reads nothing over a possibly bad link). So the messages about
-// the recovery are the only evidence.
+// fatal injects an error with data loss. The kernel resets the link. QEMU's slots do not support this, so the kernel
+// stops the recovery ("Data Link Layer Link Active not set"). Then the test unplugs the function and plugs it in again.
+// Linux 6.12 does not count fatal errors of endpoints (aer_get_device_error_info reads nothing over a possibly bad
+// link). So the messages about the recovery are the only evidence.
 func fatal(s *story, t *testing.T) {
 	const name = "ptp0"
 	function := s.function("/sys/class/ptp/ptp0")

@@ -15,7 +15,7 @@ import (
 // TestMain checks that no test leaves anything running.
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
-// TestAlive checks that a loop answers each question, also after an abandoned one.
+// TestAlive checks that a loop answers each question, even after a question was abandoned.
 func TestAlive(t *testing.T) {
 	var p liveness.Probe
 	ctx, cancel := context.WithCancel(t.Context())

@@ -76,7 +76,7 @@ func (r Runner) run(ctx context.Context, name string) error {
 		result, err = await(ctx, c, over)
 	}
 	switch {
-	case err == nil && result == "done": // also if a condition of the unit is false, which means that the unit has nothing to do
+	case err == nil && result == "done": // even if a condition of the unit is false, which means that the unit has nothing to do
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)

@@ -5,7 +5,7 @@
 // Command probe shows which parts of the node a process can reach. It attempts accesses, and prints one line for each
 // permitted access.
 //
-//	probe list           prints the paths of all files that are to be tried
+//	probe list           prints the paths of all files to try
 //	probe listen KIND PATH...  listens on sockets until it is killed
 //	probe web ADDRESS    listens on port 80, also of an address that it gives to the loopback interface, until it is killed
 //	probe terminal       holds a terminal until it is killed
