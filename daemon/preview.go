@@ -39,7 +39,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 	defer cancel()
 	var p preview
 	if err := json.NewDecoder(in).Decode(&p.Preview); err != nil {
-		return fmt.Errorf("read what to preview from standard input: %w", err)
+		return fmt.Errorf("read the preview request from standard input: %w", err)
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, in) // returns when the program that requested the preview ends

@@ -59,7 +59,7 @@ func openKernelLog() (*kernelLog, error) {
 func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 	own, err := duplicate(f)
 	if err != nil {
-		return nil, fmt.Errorf("take kernel log: %w", err)
+		return nil, fmt.Errorf("use the kernel log from systemd: %w", err)
 	}
 	return newKernelLog(os.NewFile(uintptr(own), kernelLogPath)), nil
 }

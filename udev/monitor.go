@@ -68,7 +68,7 @@ func OpenMonitor() (*Monitor, error) {
 func MonitorFromFile(f *os.File) (*Monitor, error) {
 	own, err := duplicate(f)
 	if err != nil {
-		return nil, fmt.Errorf("take udev event socket: %w", err)
+		return nil, fmt.Errorf("use the udev event socket: %w", err)
 	}
 	return newMonitor(own)
 }
@@ -78,7 +78,7 @@ func newMonitor(fd int) (*Monitor, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // if this fails, the buffer keeps its size
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("take udev event socket: %w", err)
+		return nil, fmt.Errorf("use the udev event socket: %w", err)
 	}
 	return &Monitor{file: os.NewFile(uintptr(fd), "udev"), message: make([]byte, largestMessage), control: make([]byte, 256)}, nil
 }

@@ -27,7 +27,7 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
 		Use:   "cordon NAME...",
-		Short: "Withhold devices from new pods, also after reboots",
+		Short: "Withhold devices from new pods, even after a reboot",
 		Args:  cobra.MinimumNArgs(1),
 	}, &c, nil)
 	cmd.Flags().StringVarP(&c.Reason, "reason", "r", api.Unexplained, "reason to show, a `TEXT`")

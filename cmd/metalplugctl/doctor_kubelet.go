@@ -159,7 +159,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		d.skip(d.readRemedy(err, ""), "only root can read the file: %v", fsutil.Cause(err))
 		return ""
 	case err != nil:
-		d.fail("stop the kubelet, move the file away, start it: it admits its pods again", "%v", err)
+		d.fail("stop the kubelet, move the file away, and start the kubelet, which admits its pods again", "%v", err)
 		return ""
 	case d.status == nil:
 		d.skip("see the findings about the daemon above", "the daemon does not answer")

@@ -189,7 +189,7 @@ func TestProblems(t *testing.T) {
 		{"no shares", valid + "shares = 0\n", `m.toml:4: resource.shares: 0 is not between 1 and 1000; write shares = 1`},
 		{"too many shares", valid + "shares = 1001\n", `m.toml:4: resource.shares: 1001 is not between 1 and 1000; write shares = 1`},
 		{"prefer", valid + "prefer = \"near\"\n", `m.toml:4: resource.prefer: "near" is not a preference: packed or spread; did you mean "packed"?`},
-		{"inject", valid + "inject = \"env\"\n", `m.toml:4: resource.inject: "env" is not a way of injection: nodes or cdi; write inject = "nodes"`},
+		{"inject", valid + "inject = \"env\"\n", `m.toml:4: resource.inject: "env" is not a method of injection: nodes or cdi; write inject = "nodes"`},
 		{"cdi_kind alone", valid + "cdi_kind = \"nvidia.com/gpu\"\n", `m.toml:4: resource.cdi_kind: needs another key; write inject = "cdi" too`},
 		{"cdi_kind", valid + "inject = \"cdi\"\ncdi_kind = \"gpu\"\n", `m.toml:5: resource.cdi_kind: "gpu" is not vendor/class; write cdi_kind = "nvidia.com/gpu"`},
 		{"no permissions", valid + "permissions = \"\"\n", `m.toml:4: resource.permissions: is empty: a container could not use the device; write permissions = "rw"`},

@@ -166,7 +166,7 @@ func takePairs(t *table, checkKey, checkValue func(string) error) map[string]str
 func takeOffer(t *table, r *Resource) {
 	t.number("shares", 1, sharesMost, &r.Shares)
 	t.choice("prefer", "preference", &r.Prefer, Packed, Spread)
-	t.choice("inject", "way of injection", &r.Inject, InjectNodes, InjectCDI)
+	t.choice("inject", "method of injection", &r.Inject, InjectNodes, InjectCDI)
 	t.checked("cdi_kind", &r.CDIKind, checkCDIKind)
 	if r.CDIKind != "" && r.Inject != InjectCDI {
 		t.reportf("cdi_kind", `needs another key; write inject = "cdi" too`)

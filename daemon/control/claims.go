@@ -57,7 +57,7 @@ func checkClaim(uid string, c api.Claim) error {
 	devices := make(map[string]bool)
 	for _, r := range c.Requests {
 		if !claimRequest.MatchString(r.Name) || len(r.Devices) == 0 {
-			return fmt.Errorf("request %.80q has no name or no device", r.Name)
+			return fmt.Errorf("request %.80q: the name is invalid, or no device is listed", r.Name)
 		}
 		for _, id := range r.Devices {
 			if devices[id] && !r.Admin {

@@ -81,7 +81,7 @@ func (s *Server) cordon(ctx context.Context, id string, c request) (note string,
 	}
 	snapshot, _ := s.Inventory.Snapshot()
 	if d := snapshot.Find(id); d != nil && by.Reason == api.Unexplained && !d.Cordon.Same(&by) {
-		return "it was already cordoned", nil
+		return "was already cordoned", nil
 	}
 	s.Log.Info("device cordoned", "device", id, "user", by.By(), "err", c.Reason)
 	return "", nil
@@ -94,7 +94,7 @@ func (s *Server) uncordon(ctx context.Context, id string, c request) (note strin
 	}
 	was, err := s.Inventory.Uncordon(ctx, id)
 	if err == nil && !was {
-		return "it was not cordoned", nil
+		return "was not cordoned", nil
 	}
 	if by := c.by(); err == nil {
 		s.Log.Info("device uncordoned", "device", id, "user", by.By())

@@ -88,7 +88,7 @@ func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 		return unidentified(err), true
 	}
 	if len(devices) == 0 {
-		return unidentified(errors.New("there is no device in it")), false
+		return unidentified(errors.New("it contains no device")), false
 	}
 	for _, d := range devices {
 		d.Class, d.SysPath, d.Udev = class, u.SysPath, u

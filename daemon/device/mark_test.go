@@ -48,14 +48,14 @@ func TestNotice(t *testing.T) {
 		{"of no function", event("change", "usb", gpu, "ERROR_EVENT", "FAILED_RECOVERY"), device.Mark{}},
 
 		{"wedged", event("change", "drm", card, "WEDGED", "rebind,bus-reset"), device.Mark{
-			SysPath: gpu, Source: "drm", Reason: "its driver has given up on it (WEDGED=rebind,bus-reset)",
+			SysPath: gpu, Source: "drm", Reason: "its driver has declared it unusable (WEDGED=rebind,bus-reset)",
 		}},
 		{"wedged, how is not known", event("change", "drm", card, "WEDGED", "unknown"), device.Mark{
-			SysPath: gpu, Source: "drm", Reason: "its driver has given up on it (WEDGED=unknown)",
+			SysPath: gpu, Source: "drm", Reason: "its driver has declared it unusable (WEDGED=unknown)",
 		}},
 		{"reset by its driver", event("change", "drm", card, "WEDGED", "none"), device.Mark{SysPath: gpu, Source: "drm"}},
 		{"wedged without PCI", event("change", "drm", soc+"/drm/card0", "WEDGED", "rebind"), device.Mark{
-			SysPath: soc, Source: "drm", Reason: "its driver has given up on it (WEDGED=rebind)",
+			SysPath: soc, Source: "drm", Reason: "its driver has declared it unusable (WEDGED=rebind)",
 		}},
 		{"i915", event("change", "drm", card, "ERROR", "1"), device.Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and resets it"}},
 		{"i915 resets", event("change", "drm", card, "RESET", "1"), device.Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and resets it"}},

@@ -266,7 +266,7 @@ func TestVFIO(t *testing.T) {
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/10 with class node
 			node-vfio-9
-			  held back: not complete: nothing is in the IOMMU group 9
+			  held back: not complete: IOMMU group 9 is empty
 			  /dev/vfio/9
 			  /dev/vfio/vfio`},
 		{name: "without its container", recording: "node-vfio", rules: rule("PCI_ID", "8086:4941"), edits: []string{"N: vfio/vfio", "N: other"}, want: `

@@ -195,19 +195,19 @@ func (s Smart) says(sick bool) string {
 		sick bool
 		text string
 	}{
-		{false, fmt.Sprintf("SMART: %d %% of its spare blocks are left", s.Spare)},
-		{false, fmt.Sprintf("SMART: its temperature is %d °C", s.Temperature)},
-		{true, fmt.Sprintf("SMART: its reliability is degraded (%d media errors)", s.MediaErrors)},
-		{true, "SMART: its media is read-only"},
-		{true, "SMART: the backup of its volatile memory has failed"},
-		{true, "SMART: its persistent memory region is unreliable"},
+		{false, fmt.Sprintf("SMART: %d %% of the spare blocks are left", s.Spare)},
+		{false, fmt.Sprintf("SMART: the temperature is %d °C", s.Temperature)},
+		{true, fmt.Sprintf("SMART: the reliability is degraded (%d media errors)", s.MediaErrors)},
+		{true, "SMART: the media are read-only"},
+		{true, "SMART: the backup of the volatile memory has failed"},
+		{true, "SMART: the persistent memory region is unreliable"},
 	} {
 		if s.Warning&(1<<bit) != 0 && says.sick == sick {
 			all = append(all, says.text)
 		}
 	}
 	if s.Known && s.Used >= 100 && !sick {
-		all = append(all, fmt.Sprintf("SMART: %d %% of its life is used", s.Used))
+		all = append(all, fmt.Sprintf("SMART: %d %% of the rated life is used", s.Used))
 	}
 	return strings.Join(all, "; ")
 }
@@ -223,7 +223,7 @@ func (s *Sighting) aim(h *Host) {
 	if target.IsDisk() { // another disk may have replaced this one during the identification
 		again, err := d.Class.Identify(h, *d.Udev)
 		if err != nil || !slices.ContainsFunc(again, func(other Device) bool { return other.ID == d.ID }) {
-			s.Offer = joined(s.Offer, incompletef("another disk has taken its place"))
+			s.Offer = joined(s.Offer, incompletef("it was replaced by another disk"))
 			return
 		}
 	}

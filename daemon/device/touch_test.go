@@ -20,19 +20,19 @@ func TestSmart(t *testing.T) {
 	}{
 		{device.Smart{}, "<nil>", ""},
 		{device.Smart{Known: true, Used: 99, Spare: 100, Temperature: 40}, "<nil>", ""},
-		{device.Smart{Known: true, Used: 100}, "<nil>", "SMART: 100 % of its life is used"},
-		{device.Smart{Known: true, Warning: 0x01, Spare: 3}, "<nil>", "SMART: 3 % of its spare blocks are left"},
-		{device.Smart{Known: true, Warning: 0x02, Temperature: 91}, "<nil>", "SMART: its temperature is 91 °C"},
+		{device.Smart{Known: true, Used: 100}, "<nil>", "SMART: 100 % of the rated life is used"},
+		{device.Smart{Known: true, Warning: 0x01, Spare: 3}, "<nil>", "SMART: 3 % of the spare blocks are left"},
+		{device.Smart{Known: true, Warning: 0x02, Temperature: 91}, "<nil>", "SMART: the temperature is 91 °C"},
 		{
 			device.Smart{Known: true, Warning: 0x03, Spare: 3, Temperature: 91, Used: 255},
 			"<nil>",
-			"SMART: 3 % of its spare blocks are left; SMART: its temperature is 91 °C; SMART: 255 % of its life is used",
+			"SMART: 3 % of the spare blocks are left; SMART: the temperature is 91 °C; SMART: 255 % of the rated life is used",
 		},
-		{device.Smart{Known: true, Warning: 0x04, MediaErrors: 5}, "SMART: its reliability is degraded (5 media errors)", ""},
-		{device.Smart{Known: true, Warning: 0x08}, "SMART: its media is read-only", ""},
-		{device.Smart{Known: true, Warning: 0x10}, "SMART: the backup of its volatile memory has failed", ""},
-		{device.Smart{Known: true, Warning: 0x20}, "SMART: its persistent memory region is unreliable", ""},
-		{device.Smart{Known: true, Warning: 0x0c}, "SMART: its reliability is degraded (0 media errors); SMART: its media is read-only", ""},
+		{device.Smart{Known: true, Warning: 0x04, MediaErrors: 5}, "SMART: the reliability is degraded (5 media errors)", ""},
+		{device.Smart{Known: true, Warning: 0x08}, "SMART: the media are read-only", ""},
+		{device.Smart{Known: true, Warning: 0x10}, "SMART: the backup of the volatile memory has failed", ""},
+		{device.Smart{Known: true, Warning: 0x20}, "SMART: the persistent memory region is unreliable", ""},
+		{device.Smart{Known: true, Warning: 0x0c}, "SMART: the reliability is degraded (0 media errors); SMART: the media are read-only", ""},
 	} {
 		h, devices := recorded(t, "nvme")
 		h.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
@@ -70,7 +70,7 @@ func TestProbe(t *testing.T) {
 		{name: "data, allowed", reading: device.Reading{Content: "ext4"}, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
 			name: "SMART", reading: device.Reading{Smart: device.Smart{Known: true, Warning: 0x0a, Temperature: 80}}, asked: "free",
-			want: seen{"<nil>", "SMART: its media is read-only", "SMART: its temperature is 80 °C"},
+			want: seen{"<nil>", "SMART: the media are read-only", "SMART: the temperature is 80 °C"},
 		},
 		{name: "claimed", err: inUse, asked: "free", want: seen{"in use: it cannot be opened exclusively", "<nil>", ""}},
 		{name: "claimed, allowed", err: inUse, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
@@ -83,7 +83,7 @@ func TestProbe(t *testing.T) {
 		{name: "unread, allowed", err: unread, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
 			name: "held", held: true, reading: device.Reading{Smart: device.Smart{Known: true, Warning: 0x04}}, asked: "held",
-			want: seen{"<nil>", "SMART: its reliability is degraded (0 media errors)", ""},
+			want: seen{"<nil>", "SMART: the reliability is degraded (0 media errors)", ""},
 		},
 		{name: "held, unread", held: true, err: unread, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 		{

@@ -55,7 +55,7 @@ func vfioViable(h *Host, u udev.Device) error {
 	}
 	members := vfioMembers(h, u)
 	if len(members) == 0 {
-		return incompletef("nothing is in the IOMMU group %s", path.Base(u.DevNode))
+		return incompletef("IOMMU group %s is empty", path.Base(u.DevNode))
 	}
 	var reasons []error
 	if strings.HasPrefix(path.Base(u.DevNode), noIOMMU) {

@@ -22,7 +22,7 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 		case e == nil:
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
 		case e.lease.Held() || e.sighting == nil || !e.sighting.Target.Alike(target):
-			return fmt.Errorf("%s: it has changed in between", id)
+			return fmt.Errorf("%s: the disk has changed in the meantime", id)
 		}
 		if err := l.apply(e, lease.Event{Name: lease.Adopted}); err != nil {
 			return err

@@ -72,7 +72,7 @@ func (l *leases) noteTwin(e *entry) {
 	if other == nil || other == e || other.sighting == nil || other.Medium != e.Medium {
 		return
 	}
-	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": the evidence of both disks is discarded")
+	l.Log.Warn("two disks have the same identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": the evidence of both disks is discarded")
 	l.evidence.Split(e.Medium)
 	l.replaced(e)
 	l.replaced(other)

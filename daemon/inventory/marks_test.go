@@ -166,9 +166,9 @@ func TestHealth(t *testing.T) {
 			"set " + amd + " config \x02\x10", amdID,
 		}},
 		{"wedged", "gpu-amd", []string{
-			"change drm " + amd + "/drm/card1 WEDGED=rebind,bus-reset", amdID + " sick: its driver has given up on it (WEDGED=rebind,bus-reset)",
+			"change drm " + amd + "/drm/card1 WEDGED=rebind,bus-reset", amdID + " sick: its driver has declared it unusable (WEDGED=rebind,bus-reset)",
 			"change drm " + amd + "/drm/card1 WEDGED=none", amdID,
-			"change drm " + amd + "/drm/card1 WEDGED=unknown", amdID + " sick: its driver has given up on it (WEDGED=unknown)",
+			"change drm " + amd + "/drm/card1 WEDGED=unknown", amdID + " sick: its driver has declared it unusable (WEDGED=unknown)",
 			"bind pci " + amd, amdID,
 		}},
 		{"i915", "gpu-intel", []string{

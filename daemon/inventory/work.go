@@ -259,7 +259,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 		}
 	}
 	if o.Foreign {
-		l.foreign(e, "others have written to the disk")
+		l.foreign(e, "another process has written to the disk")
 	}
 	l.outcome(e, o, other)
 	if other {

@@ -101,7 +101,7 @@ func (s service) ready(devices []*inventory.Status) error {
 	for _, member := range all {
 		for _, d := range member.devices {
 			if d.Moved && member.Resource.CDI == nil {
-				return fmt.Errorf("%s has another node than its pod got, and the old node may belong to another device by now; delete the pod", d.Device.ID)
+				return fmt.Errorf("%s no longer has the node that its pod got, and that node may belong to another device now; delete the pod", d.Device.ID)
 			}
 		}
 		if _, err := member.cdiNames(member.devices); err != nil {

@@ -124,7 +124,7 @@ func (c *claim) inspect(sysPath string) (err error) {
 		return commandError("get the size of "+c.Name(), err)
 	}
 	if c.size == 0 {
-		return errorf(Gone, "%s has no size: its driver has given up on it, or it is being formatted", c.Name())
+		return errorf(Gone, "%s has no size: its driver has disabled it, or it is being formatted", c.Name())
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 }
 
 func otherDisk(sysPath string, was, is uint64) error {
-	return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", sysPath, is, was)
+	return errorf(Gone, "%s was replaced by another disk: the diskseq is %d, not %d", sysPath, is, was)
 }
 
 // same checks that the disk is the one that was open before. seq is the diskseq of that disk, or 0 if unknown. In between,

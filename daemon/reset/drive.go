@@ -136,8 +136,8 @@ func (s nvmeStatus) Error() string {
 	text := map[uint16]string{
 		statusInvalidOpcode:      ": invalid command opcode",
 		statusInvalidField:       ": invalid field in command",
-		statusSanitizeFailed:     ": the last sanitize has failed: only another sanitize is possible",
-		statusSanitizeInProgress: ": a sanitize is in progress",
+		statusSanitizeFailed:     ": the last sanitize operation has failed: only another one is possible",
+		statusSanitizeInProgress: ": a sanitize operation is in progress",
 		0x020:                    ": namespace is write protected",
 		0x083:                    ": reservation conflict",
 		0x084:                    ": format in progress",
@@ -154,7 +154,7 @@ func commandError(what string, err error) error {
 	case unsupported(code):
 		return errorf(Unsupported, "%s: %w", what, err)
 	case code == statusSanitizeInProgress:
-		return errorf(Busy, "%s: %w: wait for it, or request a sanitize", what, err)
+		return errorf(Busy, "%s: %w: wait for it, or request a sanitize operation", what, err)
 	case errors.Is(err, unix.EINTR):
 		return errorf(Failed, "%s: the controller was reset in the meantime", what)
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):

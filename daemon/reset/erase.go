@@ -118,7 +118,7 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	}
 	s, err := c.surfaceOf(ctx, seedIn(before))
 	if err == nil && s.fingerprint() != before {
-		err = errorf(Foreign, "%s was written to while it was examined: another process uses it", c.Name())
+		err = errorf(Foreign, "a process wrote to %s while it was checked", c.Name())
 	}
 	return s, err
 }

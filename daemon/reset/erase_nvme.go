@@ -181,19 +181,19 @@ func (d drive) noOther() error {
 	return nil
 }
 
-// With a sanitize, the controller erases the whole NVM subsystem in the background. This includes all namespaces, caches and
-// spare blocks. Neither a reset nor a loss of power stops a sanitize. Until its end, no namespace can be read (NVMe Base
-// Specification 2.0, 8.21). Cryptographic erasure takes seconds. Overwriting takes up to a day.
+// With a sanitize operation, the controller erases the whole NVM subsystem in the background. This includes all namespaces,
+// caches and spare blocks. Neither a reset nor a loss of power stops a sanitize operation. Until its end, no namespace can
+// be read (NVMe Base Specification 2.0, 8.21). Cryptographic erasure takes seconds. Overwriting takes up to a day.
 
 // sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
-	status   uint8  // state of the last sanitize (SSTAT bits 2:0)
-	erased   bool   // no data was written since the last sanitize (SSTAT bit 8)
+	status   uint8  // state of the last sanitize operation (SSTAT bits 2:0)
+	erased   bool   // no data was written since the last sanitize operation (SSTAT bit 8)
 	progress uint16 // in 65536ths
 	action   uint32 // SCDW10 bits 2:0
 }
 
-// States of the last sanitize in SSTAT.
+// States of the last sanitize operation in SSTAT.
 const (
 	sanitizeDone       = 1
 	sanitizeRunning    = 2
@@ -222,14 +222,14 @@ func (d drive) stateOf() (sanitizeState, error) {
 	}, nil
 }
 
-// unreadable reports whether a disk cannot be read because a sanitize is running or has failed.
+// unreadable reports whether a disk cannot be read because a sanitize operation is running or has failed.
 func (d drive) unreadable() bool {
 	s, err := d.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
 
-// sanitizing returns the state of the last sanitize. It returns the zero value if the controller does not support
-// sanitize.
+// sanitizing returns the state of the last sanitize operation. It returns the zero value if the controller does not support
+// sanitize operations.
 func (d drive) sanitizing() (sanitizeState, error) {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(canSanitize) {
@@ -253,9 +253,9 @@ func sanitizable(c *claim) error {
 	return d.sole()
 }
 
-// sanitize erases the whole subsystem. If a sanitize is already running, the function waits for that one, even if another
-// program started it. If the controller reports a completed sanitize and no write since then, no further sanitize is needed.
-// The disk must then be blank, because the earlier content is unknown.
+// sanitize erases the whole subsystem. If a sanitize operation is already running, the function waits for that one, even if
+// another program started it. If the controller reports a completed sanitize operation and no write since then, no further
+// sanitize operation is needed. The disk must then be blank, because the earlier content is unknown.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()
@@ -278,9 +278,9 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	return d.followed(ctx)
 }
 
-// actionFor chooses the action of a sanitize. Block erase is the safest, cryptographic erasure is the fastest, and
+// actionFor chooses the action of a sanitize operation. Block erase is the safest, cryptographic erasure is the fastest, and
 // overwriting is for disks without flash. The command allows the drive to deallocate the blocks afterwards. After a failed
-// sanitize, only another sanitize makes the disk usable again.
+// sanitize, only another sanitize operation makes the disk usable again.
 func actionFor(id controller) uint32 {
 	switch {
 	case id.has(sanitizesByBlock):
@@ -291,7 +291,7 @@ func actionFor(id controller) uint32 {
 	return actOverwrite | onePass
 }
 
-// followed waits until a sanitize has ended. If ctx ends first, the error is [Running].
+// followed waits until a sanitize operation has ended. If ctx ends first, the error is [Running].
 func (d drive) followed(ctx context.Context) (string, error) {
 	began := time.Now()
 	for {
@@ -303,15 +303,15 @@ func (d drive) followed(ctx context.Context) (string, error) {
 		case sanitizeDone, sanitizeDoneNoFree:
 			return fmt.Sprintf("sanitized the NVM subsystem, action %d", state.action), nil
 		case sanitizeHasFailed:
-			return "", errorf(Failed, "the sanitize of %s has failed, and the disk refuses all reads and writes: sanitize again, or replace it", d.Name())
+			return "", errorf(Failed, "the sanitize operation on %s has failed, and the disk refuses all reads and writes: sanitize it again, or replace it", d.Name())
 		}
 		if !pause(ctx, pollEvery(time.Since(began))) {
-			return "", errorf(Running, "the sanitize of %s is in progress (%d %%): repeat the request later", d.Name(), state.percent())
+			return "", errorf(Running, "the sanitize operation on %s is in progress (%d %%): repeat the request later", d.Name(), state.percent())
 		}
 	}
 }
 
-// percent returns the progress of a running sanitize.
+// percent returns the progress of a running sanitize operation.
 func (s sanitizeState) percent() int { return int(s.progress) * 100 / 65536 }
 
 // pollEvery returns the wait between two checks. The first waits are short, because some sanitizes end within a second.

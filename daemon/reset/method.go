@@ -124,7 +124,7 @@ func (t *task) resetController(sysPath string) error {
 	case errors.Is(err, unix.ENOTTY):
 		return errorf(Unsupported, "reset %s: it does not support this reset", name)
 	case errors.Is(err, unix.EBUSY):
-		return errorf(Busy, "reset %s: it is already being reset, or its driver has given up on it", name)
+		return errorf(Busy, "reset %s: it is already being reset, or its driver has disabled it", name)
 	default:
 		return commandError("reset "+name, err)
 	}

@@ -36,7 +36,7 @@ func TestControllerReset(t *testing.T) {
 		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{
 			"with what no pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Fingerprint = Blank },
-			Answer{Result: Foreign, Content: "unknown data at byte 0", Detail: "nvme0n1 holds unknown data at byte 0; if the data is not needed, erase it by hand: metalplugctl reset ID --scrub zero"},
+			Answer{Result: Foreign, Content: "unknown data at byte 0", Detail: "nvme0n1 holds unknown data at byte 0; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero"},
 			nil,
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
@@ -70,7 +70,7 @@ func TestControllerReset(t *testing.T) {
 		}, Answer{Result: Failed, Detail: "reset nvme0: it did not come back: read the kernel's log, then power it off and on"}, []string{resetIoctl}},
 		{"is reset already", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EBUSY }
-		}, Answer{Result: Busy, Detail: "reset nvme0: it is already being reset, or its driver has given up on it"}, []string{resetIoctl}},
+		}, Answer{Result: Busy, Detail: "reset nvme0: it is already being reset, or its driver has disabled it"}, []string{resetIoctl}},
 		{"no capability", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EACCES }
 		}, Answer{Result: Failed, Detail: "reset nvme0: permission denied: does metalplug-reset have CAP_SYS_ADMIN?"}, []string{resetIoctl}},

@@ -268,8 +268,9 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
-// TestSanitizeHitsAll checks that the helper refuses a sanitize if the drive has another namespace, even a blank one,
-// because a sanitize erases all namespaces. The helper must refuse before it reads the disk, which takes hours.
+// TestSanitizeHitsAll checks that the helper refuses a sanitize operation if the drive has another namespace, even a blank
+// one, because a sanitize operation erases all namespaces. The helper must refuse before it reads the disk, which takes
+// hours.
 func TestSanitizeHitsAll(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.sanicap = sanitizeBlock
@@ -286,8 +287,8 @@ func TestSanitizeHitsAll(t *testing.T) {
 	}
 }
 
-// TestSanitizeIsVerifiedInFull checks that a disk that was unreadable before its sanitize is read in full afterwards,
-// because any block may have held data.
+// TestSanitizeIsVerifiedInFull checks that a disk that was unreadable before its sanitize operation is read in full
+// afterwards, because any block may have held data.
 func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.alone().sanicap = sanitizeBlock
@@ -305,8 +306,8 @@ func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	}
 }
 
-// TestSanitizeGoesOn checks a sanitize that takes longer than the time limit. The helper must report that the sanitize is
-// running, must not start it twice, and must verify the disk at the end. Until then, the disk cannot be read.
+// TestSanitizeGoesOn checks a sanitize operation that takes longer than the time limit. The helper must report that the
+// operation is running, must not start it twice, and must verify the disk at the end. Until then, the disk cannot be read.
 func TestSanitizeGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, first, _ := newDrive(t)
@@ -327,7 +328,7 @@ func TestSanitizeGoesOn(t *testing.T) {
 			return 0, nil
 		}
 		r := eraseOf0("sanitize")
-		percent := regexp.MustCompile(`^the sanitize of nvme0n1 is in progress \((2[5-9]|30) %\): repeat the request later$`)
+		percent := regexp.MustCompile(`^the sanitize operation on nvme0n1 is in progress \((2[5-9]|30) %\): repeat the request later$`)
 		got := d.ask(r)
 		if !percent.MatchString(got.Detail) || !reflect.DeepEqual(got, Answer{Result: Running, Detail: got.Detail}) {
 			t.Errorf("answer is %+v", got)

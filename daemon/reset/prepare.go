@@ -135,14 +135,14 @@ func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	switch {
 	case content == "":
 	case t.Fingerprint == Blank:
-		holds = content + "; if the data is not needed, erase it by hand: " + byHand
+		holds = content + "; if the data is not needed, erase it manually: " + byHand
 	case t.ByHand && other:
 		holds = content + ", which was written after its adoption; if the data is not needed, adopt it again: metalplugctl adopt ID"
 	case t.ByHand:
 	case len(signs) > 0 && t.Scrub != "":
-		holds = signs[0] + ", which is erased only by hand; if the data is not needed: " + byHand
+		holds = signs[0] + ", which metalplug does not erase automatically; if the data is not needed: " + byHand
 	case t.Tenant && other:
-		holds = content + ", which its last pod did not leave there; if the data is not needed, erase it by hand: " + byHand
+		holds = content + ", which its last pod did not leave there; if the data is not needed, erase it manually: " + byHand
 	}
 	if holds == "" {
 		return print, nil

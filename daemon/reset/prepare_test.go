@@ -117,7 +117,7 @@ func TestKeptIsNotErased(t *testing.T) {
 		r := eraseOf0("zero")
 		for _, fingerprint := range []string{"", printOf0(m)} {
 			r.Fingerprint = fingerprint
-			if got := m.full(r); got.Result != Foreign || !strings.Contains(got.Detail, "holds "+c.want+", which is erased only by hand") || !strings.Contains(got.Content, c.want) {
+			if got := m.full(r); got.Result != Foreign || !strings.Contains(got.Detail, "holds "+c.want+", which metalplug does not erase automatically") || !strings.Contains(got.Content, c.want) {
 				t.Errorf("%s: answer is %+v", c.want, got)
 			}
 		}

@@ -25,7 +25,7 @@ func (t *task) probe(ctx context.Context) error {
 		d := drive{c}
 		t.answer.Smart = d.smart()
 		if s, err := d.sanitizing(); err == nil && s.status == sanitizeRunning {
-			return errorf(Running, "a sanitize of %s is in progress (%d %%): nothing can be read", c.Name(), s.percent())
+			return errorf(Running, "a sanitize operation on %s is in progress (%d %%): nothing can be read", c.Name(), s.percent())
 		}
 	}
 	if err := c.shared(); err != nil {

@@ -74,15 +74,15 @@ func TestProbe(t *testing.T) {
 		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Content: "zfs_member", Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"}},
 		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Content: "zfs_member"}},
 		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Content: "zfs_member"}},
-		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has given up on it, or it is being formatted"}},
-		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if the data is not needed, erase it by hand: metalplugctl reset ID --scrub zero"}},
+		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has disabled it, or it is being formatted"}},
+		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero"}},
 		{"gone while read", Probe, func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: the device ends there"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
 			m.tells(1<<1, 1<<2, 0, 0)
 			c.setup(m, n)
-			if n.data != nil { // a disk without data is one that the driver has given up
+			if n.data != nil { // a disk without data simulates one that the driver has disabled
 				c.want.Smart = device.Smart{Known: true, Warning: 4, Used: 101, Spare: 90, Temperature: 38, MediaErrors: 7}
 			}
 			r := probeOf0()
@@ -284,7 +284,7 @@ func TestWhichDeviceItIs(t *testing.T) {
 		{"a node with a strange name", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/uevent": "DEVNAME=../etc/shadow\nDEVTYPE=disk\n"})
 		}, Refused, "nvme0n1"},
-		{"another one under the same name and number", func(m *machine, n *fakeNode, r *Request) { n.seq = 10 }, Gone, "another disk has taken the place"},
+		{"another one under the same name and number", func(m *machine, n *fakeNode, r *Request) { n.seq = 10 }, Gone, "was replaced by another disk"},
 		{"swapped between look and open", func(m *machine, n *fakeNode, r *Request) {
 			n.opened = func() { m.files(map[string]string{disk0 + "/wwid": "eui.02\n"}) }
 		}, Refused, `wwid is "eui.02", not "eui.01"`},

@@ -148,7 +148,7 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 		{"claimed", nil, Busy, "cannot be opened exclusively"},
 		{"partitioned", func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Busy, "has partitions now"},
 		{"part of something", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/holders/dm-0": ""}) }, Busy, "nvme0n1 is part of dm-0"},
-		{"replaced", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/diskseq": "10\n"}) }, Gone, "another disk has taken the place"},
+		{"replaced", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/diskseq": "10\n"}) }, Gone, "was replaced by another disk"},
 		{"another medium", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/wwid": "eui.02\n"}) }, Gone, `wwid is "eui.02"`},
 		{"pulled", func(m *machine, n *fakeNode) { m.remove(disk0) }, Gone, ""},
 	} {

@@ -121,7 +121,7 @@ func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	is, err := h.node(fd)
 	switch {
 	case err != nil:
-		err = errorf(Refused, "look at %s: %w", node, err)
+		err = errorf(Refused, "inspect %s: %w", node, err)
 	case is.number == number && is.block == h.isDisk(sysPath):
 		return fd, nil
 	default:

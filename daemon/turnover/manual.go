@@ -51,9 +51,9 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if o.DryRun {
 		return nil
 	}
-	scrub, reason, order := o.Scrub, "being reset by hand", lease.Reset
+	scrub, reason, order := o.Scrub, "being reset by the operator", lease.Reset
 	if scrub != "" {
-		reason, order = "being erased by hand", lease.Erase
+		reason, order = "being erased by the operator", lease.Erase
 	}
 	if err := j.begin(ctx, lease.Clear, reason); err != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
@@ -65,7 +65,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 		case errors.Is(err, errUnkept):
 			j.fail(err, lease.NoOrder)
 		default:
-			j.fail(fmt.Errorf("%s by hand: %w", order, err), order)
+			j.fail(fmt.Errorf("manual %s: %w", order, err), order)
 		}
 		return err
 	}
@@ -97,10 +97,10 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o names no erase
-// method, the resource's method is used. Adopt returns when the state file has the order. [Turnover.Run] then erases the
-// disk. A dry run records no order. If there is nothing to do, note tells the operator why. The errors are
-// [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o names no
+// erase method, the resource's method is used. Adopt returns when the state file has the order. [Turnover.Run] then
+// erases the disk. A dry run records no order. If there is nothing to do, note explains why to the operator. The errors
+// are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {

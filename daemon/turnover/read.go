@@ -59,7 +59,7 @@ func (j *job) read(ctx context.Context) error {
 			why += "; " + verdict.Way(id, j.Target)
 		}
 		j.Inventory.Delayed(id, why)
-		return fmt.Errorf("%s: read it at byte %d: %w", id, from.Read, err)
+		return fmt.Errorf("%s: read at byte %d: %w", id, from.Read, err)
 	}
 	j.Inventory.Surveyed(id, j.Target, from, found)
 	switch now, err := j.Inventory.Current(ctx, id); {

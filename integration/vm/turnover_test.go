@@ -320,7 +320,7 @@ func smart(s *story, t *testing.T) {
 	if _, err := s.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
 		t.Error(err)
 	}
-	if log, _ := s.journal(""); !strings.Contains(log, "SMART: its reliability is degraded") {
+	if log, _ := s.journal(""); !strings.Contains(log, "SMART: the reliability is degraded") {
 		t.Errorf("the journal does not say why:\n%s", log)
 	}
 	s.m.Warn(d, 0)
