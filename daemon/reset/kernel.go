@@ -32,7 +32,7 @@ type kernel struct {
 	// the command. The status comes from the controller, and is 0 for success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
 	write func(path, value string) error // an attribute of sysfs
-	// openLock opens a lock file in a directory that no other user can enter.
+	// openLock opens a lock file that no other user can open.
 	openLock func(file string) (fd int, err error)
 	// idle moves the calling thread to the idle I/O class.
 	idle func()

@@ -12,7 +12,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -61,18 +60,10 @@ func lockName(sysPath string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// openLock opens or creates a lock file. Other users cannot lock the file.
+// openLock opens or creates a lock file. Other users cannot open the file, so they cannot lock it.
 func openLock(file string) (fd int, err error) {
-	dir := filepath.Dir(file)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return -1, err
-	}
-	var s unix.Stat_t
-	if err := unix.Lstat(dir, &s); err != nil {
-		return -1, &os.PathError{Op: "look at", Path: dir, Err: err}
-	}
-	if s.Mode&unix.S_IFMT != unix.S_IFDIR || s.Mode&0o077 != 0 || s.Uid != uint32(os.Geteuid()) {
-		return -1, fmt.Errorf("%s must be a directory of uid %d with mode 0700; its mode is %#o, its owner uid %d", dir, os.Geteuid(), s.Mode&0o7777, s.Uid)
 	}
 	fd, err = unix.Open(file, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -179,7 +179,7 @@ func (t *task) works() error {
 		return err
 	}
 	if !t.isDisk(t.SysPath) {
-		f := t.Above(t.SysPath, "pci")
+		f := device.FunctionIn(t.SysPath)
 		if f == "" {
 			return nil
 		}

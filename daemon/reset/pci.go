@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the highest byte of the attribute class.
@@ -220,7 +222,7 @@ func (t *task) functions() ([]function, error) {
 		}
 		at = controllers[0]
 	}
-	f := t.functionAt(t.Above(at, "pci"))
+	f := t.functionAt(device.FunctionIn(at))
 	switch {
 	case f.path == "":
 		return nil, errorf(Refused, "%s is not on a PCI function", t.SysPath)

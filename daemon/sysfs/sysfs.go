@@ -207,16 +207,6 @@ func (t *Tree) DevNode(sysPath string) string {
 	return "/dev/" + name
 }
 
-// Above returns the nearest device of a subsystem at or above sysPath, or "".
-func (t *Tree) Above(sysPath, subsystem string) string {
-	for p := range Up(sysPath) {
-		if t.Link(p, "subsystem") == subsystem {
-			return p
-		}
-	}
-	return ""
-}
-
 // Up yields sysPath and the paths above it, nearest first, up to the one directly below /sys/devices.
 func Up(sysPath string) iter.Seq[string] {
 	return func(yield func(string) bool) {
