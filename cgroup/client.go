@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"slices"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
@@ -22,29 +21,19 @@ type Client struct {
 }
 
 // Holders runs the function [Holders] in a separate process, which then ends. It blocks until the answer arrives or ctx
-// ends. The process starts while wanted runs, which returns at most [MaxNumbers] numbers. The answer omits the calling process, which may have the
-// devices open itself. If the holders do not fit into one message, the answer has one holder for each pod and node. If
-// a process could not be read, the error is the result of [Answer.Err] without pods, and the answer still contains the
-// holders that were found. Call [Answer.Err] to check the unread processes of certain pods.
+// ends. The process starts while wanted runs, which returns at most [MaxNumbers] numbers. The answer omits the calling
+// process, which may have the devices open itself. If the holders do not fit into one message, the answer has one holder
+// for each pod and node. If a process could not be read, the error is the result of [Answer.Err] without pods, and the
+// answer still contains the holders that were found. Call [Answer.Err] to check the unread processes of certain pods.
 func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
-	var numbers []Number
-	text, err := c.Peer.Ask(ctx, func() []byte {
-		numbers = wanted()
-		return exchange.Encode(request{numbers})
-	})
-	if err != nil {
+	r, err := exchange.Call[response](ctx, c.Peer, func() []byte { return exchange.Encode(request{wanted()}) })
+	switch {
+	case err != nil:
 		return Answer{}, err
+	case r.Error != "":
+		return Answer{}, fmt.Errorf("read the answer of %s: %s", c.Peer.Program, r.Error)
 	}
-	answer, err := decodeAnswer(text)
-	if err != nil {
-		return Answer{}, fmt.Errorf("read the answer of %s: %w", c.Peer.Program, err)
-	}
-	for _, h := range answer.Holders {
-		if !slices.Contains(numbers, h.Number) {
-			return Answer{}, fmt.Errorf("read the answer of %s: %w: it contains %v, which was not requested", c.Peer.Program, exchange.ErrMessage, h.Number)
-		}
-	}
-	return answer, answer.Err()
+	return r.Answer, r.Err()
 }
 
 // memoryLimit is the soft memory limit of the Go runtime, in bytes. maxProcs is the maximum GOMAXPROCS. With these

@@ -28,14 +28,11 @@ type response struct {
 const maxText = 256
 
 func decodeRequest(message []byte) ([]Number, error) {
-	var r request
-	if err := exchange.Decode(message, &r); err != nil {
-		return nil, err
-	}
+	r, err := exchange.Decode[request](message)
 	if len(r.Nodes) > MaxNumbers {
 		return nil, fmt.Errorf("%w: %d nodes, the maximum is %d", exchange.ErrMessage, len(r.Nodes), MaxNumbers)
 	}
-	return r.Nodes, nil
+	return r.Nodes, err
 }
 
 // encodeAnswer encodes an answer. If the answer is too large for one message, it is reduced to one process for each pod
@@ -69,17 +66,6 @@ func encodeAnswer(a Answer) []byte {
 func encodeError(err error) []byte { return exchange.Encode(response{Error: cut(err.Error())}) }
 
 func cut(text string) string { return text[:min(len(text), maxText)] }
-
-func decodeAnswer(message []byte) (Answer, error) {
-	var r response
-	if err := exchange.Decode(message, &r); err != nil {
-		return Answer{}, err
-	}
-	if r.Error != "" {
-		return Answer{}, errors.New(r.Error)
-	}
-	return r.Answer, nil
-}
 
 // MarshalText returns the number as [Number.String] does.
 func (n Number) MarshalText() ([]byte, error) { return []byte(n.String()), nil }

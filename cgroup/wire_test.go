@@ -30,6 +30,14 @@ var someAnswer = Answer{
 	},
 }
 
+func decodeAnswer(text []byte) (Answer, error) {
+	r, err := exchange.Decode[response](text)
+	if r.Error != "" {
+		err = errors.New(r.Error)
+	}
+	return r.Answer, err
+}
+
 func TestLongAnswers(t *testing.T) {
 	inPod := func(pod string, pid int) Holder {
 		return Holder{PID: pid, Comm: strings.Repeat("\x01", 15), Number: null, PodUID: pod}

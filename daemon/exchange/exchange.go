@@ -44,17 +44,16 @@ func Encode(v any) []byte {
 
 // Decode parses a message, which must be one JSON value. An unknown field results in [ErrMessage], because the sender
 // expects the field to have an effect.
-func Decode(message []byte, v any) error {
+func Decode[T any](message []byte) (v T, err error) {
 	d := json.NewDecoder(bytes.NewReader(message))
 	d.DisallowUnknownFields()
-	err := d.Decode(v)
-	if err == nil {
+	if err = d.Decode(&v); err == nil {
 		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			return nil
+			return v, nil
 		}
 		err = errors.New("bytes after the JSON value")
 	}
-	return fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
+	return *new(T), fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
 }
 
 // Answer returns the answer to a request. ctx ends when the peer no longer waits. pid is the process that sends the request

@@ -44,6 +44,18 @@ type Peer struct {
 	Slots chan struct{}
 }
 
+// Call sends a request to a program and decodes the answer. It blocks like [Peer.Ask].
+func Call[A any](ctx context.Context, p Peer, request func() []byte) (answer A, err error) {
+	message, err := p.Ask(ctx, request)
+	if err != nil {
+		return answer, err
+	}
+	if answer, err = Decode[A](message); err != nil {
+		err = fmt.Errorf("read the answer of %s: %w", p.Program, err)
+	}
+	return answer, err
+}
+
 // Ask sends a request and returns the answer. The program starts while the function request runs. Ask blocks until the
 // answer arrives or ctx ends. If ctx ends, the program still finishes its work.
 func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
@@ -453,7 +454,7 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		r := eraseOf0("zero")
 		began := time.Now()
 		m.wants(&r)
-		a, err := ParseAnswer(m.reply(m.Context(), 0, r.Encode()))
+		a, err := exchange.Decode[Answer](m.reply(m.Context(), 0, r.Encode()))
 		if err != nil || a.Result != Failed || time.Since(began) != r.Timeout()+grace ||
 			a.Detail != "no result after 1m0s: erasing nvme0n1 by zero cannot be interrupted and continues; allow more time" {
 			t.Errorf("answer is %+v, %v", a, err)

@@ -22,6 +22,7 @@ import (
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
@@ -406,7 +407,7 @@ func (m *machine) ask(r Request) Answer {
 		r.TimeoutMS = minute
 	}
 	m.wants(&r)
-	a, err := ParseAnswer(m.reply(m.Context(), 0, r.Encode()))
+	a, err := exchange.Decode[Answer](m.reply(m.Context(), 0, r.Encode()))
 	if err != nil {
 		m.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
@@ -39,7 +40,7 @@ func (m *machine) full(r Request) Answer {
 	if r.TimeoutMS == 0 {
 		r.TimeoutMS = minute
 	}
-	a, err := ParseAnswer(m.reply(m.Context(), 0, m.wanted(r).Encode()))
+	a, err := exchange.Decode[Answer](m.reply(m.Context(), 0, m.wanted(r).Encode()))
 	if err != nil {
 		m.Error(err)
 	}

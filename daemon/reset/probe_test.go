@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
 // probeOf0 returns the request to probe disk0.
@@ -187,7 +188,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		n.readHook = func() { <-end }
 		r := probeOf0()
 		r.TimeoutMS = minute
-		first, err := ParseAnswer(m.reply(m.Context(), 0, r.Encode()))
+		first, err := exchange.Decode[Answer](m.reply(m.Context(), 0, r.Encode()))
 		want := Answer{Result: Late, Detail: "no result after 1m0s: reading nvme0n1 cannot be interrupted and continues"}
 		if err != nil || !reflect.DeepEqual(first, want) {
 			t.Errorf("answer is %+v, %v\nwant %+v", first, err, want)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
 func surveyOf0(from int64) Request {
@@ -125,7 +126,7 @@ func TestReadingEndsWithItsAsker(t *testing.T) {
 				}
 				r := surveyOf0(0)
 				r.Do, r.TimeoutMS = do, minute
-				a, err := ParseAnswer(m.reply(asked, 0, r.Encode()))
+				a, err := exchange.Decode[Answer](m.reply(asked, 0, r.Encode()))
 				if err != nil || reads.Load() > 9+readers || a.Read >= a.Size || len(m.open) > 0 {
 					t.Errorf("after %d reads: %+v, %v", reads.Load(), a, err)
 				}

@@ -7,7 +7,6 @@ package reset
 import (
 	"context"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +32,7 @@ func (r Request) Encode() []byte { return exchange.Encode(r) }
 
 // ParseRequest parses a message and checks its form. The caller must still check the names and paths.
 func ParseRequest(message []byte) (r Request, err error) {
-	if err = exchange.Decode(message, &r); err == nil {
+	if r, err = exchange.Decode[Request](message); err == nil {
 		err = r.validate()
 	}
 	return r, err
@@ -44,12 +43,6 @@ func ParseRequest(message []byte) (r Request, err error) {
 func (a Answer) Encode() []byte {
 	a.Detail, a.Content, a.Done = plain(a.Detail), plain(a.Content), plain(a.Done)
 	return exchange.Encode(a)
-}
-
-// ParseAnswer parses a message.
-func ParseAnswer(message []byte) (a Answer, err error) {
-	err = exchange.Decode(message, &a)
-	return a, err
 }
 
 // isFingerprint reports whether s has the form of a fingerprint, which is 16 and 32 hexadecimal digits.
@@ -73,11 +66,6 @@ func (r Request) validate() error {
 		return invalidf("from %d: must not be negative", r.From)
 	case r.Fingerprint != "" && r.Fingerprint != Blank && !isFingerprint(r.Fingerprint):
 		return invalidf("fingerprint %.60q: must be %s, or as a probe has reported it", r.Fingerprint, Blank)
-	}
-	for _, p := range append([]string{r.SysPath}, r.Together...) {
-		if !path.IsAbs(p) || path.Clean(p) != p {
-			return invalidf("path %.80q: must be absolute, without empty parts, . or ..", p)
-		}
 	}
 	return nil
 }
@@ -107,36 +95,7 @@ type Client struct{ Peer exchange.Peer }
 // an error if it cannot reach the program, if the answer is invalid or late, or if ctx ends. The state of the device is then
 // unknown. A survey ends with ctx.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
-	if err := r.validate(); err != nil {
-		return Answer{}, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
-	reply, err := c.Peer.Ask(ctx, r.Encode)
-	if err != nil {
-		return Answer{}, err
-	}
-	a, err := ParseAnswer(reply)
-	if err == nil {
-		err = a.fits(r)
-	}
-	if err != nil {
-		return Answer{}, fmt.Errorf("read the answer of %s: %w", c.Peer.Program, err)
-	}
-	return a, nil
-}
-
-// fits refuses the answer to another request.
-func (a Answer) fits(r Request) error {
-	switch {
-	case a.Result != OK:
-		return nil
-	case (a.Done == "") != (r.Do != Prepare):
-		return invalidf("unexpected done %q in the answer to a %s", a.Done, r.Do)
-	case r.Do == Survey && (a.Size == 0 || a.Read < r.From):
-		return invalidf("unexpected read %d of %d in the answer to a survey from %d", a.Read, a.Size, r.From)
-	case a.Erased != (r.Do == Prepare && r.Scrub != ""):
-		return invalidf("unexpected erased %v in the answer to a %s with scrub %q", a.Erased, r.Do, r.Scrub)
-	}
-	return nil
+	return exchange.Call[Answer](ctx, c.Peer, r.Encode)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
@@ -61,9 +62,6 @@ func TestMalformedRequest(t *testing.T) {
 		"many identities":    {replaced(`[{"name"`, "["+strings.Repeat(`{"name":"a","value":"b"},`, 127)+`{"name"`), "129 entries of identity, 1 of together"},
 		"many others":        {replaced(`["/sys`, "["+strings.Repeat(`"/sys/devices/x",`, 128)+`"/sys`), "2 entries of identity, 129 of together"},
 		"many pods":          {replaced(`["0c1d"`, "["+strings.Repeat(`"p",`, 128)+`"p"`), "129 of pods"},
-		"a path with ..":     {replaced("/nvme0n1", "/../nvme0n1"), "must be absolute, without empty parts"},
-		"a path with //":     {replaced(`nvme0/nvme0n2"`, `nvme0//nvme0n2"`), "must be absolute"},
-		"a relative path":    {replaced(`"/sys/devices/pci`, `"sys/devices/pci`), "must be absolute"},
 		"no fingerprint":     {replaced("0123456789abcdef:", "0123456789abcdef"), "must be blank, or as a probe has reported it"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +69,7 @@ func TestMalformedRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := reset.ParseAnswer(text)
+			got, err := exchange.Decode[reset.Answer](text)
 			if err != nil || got.Result != reset.Malformed || !strings.Contains(got.Detail, c.want) {
 				t.Errorf("answer is %+v, %v; want %q", got, err, c.want)
 			}
@@ -84,9 +82,9 @@ func TestAnswerOnTheWire(t *testing.T) {
 		Result: reset.Running, Detail: "ask again", Content: "ext4", Fingerprint: "ab:cd", Claimed: true, Done: "much",
 		Smart: device.Smart{Known: true, Warning: 4, Used: 101, Spare: 99, Temperature: -5, MediaErrors: 1 << 63}, Size: 8192, Read: 4096, Erased: true, Appearance: "9",
 	}
-	got, err := reset.ParseAnswer(a.Encode())
+	got, err := exchange.Decode[reset.Answer](a.Encode())
 	if err != nil || !reflect.DeepEqual(got, a) {
-		t.Errorf("ParseAnswer = %+v, %v\nwant %+v", got, err, a)
+		t.Errorf("Decode = %+v, %v\nwant %+v", got, err, a)
 	}
 	if got := string(reset.Answer{Result: reset.OK}.Encode()); got != `{"result":"ok"}` {
 		t.Errorf("the least answer is %s", got)
@@ -95,9 +93,9 @@ func TestAnswerOnTheWire(t *testing.T) {
 
 func TestAnswersAlwaysArrive(t *testing.T) {
 	a := reset.Answer{Result: reset.Failed, Detail: "two\nlines\x00\xff" + strings.Repeat("ä", 5000)}
-	got, err := reset.ParseAnswer(a.Encode())
+	got, err := exchange.Decode[reset.Answer](a.Encode())
 	if err != nil || !strings.HasPrefix(got.Detail, "two?lines??ä") || len(got.Detail) < 1022 {
-		t.Errorf("ParseAnswer = %+v, %v", got, err)
+		t.Errorf("Decode = %+v, %v", got, err)
 	}
 }
 
@@ -115,7 +113,7 @@ func FuzzRequest(f *testing.F) {
 		if again, err := reset.ParseRequest(r.Encode()); err != nil || string(again.Encode()) != string(r.Encode()) {
 			t.Errorf("%q is written as %q: %v", message, r.Encode(), err)
 		}
-		if r.Timeout() <= 0 || r.Timeout() > 48*time.Hour || r.From < 0 || len(r.Identity) > reset.MaxList || len(r.Together) > reset.MaxList || r.SysPath == "" {
+		if r.Timeout() <= 0 || r.Timeout() > 48*time.Hour || r.From < 0 || len(r.Identity) > reset.MaxList || len(r.Together) > reset.MaxList {
 			t.Errorf("%q gives %+v", message, r)
 		}
 	})

@@ -35,8 +35,7 @@ func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {
 
 // do executes a request if the configuration has a unit for it.
 func (h Helper) do(request []byte) error {
-	var r Request
-	err := exchange.Decode(request, &r)
+	r, err := exchange.Decode[Request](request)
 	if err == nil {
 		err = r.check()
 	}

@@ -53,29 +53,21 @@ type Client struct {
 // deadline of ctx passes, the helper stops the unit. When ctx is cancelled, the unit continues.
 func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	r := Request{Resource: resource, Stage: stage, Device: id, TimeoutMS: MaxTimeout.Milliseconds()}
-	asking, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
+	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
 	if end, ok := ctx.Deadline(); ok {
 		r.TimeoutMS = min(max(time.Until(end).Milliseconds(), 1), r.TimeoutMS)
+		asking, cancel = context.WithDeadline(asking, end.Add(device.AnswerTime)) // the helper stops the unit and answers
+		defer cancel()
 	}
-	stop := context.AfterFunc(ctx, func() {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the helper stops the unit and answers
-			time.AfterFunc(device.AnswerTime, func() { cancel(ctx.Err()) })
-			return
+	defer context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			cancel()
 		}
-		cancel(ctx.Err())
-	})
-	defer stop()
-	text, err := c.Peer.Ask(asking, func() []byte { return exchange.Encode(r) })
-	if cause := context.Cause(asking); err != nil && cause != nil {
-		return fmt.Errorf("call %s: %w", c.Peer.Program, cause)
-	}
+	})()
+	a, err := exchange.Call[answer](asking, c.Peer, func() []byte { return exchange.Encode(r) })
 	if err != nil {
 		return err
-	}
-	var a answer
-	if err := exchange.Decode(text, &a); err != nil {
-		return fmt.Errorf("read the answer of %s: %w", c.Peer.Program, err)
 	}
 	if a.Error != "" {
 		return errors.New(a.Error)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 	"github.com/metalplug/metalplug/integration/vm"
 )
@@ -32,7 +33,7 @@ func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 	}
 	d.m.Write("/tmp/request", string(r.Encode()))
 	began := time.Now()
-	a, err := reset.ParseAnswer([]byte(d.m.Sh("/opt/ask </tmp/request") + "\n")) // Sh removes the final newline
+	a, err := exchange.Decode[reset.Answer]([]byte(d.m.Sh("/opt/ask </tmp/request") + "\n")) // Sh removes the final newline
 	if err != nil {
 		t.Fatal(err)
 	}
