@@ -186,8 +186,12 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 		all[i].Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
 	}
 	all[0] = *u // the device whose udev links are known
+	model := ""
+	if owner != "" {
+		model, _ = h.Attr(owner, "product") // only USB devices report it
+	}
 	return []Device{{
-		ID: id, Model: groupModel(h, owner), NUMANode: commonNUMANode(h, all), rule: r,
+		ID: id, Model: model, NUMANode: commonNUMANode(h, all), rule: r,
 		group: &members{all, r.Group.missing(all, taken)},
 	}}, nil
 }
@@ -239,15 +243,6 @@ func usbIdentity(h *Host, sysPath string) []string {
 		controller = path.Dir(controller)
 	}
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
-}
-
-// groupModel returns the model that a USB device reports.
-func groupModel(h *Host, owner string) string {
-	if owner == "" {
-		return ""
-	}
-	model, _ := h.Attr(owner, "product")
-	return model
 }
 
 // commonNUMANode returns the NUMA node that the members share, or -1 if none has one or they differ.

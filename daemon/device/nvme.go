@@ -87,12 +87,9 @@ func nvmeID(wwid string) string {
 	if !ok || len(fields) != 4 {
 		return MakeID("nvme", wwid)
 	}
-	serial, err := hex.DecodeString(fields[1])
-	if err != nil {
-		return MakeID("nvme", wwid)
-	}
-	namespace, err := strconv.ParseUint(fields[3], 16, 32)
-	if err != nil {
+	serial, serialErr := hex.DecodeString(fields[1])
+	namespace, namespaceErr := strconv.ParseUint(fields[3], 16, 32)
+	if serialErr != nil || namespaceErr != nil {
 		return MakeID("nvme", wwid)
 	}
 	return MakeID("nvme", fields[0], strings.TrimSpace(string(serial)), strconv.FormatUint(namespace, 10))

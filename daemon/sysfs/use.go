@@ -154,8 +154,9 @@ func swapped(t *Tree, d Disk) error {
 	case err != nil:
 		return unread(d, "swapped to", err)
 	}
-	for name := range swaps(table) {
-		if p, ok := partNamed(t, name, d); ok {
+	for line := range strings.Lines(table) {
+		name, _, _ := strings.Cut(line, " ")
+		if p, ok := partNamed(t, unescape(name), d); ok {
 			return usef(true, "%s is swapped to", p.Name())
 		}
 	}
@@ -225,18 +226,6 @@ func mounts(table string) iter.Seq[mount] {
 				m.source = unescape(kind[1])
 			}
 			if !yield(m) {
-				return
-			}
-		}
-	}
-}
-
-// swaps yields the names in the text of /proc/swaps, including the heading of the column.
-func swaps(table string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for line := range strings.Lines(table) {
-			name, _, _ := strings.Cut(line, " ")
-			if !yield(unescape(strings.TrimSpace(name))) {
 				return
 			}
 		}
