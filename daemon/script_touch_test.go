@@ -44,14 +44,14 @@ func (h *helpers) touch() *device.Touch {
 // diskSize is the size of each disk.
 const diskSize = 1 << 20
 
-func (h *helpers) probe(_ context.Context, t device.Target, held bool) (device.Reading, error) {
+func (h *helpers) probe(_ context.Context, t device.Target, held bool) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if held {
-		return device.Reading{}, nil
+		return device.Report{}, nil
 	}
 	content := h.content[path.Base(t.SysPath)]
-	reading := device.Reading{Content: content, Size: diskSize}
+	reading := device.Report{Content: content, Size: diskSize}
 	if content != "" {
 		reading.Fingerprint = "5eed:" + content
 	}
@@ -59,25 +59,25 @@ func (h *helpers) probe(_ context.Context, t device.Target, held bool) (device.R
 }
 
 // survey also finds data that probes do not find.
-func (h *helpers) survey(_ context.Context, t device.Target, from int64) (device.Surveyed, error) {
+func (h *helpers) survey(_ context.Context, t device.Target, from int64) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	name := path.Base(t.SysPath)
 	h.read[name]++
 	if h.hidden[name] {
-		return device.Surveyed{Read: max(from, 4096), Size: diskSize, Content: "unknown data at byte 4096"}, nil
+		return device.Report{Read: max(from, 4096), Size: diskSize, Content: "unknown data at byte 4096"}, nil
 	}
-	return device.Surveyed{Read: diskSize, Size: diskSize}, nil
+	return device.Report{Read: diskSize, Size: diskSize}, nil
 }
 
-func (h *helpers) prepare(_ context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+func (h *helpers) prepare(_ context.Context, t device.Target, w device.Work) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	name := path.Base(t.SysPath)
 	switch content := h.content[name]; {
 	case content == "" && !(w.Scrub != "" && !w.Tenant && !w.ByHand), w.ByHand:
 	case !w.Tenant, t.Fingerprint != "" && t.Fingerprint != "5eed:"+content:
-		return device.Prepared{}, fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
+		return device.Report{}, fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
 	}
 	if w.Method != "" {
 		h.did("reset " + name + " " + w.Method)
@@ -87,7 +87,7 @@ func (h *helpers) prepare(_ context.Context, t device.Target, w device.Work) (de
 		delete(h.hidden, name)
 		h.did("erase " + name + " " + w.Scrub)
 	}
-	return device.Prepared{Done: "done", Erased: w.Scrub != "", Appearance: t.Appearance(), Size: diskSize}, nil
+	return device.Report{Done: "done", Erased: w.Scrub != "", Appearance: t.Appearance(), Size: diskSize}, nil
 }
 
 // did records a request. h.mu is held.

@@ -31,22 +31,22 @@ type drives struct {
 func (d *drives) touch() *device.Touch {
 	const size = 1 << 20
 	return &device.Touch{
-		Probe: func(_ context.Context, t device.Target, held bool) (device.Reading, error) {
+		Probe: func(_ context.Context, t device.Target, held bool) (device.Report, error) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if held || d.erased[path.Base(t.SysPath)] != "" {
-				return device.Reading{Size: size}, nil
+				return device.Report{Size: size}, nil
 			}
-			return device.Reading{Content: "ext4", Fingerprint: "5eed:ext4", Size: size}, nil
+			return device.Report{Content: "ext4", Fingerprint: "5eed:ext4", Size: size}, nil
 		},
-		Survey: func(context.Context, device.Target, int64) (device.Surveyed, error) {
-			return device.Surveyed{}, errors.New("no disk is to be read here")
+		Survey: func(context.Context, device.Target, int64) (device.Report, error) {
+			return device.Report{}, errors.New("no disk is to be read here")
 		},
-		Prepare: func(_ context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+		Prepare: func(_ context.Context, t device.Target, w device.Work) (device.Report, error) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			d.erased[path.Base(t.SysPath)] = w.Scrub
-			return device.Prepared{Done: "done", Erased: w.Scrub != "", Appearance: t.Appearance(), Size: size}, nil
+			return device.Report{Done: "done", Erased: w.Scrub != "", Appearance: t.Appearance(), Size: size}, nil
 		},
 		Holders: func(_ context.Context, nodes []string) (all []device.Holder, _ error) {
 			d.mu.Lock()

@@ -18,14 +18,14 @@ type Touch struct {
 	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the disk,
 	// Probe neither reads it nor opens it exclusively, because this could disturb an exclusive open by the pod. The error is
 	// [ErrInUse] if the host uses the disk, and [ErrUnanswered] if there is no answer in time.
-	Probe func(ctx context.Context, t Target, held bool) (Reading, error)
+	Probe func(ctx context.Context, t Target, held bool) (Report, error)
 	// Survey reads a disk from an offset. It stops at the first block with data, at the end of the disk, or at the
 	// deadline of ctx. It changes nothing. Its errors are those of Probe.
-	Survey func(ctx context.Context, t Target, from int64) (Surveyed, error)
+	Survey func(ctx context.Context, t Target, from int64) (Report, error)
 	// Prepare makes a device ready for its next container. It resets the device, then erases a disk or verifies that it is
 	// blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains anything that
 	// must not be erased. After these errors the disk is unchanged.
-	Prepare func(ctx context.Context, t Target, w Work) (Prepared, error)
+	Prepare func(ctx context.Context, t Target, w Work) (Report, error)
 	// Holders returns the processes that have one of the nodes open. The nodes are host paths.
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
@@ -49,26 +49,34 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 // then has to report its last step.
 const AnswerTime = 4 * time.Second
 
-// Target describes a device so that a helper can find and verify it. If a device has no target, helpers cannot work on it.
+// Target describes a device so that a helper can find and verify it. If a device has no target, helpers cannot work on it. A
+// request to metalplug-reset includes the fields that have a name in JSON.
 type Target struct {
-	Class    string
-	SysPath  string
-	Disk     bool        // the device has content that can be read and erased
-	Sole     bool        // only one pod or process of this host may have the device open at a time
-	Identity []Attribute // attributes that must have exactly these values
+	Class   string `json:"class"`
+	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link in any part
+	Disk    bool   `json:"-"`       // the device has content that can be read and erased
+	Sole    bool   `json:"-"`       // only one pod or process of this host may have the device open at a time
+	// Identity lists attributes and the values that they must have. Surrounding blanks are ignored.
+	Identity []Attribute `json:"identity,omitempty"`
 	// Auto is the automatic reset method for the current state of the device, or empty. Such a reset keeps the driver bound,
 	// and affects nothing else.
-	Auto string
+	Auto string `json:"-"`
 	// Siblings are the sysfs paths of other disks that a reset affects.
-	Siblings []string
-	// Fingerprint is the [Reading].Fingerprint of the data that a pod left on a disk, or empty.
-	Fingerprint string
+	Siblings []string `json:"-"`
+	// Fingerprint is the [Report].Fingerprint of the data that a pod left on a disk or that the operator adopted, or empty. A
+	// helper refuses to erase other content, with [ErrForeign]. A probe reads the same places again, so that the fingerprints
+	// can be compared.
+	Fingerprint string `json:"fingerprint,omitempty"`
 	// Written is the [Sighting].Written of a disk at the time when its last pod ended or the operator allowed the erasure.
 	// If more was written since then, the disk is not erased. Written is nil if unknown.
-	Written  *uint64
-	Offered  bool     // the disk is offered with any content, so a probe only checks for exclusive opens
-	Together []string // for a reset: the Siblings that no pod holds
-	Pods     []string // known UIDs of the pods that had the disk
+	Written *uint64 `json:"written,omitempty"`
+	Offered bool    `json:"-"` // the disk is offered with any content, so a probe only checks for exclusive opens
+	// Together lists the Siblings for a reset. No pod holds them. The helper checks each of them like the device itself, and
+	// refuses the request if the list does not have all affected disks.
+	Together []string `json:"together,omitempty"`
+	// Pods has the known UIDs of the pods that have had the disk. If a process of these pods cannot be inspected, it may have
+	// the disk open.
+	Pods []string `json:"pods,omitempty"`
 }
 
 // IsDisk reports whether the target is a disk.
@@ -134,42 +142,35 @@ type Holder struct {
 	Unread  string // why the processes of PodUID could not be inspected, or empty for a process that has Node open
 }
 
-// Reading is the result of a probe.
-type Reading struct {
-	Content string // description for people, such as "ext4", or empty if blank
+// Report is the answer of a helper about a device.
+type Report struct {
+	Content string `json:"content,omitempty"` // description of the data on the disk for people, such as "ext4", or empty if it is blank
 	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] returns a fingerprint that can
-	// be compared with it. It is empty if the disk was not read.
-	Fingerprint string
-	Size        int64 // size of the disk in bytes, or 0 if unknown
-	Claimed     bool  // the kernel refuses an exclusive open, and it is unknown who uses the disk
-	Smart       Smart
+	// be compared with it. It is empty for a blank disk, and if the disk was not read.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	Claimed     bool   `json:"claimed,omitempty"` // only for a probe: the kernel refuses an exclusive open, and nothing else shows that the disk is in use
+	Smart       Smart  `json:"smart,omitzero"`    // only for a probe of an NVMe namespace
+	Done        string `json:"done,omitempty"`    // only for [Touch].Prepare: the work and its verification, for people
+	Size        int64  `json:"size,omitempty"`    // size of the disk in bytes, or 0 if unknown
+	Read        int64  `json:"read,omitempty"`    // only for [Touch].Survey: all bytes before this offset are blank
+	Erased      bool   `json:"erased,omitempty"`  // [Touch].Prepare erased the disk and verified that
+	// Appearance is the [Target.Appearance] of the disk after [Touch].Prepare. It is empty if another medium may have replaced
+	// the disk, or if the kernel does not number disks.
+	Appearance string `json:"appearance,omitempty"`
 }
 
-// Work is the task for [Touch].Prepare.
+// Work is the task for [Touch].Prepare, in this order: reset, erase.
 type Work struct {
-	Resource string // the resource whose configuration must permit the work; the helper checks this
-	Method   string // method of the reset, or empty
-	Scrub    string // method of the erasure after that, or empty
-	Tenant   bool   // a pod of this node left the content of the disk
-	Blank    bool   // the disk must be blank
-	ByHand   bool   // the operator has ordered the work
-}
-
-// Prepared is the result of a successful [Touch].Prepare.
-type Prepared struct {
-	Done   string // the work and its verification, for people
-	Erased bool   // the disk was erased, and the erasure was verified
-	// Appearance is the [Target.Appearance] of the disk after the work. It is empty if another medium may have replaced the
-	// disk, or if the kernel does not number disks.
-	Appearance string
-	Size       int64 // size of the disk in bytes, or 0 if unknown
-}
-
-// Surveyed is the result of a [Touch].Survey.
-type Surveyed struct {
-	Read    int64  // all bytes before this offset are blank
-	Size    int64  // size of the disk
-	Content string // description of the data at offset Read, or empty
+	Resource string `json:"resource,omitempty"` // the resource whose configuration must permit the work; the helper checks this
+	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr" chooses one
+	// method of the attribute reset_method.
+	Method string `json:"method,omitempty"`
+	Scrub  string `json:"scrub,omitempty"`  // the erase method, such as "discard", or empty; it requires Tenant or ByHand
+	Tenant bool   `json:"tenant,omitempty"` // a pod of this node left the content of the disk
+	Blank  bool   `json:"-"`                // the disk must be blank
+	// ByHand means that the operator has ordered the work. The helper then also erases data that no pod wrote, and the
+	// signatures of volume managers, RAID, LUKS, ZFS and Ceph.
+	ByHand bool `json:"byHand,omitempty"`
 }
 
 // Smart is the health that an NVMe controller reports (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health

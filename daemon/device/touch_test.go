@@ -35,8 +35,8 @@ func TestSmart(t *testing.T) {
 		{device.Smart{Known: true, Warning: 0x0c}, "SMART: the reliability is degraded (0 media errors); SMART: the media are read-only", ""},
 	} {
 		h, devices := recorded(t, "nvme")
-		h.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
-			return device.Reading{Smart: c.smart}, nil
+		h.Touch.Probe = func(context.Context, device.Target, bool) (device.Report, error) {
+			return device.Report{Smart: c.smart}, nil
 		}
 		s := lookAll(h, everything, devices)[0]
 		if sick := fmt.Sprint(s.Health); sick != c.sick || s.Warning != c.warning {
@@ -60,16 +60,16 @@ func TestProbe(t *testing.T) {
 		allowed bool // may be in use
 		erases  bool // offered with any content
 		proven  bool // known to be blank
-		reading device.Reading
+		reading device.Report
 		err     error
 		asked   string // kind of probe, or empty
 		want    seen
 	}{
 		{name: "blank", asked: "free", want: seen{"<nil>", "<nil>", ""}},
-		{name: "data", reading: device.Reading{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"it holds data: ext4 is on it", "<nil>", ""}},
-		{name: "data, allowed", reading: device.Reading{Content: "ext4"}, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
+		{name: "data", reading: device.Report{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"it holds data: ext4 is on it", "<nil>", ""}},
+		{name: "data, allowed", reading: device.Report{Content: "ext4"}, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
-			name: "SMART", reading: device.Reading{Smart: device.Smart{Known: true, Warning: 0x0a, Temperature: 80}}, asked: "free",
+			name: "SMART", reading: device.Report{Smart: device.Smart{Known: true, Warning: 0x0a, Temperature: 80}}, asked: "free",
 			want: seen{"<nil>", "SMART: the media are read-only", "SMART: the temperature is 80 °C"},
 		},
 		{name: "claimed", err: inUse, asked: "free", want: seen{"in use: it cannot be opened exclusively", "<nil>", ""}},
@@ -82,7 +82,7 @@ func TestProbe(t *testing.T) {
 		},
 		{name: "unread, allowed", err: unread, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
-			name: "held", held: true, reading: device.Reading{Smart: device.Smart{Known: true, Warning: 0x04}}, asked: "held",
+			name: "held", held: true, reading: device.Report{Smart: device.Smart{Known: true, Warning: 0x04}}, asked: "held",
 			want: seen{"<nil>", "SMART: the reliability is degraded (0 media errors)", ""},
 		},
 		{name: "held, unread", held: true, err: unread, asked: "held", want: seen{"<nil>", "<nil>", ""}},
@@ -95,12 +95,12 @@ func TestProbe(t *testing.T) {
 			want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
-			name: "erased for the next", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, reading: device.Reading{Content: "ext4"}, asked: "offered",
+			name: "erased for the next", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, reading: device.Report{Content: "ext4"}, asked: "offered",
 			want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, if it is not claimed", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			reading: device.Reading{Fingerprint: "7", Claimed: true}, err: inUse, asked: "offered",
+			reading: device.Report{Fingerprint: "7", Claimed: true}, err: inUse, asked: "offered",
 			want: seen{"it holds data: udev found ID_FS_TYPE=ext4; in use: it cannot be opened exclusively", "<nil>", ""},
 		},
 		{
@@ -113,7 +113,7 @@ func TestProbe(t *testing.T) {
 		},
 		{
 			name: "proven, and udev found data", proven: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			reading: device.Reading{Fingerprint: "7"}, asked: "free", want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			reading: device.Report{Fingerprint: "7"}, asked: "free", want: seen{"it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{name: "held, and erased for the next", held: true, erases: true, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 	} {
@@ -126,7 +126,7 @@ func TestProbe(t *testing.T) {
 			}
 			asked := ""
 			h.Notes = map[string]device.Note{id: {Held: c.held, Erased: c.erases, Proven: c.proven}}
-			h.Touch.Probe = func(ctx context.Context, target device.Target, held bool) (device.Reading, error) {
+			h.Touch.Probe = func(ctx context.Context, target device.Target, held bool) (device.Report, error) {
 				switch asked = "free"; {
 				case held:
 					asked = "held"
@@ -163,9 +163,9 @@ func TestOnlyDisksAreProbed(t *testing.T) {
 		"node-disk":   {{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "scsi_generic"}}},
 	} {
 		h, devices := recorded(t, name)
-		h.Touch.Probe = func(_ context.Context, target device.Target, _ bool) (device.Reading, error) {
+		h.Touch.Probe = func(_ context.Context, target device.Target, _ bool) (device.Report, error) {
 			t.Errorf("%s: %+v is probed", name, target)
-			return device.Reading{}, nil
+			return device.Report{}, nil
 		}
 		if len(lookAll(h, rules, devices)) == 0 {
 			t.Errorf("%s: nothing is seen", name)

@@ -25,7 +25,7 @@ type Evidence struct {
 	Read  int64  `json:"read,omitempty"`  // if Kind is empty, the number of bytes that were read and found blank
 	Found string `json:"found,omitempty"` // if Kind is empty, a description of the data found at offset Read
 	Scrub string `json:"scrub,omitempty"` // method to erase an adopted disk; empty after the erasure
-	// Fingerprint identifies the content that the operator adopted, see [device.Reading]. It is empty if unknown.
+	// Fingerprint identifies the content that the operator adopted, see [device.Report]. It is empty if unknown.
 	// metalplug does not erase other content.
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`

@@ -59,9 +59,9 @@ func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage
 
 // request creates a request for a target. Its time limit is the deadline of ctx.
 func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
-	r := reset.Request{Do: do, SysPath: t.SysPath, Class: t.Class, Identity: t.Identity, TimeoutMS: time.Minute.Milliseconds()}
-	if len(t.Pods) <= reset.MaxList { // without the list, every pod counts as a pod of the disk
-		r.Pods = t.Pods
+	r := reset.Request{Do: do, Target: t, TimeoutMS: time.Minute.Milliseconds()}
+	if len(t.Pods) > reset.MaxList { // without the list, every pod counts as a pod of the disk
+		r.Pods = nil
 	}
 	if end, ok := ctx.Deadline(); ok {
 		r.TimeoutMS = max((time.Until(end) - device.AnswerTime).Milliseconds(), 1)
@@ -83,7 +83,7 @@ func (h *client) claim(ctx context.Context, path string) (release func(), err er
 }
 
 // probe does not claim a disk that a pod holds.
-func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
+func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Report, error) {
 	do := reset.Probe
 	switch {
 	case held:
@@ -95,57 +95,48 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	if !held {
 		release, err := h.claim(ctx, t.SysPath)
 		if err != nil {
-			return device.Reading{}, fmt.Errorf("%w: another request for it is in progress: %w", device.ErrUnanswered, ctx.Err())
+			return device.Report{}, fmt.Errorf("%w: another request for it is in progress: %w", device.ErrUnanswered, ctx.Err())
 		}
 		defer release()
 	}
-	r.Fingerprint = t.Fingerprint // the fingerprint makes the helper read the same blocks, so that the content can be compared
-	a, err := h.do(ctx, r)
-	return device.Reading{Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed, Smart: a.Smart}, err
+	return h.do(ctx, r)
 }
 
 // survey claims the disk, so that the helper does not count as a process that has it open.
-func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
+func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Report, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
-		return device.Surveyed{}, err
+		return device.Report{}, err
 	}
 	defer release()
 	r := request(ctx, reset.Survey, t)
 	r.From = from
-	a, err := h.do(ctx, r)
-	return device.Surveyed{Read: a.Read, Size: a.Size, Content: a.Content}, err
+	return h.do(ctx, r)
 }
 
-func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (device.Report, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
-		return device.Prepared{}, err
+		return device.Report{}, err
 	}
 	defer release()
 	r := request(ctx, reset.Prepare, t)
-	r.Resource, r.Method, r.Scrub, r.Tenant, r.ByHand, r.Together = w.Resource, w.Method, w.Scrub, w.Tenant, w.ByHand, t.Together
-	r.Written = t.Written
-	switch {
-	case w.Blank:
+	if r.Work = w; w.Blank {
 		r.Fingerprint = reset.Blank
-	case w.Tenant, w.ByHand:
-		r.Fingerprint = t.Fingerprint
 	}
-	a, err := h.do(ctx, r)
-	return device.Prepared{Done: a.Done, Erased: a.Erased, Appearance: a.Appearance, Size: a.Size}, err
+	return h.do(ctx, r)
 }
 
 // do sends a request to metalplug-reset.
-func (h *client) do(ctx context.Context, r reset.Request) (reset.Answer, error) {
+func (h *client) do(ctx context.Context, r reset.Request) (device.Report, error) {
 	a, err := h.reset.Do(ctx, r)
 	if err != nil {
-		return a, fmt.Errorf("%w: %w", device.ErrUnanswered, err)
+		return device.Report{}, fmt.Errorf("%w: %w", device.ErrUnanswered, err)
 	}
 	if meaning := meanings[a.Result]; meaning != nil {
-		return a, fmt.Errorf("%w: %s", meaning, a.Detail)
+		return a.Report, fmt.Errorf("%w: %s", meaning, a.Detail)
 	}
-	return a, a.Err()
+	return a.Report, a.Err()
 }
 
 // meanings maps results of the helper to errors about the device. All other results mean that the work has failed.

@@ -103,68 +103,52 @@ var target = device.Target{
 const unknown = "0000000000000000:00000000000000000000000000000000"
 
 func TestWhatTheHelperIsAsked(t *testing.T) {
-	asked := reset.Request{
-		SysPath: target.SysPath, Class: "nvme", Fingerprint: unknown, Pods: target.Pods, Identity: []device.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
+	asked := reset.Request{Target: target}
+	asked.Disk, asked.Sole = false, false // a request does not contain them
+	answered := device.Report{
+		Content: "ext4", Fingerprint: unknown, Read: 8192, Size: 16384, Appearance: "8", Claimed: true, Done: "done so",
+		Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
 	}
+	spared := target
+	spared.Offered = true
 	for _, c := range []struct {
 		name string
-		do   func(context.Context, device.Touch) (any, error)
+		do   func(context.Context, device.Touch) (device.Report, error)
 		with func(*reset.Request)
-		want any
 	}{
-		{"probe", func(ctx context.Context, touch device.Touch) (any, error) { return touch.Probe(ctx, target, false) }, func(r *reset.Request) {
-			r.Do = reset.Probe
-		}, device.Reading{
-			Content: "ext4", Fingerprint: unknown, Size: 16384, Claimed: true,
-			Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
-		}},
-		{"probe of a held one", func(ctx context.Context, touch device.Touch) (any, error) {
-			reading, err := touch.Probe(ctx, target, true)
-			return reading.Content, err
-		}, func(r *reset.Request) {
-			r.Do = reset.Look
-		}, "ext4"},
-		{"probe of what will be erased", func(ctx context.Context, touch device.Touch) (any, error) {
-			spared := target
-			spared.Offered = true
-			reading, err := touch.Probe(ctx, spared, false)
-			return reading.Claimed, err
-		}, func(r *reset.Request) { r.Do = reset.Offer }, true},
-		{"survey", func(ctx context.Context, touch device.Touch) (any, error) {
+		{"probe", func(ctx context.Context, touch device.Touch) (device.Report, error) {
+			return touch.Probe(ctx, target, false)
+		}, func(r *reset.Request) { r.Do = reset.Probe }},
+		{"probe of a held one", func(ctx context.Context, touch device.Touch) (device.Report, error) {
+			return touch.Probe(ctx, target, true)
+		}, func(r *reset.Request) { r.Do = reset.Look }},
+		{"probe of what will be erased", func(ctx context.Context, touch device.Touch) (device.Report, error) {
+			return touch.Probe(ctx, spared, false)
+		}, func(r *reset.Request) { r.Do = reset.Offer }},
+		{"survey", func(ctx context.Context, touch device.Touch) (device.Report, error) {
 			return touch.Survey(ctx, target, 4096)
-		}, func(r *reset.Request) {
-			r.Do, r.From, r.Fingerprint = reset.Survey, 4096, ""
-		}, device.Surveyed{Read: 8192, Size: 16384, Content: "ext4"}},
-		{"reset", func(ctx context.Context, touch device.Touch) (any, error) {
+		}, func(r *reset.Request) { r.Do, r.From = reset.Survey, 4096 }},
+		{"reset", func(ctx context.Context, touch device.Touch) (device.Report, error) {
 			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Method: "nvme-controller", Tenant: true})
 		}, func(r *reset.Request) {
-			r.Do, r.Method, r.Tenant = reset.Prepare, "nvme-controller", true
-			r.Resource, r.Together = "example.org/nvme", target.Together
-		}, device.Prepared{Done: "done so", Appearance: "8", Size: 16384}},
-		{"erase by hand", func(ctx context.Context, touch device.Touch) (any, error) {
+			r.Do, r.Work = reset.Prepare, device.Work{Resource: "example.org/nvme", Method: "nvme-controller", Tenant: true}
+		}},
+		{"erase by hand", func(ctx context.Context, touch device.Touch) (device.Report, error) {
 			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Scrub: "zero", ByHand: true})
 		}, func(r *reset.Request) {
-			r.Do, r.Scrub, r.ByHand = reset.Prepare, "zero", true
-			r.Resource, r.Together = "example.org/nvme", target.Together
-		}, device.Prepared{Done: "done so", Erased: true, Appearance: "8", Size: 16384}},
-		{"prove blank", func(ctx context.Context, touch device.Touch) (any, error) {
+			r.Do, r.Work = reset.Prepare, device.Work{Resource: "example.org/nvme", Scrub: "zero", ByHand: true}
+		}},
+		{"prove blank", func(ctx context.Context, touch device.Touch) (device.Report, error) {
 			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Blank: true})
 		}, func(r *reset.Request) {
-			r.Do, r.Fingerprint = reset.Prepare, reset.Blank
-			r.Resource, r.Together = "example.org/nvme", target.Together
-		}, device.Prepared{Done: "done so", Appearance: "8", Size: 16384}},
+			r.Do, r.Resource, r.Fingerprint = reset.Prepare, "example.org/nvme", reset.Blank
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &resetter{answers: []reset.Answer{{
-				Result: reset.OK, Content: "ext4", Fingerprint: unknown, Read: 8192, Size: 16384, Appearance: "8", Claimed: true, Done: "done so",
-				Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
-			}}}
+			r := &resetter{answers: []reset.Answer{{Result: reset.OK, Report: answered}}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			got, err := c.do(ctx, touching(t, r))
-			if err != nil || !reflect.DeepEqual(got, c.want) {
-				t.Errorf("%+v, %v; want %+v", got, err, c.want)
-			}
 			requests := r.requests()
 			if took := requests[0].Timeout(); took <= 0 || took > time.Minute-device.AnswerTime {
 				t.Errorf("it may take %v: its answer that it took too long would not be heard", took)
@@ -174,6 +158,13 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 			c.with(&want)
 			if !reflect.DeepEqual(requests, []reset.Request{want}) {
 				t.Errorf("asked for %+v, want %+v", requests, want)
+			}
+			report := answered
+			if report.Erased = want.Scrub != ""; want.Do != reset.Prepare {
+				report.Done, report.Appearance = "", ""
+			}
+			if err != nil || !reflect.DeepEqual(got, report) {
+				t.Errorf("%+v, %v; want %+v", got, err, report)
 			}
 		})
 	}

@@ -179,9 +179,9 @@ func TestCordonAtTheStart(t *testing.T) {
 		answer := make(chan struct{}) // delays the inspection of a disk, and so the moment at which the inventory is ready
 		r := begin(t, m, state, onlyDisks, settledSoon, func(o *inventory.Options) {
 			o.Rules = append(rules, o.Rules...)
-			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Report, error) {
 				<-answer
-				return device.Reading{}, nil
+				return device.Report{}, nil
 			}
 		})
 		synctest.Wait() // all devices have been found now

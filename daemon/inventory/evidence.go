@@ -90,7 +90,7 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 
 // Surveyed records the progress of the read of a disk. target is the disk that was read. from is the evidence at the
 // beginning of the read. Surveyed does not wait.
-func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Surveyed) {
+func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.about(id, func(l *loop, e *entry) {
 		if l.facts(e).Readable() && e.sighting.Target.Alike(target) && !e.outdated() {
 			e.delayed("")
@@ -100,7 +100,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 }
 
 // surveyed applies the result of a read of a part of a disk.
-func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
+func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Report) {
 	next, ok := l.evidence.Get(e.Disk).Surveyed(from, evidence.Read{Blank: s.Read, Size: s.Size, Content: s.Content})
 	if !ok {
 		return
@@ -113,7 +113,7 @@ func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 }
 
 // erased records that a disk was erased. The helper may report a newer appearance of the disk than the last inspection.
-func (l *leases) erased(e *entry, p device.Prepared) {
+func (l *leases) erased(e *entry, p device.Report) {
 	// Before the erasure, no process had the disk open.
 	presence := l.evidence.Presence(evidence.Disk{Appearance: p.Appearance, Instance: e.Instance})
 	v := evidence.Evidence{Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Asked: presence}

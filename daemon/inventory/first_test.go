@@ -31,11 +31,11 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 		}
 		bus := make(chan bool, 1)
 		r := start(t, udevtest.New(t, machine.String()), "", onlyDisks, settledSoon, func(o *inventory.Options) {
-			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Report, error) {
 				bus <- true
 				<-time.After(o.Settle * 9 / 10) // the clock is that of the bubble
 				<-bus
-				return device.Reading{}, nil
+				return device.Report{}, nil
 			}
 		})
 		s, _ := r.Snapshot()
@@ -57,9 +57,9 @@ func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 	}{
 		{"all is there", func(*udevtest.Machine, *inventory.Options) {}, ""},
 		{"a disk is slow", func(_ *udevtest.Machine, o *inventory.Options) {
-			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Report, error) {
 				<-slow
-				return device.Reading{}, nil
+				return device.Report{}, nil
 			}
 		}, "devices whose inspection is not finished: 1"},
 	} {

@@ -35,7 +35,7 @@ type Status struct {
 	Moved     bool    // whether the device's pod got node paths that no longer belong to the device
 	LeftBlank bool    // whether the disk was empty when its tenant had ended
 	Written   *uint64 // see [device.Target.Written]
-	// Fingerprint identifies the content that the tenant left, see [device.Reading]. It is empty if unknown.
+	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
 	Fingerprint string
 	Blocked     string       // why the disk cannot be adopted, such as use by the host, or empty
 	Init        string       // the vendor's unit that must run before a tenant gets the device, or empty

@@ -26,12 +26,12 @@ type wedge struct {
 	until atomic.Pointer[chan struct{}] // nil if the device answers
 }
 
-func (w *wedge) probe(context.Context, device.Target, bool) (device.Reading, error) {
+func (w *wedge) probe(context.Context, device.Target, bool) (device.Report, error) {
 	w.looks.Add(1)
 	if until := w.until.Load(); until != nil {
 		<-*until
 	}
-	return device.Reading{}, nil
+	return device.Report{}, nil
 }
 
 // hang makes inspections hang from now on. The returned function makes the device answer.

@@ -217,7 +217,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 
 // Prepared records a partial result while the work continues. [Inventory.Kept] waits until the result is saved.
 // Prepared does not wait.
-func (i *Inventory) Prepared(id string, p device.Prepared) {
+func (i *Inventory) Prepared(id string, p device.Report) {
 	i.about(id, func(l *loop, e *entry) {
 		e.ensureWindow().vouched = p.Appearance
 		if p.Erased {

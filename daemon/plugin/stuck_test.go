@@ -96,11 +96,11 @@ func newWedged(t *testing.T) *wedged {
 	m, log, answer := udevtest.New(t, disk), slog.New(slog.DiscardHandler), make(chan struct{})
 	b := &wedged{t: t}
 	host := &device.Host{Tree: sysfs.At(m.Root())}
-	host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+	host.Touch.Probe = func(context.Context, device.Target, bool) (device.Report, error) {
 		if b.hangs.Load() {
 			<-answer
 		}
-		return device.Reading{}, nil
+		return device.Report{}, nil
 	}
 	b.inventory = inventory.New(inventory.Options{
 		Source: m, Host: host, Log: log,

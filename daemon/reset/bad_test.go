@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // badAt makes the blocks at these offsets unreadable.
@@ -92,10 +94,12 @@ func TestUnreadableBlocksProveNothing(t *testing.T) {
 	want := fmt.Sprintf("read nvme0n1 at byte %d: input/output error; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero", at)
 	for name, r := range map[string]Request{
 		"probe":                           {Do: Probe},
-		"prove":                           {Do: Prepare, Fingerprint: Blank},
-		"erase what a pod has left blank": {Do: Prepare, Fingerprint: Blank, Scrub: "zero", Tenant: true},
+		"prove":                           {Do: Prepare, Target: device.Target{Fingerprint: Blank}},
+		"erase what a pod has left blank": {Do: Prepare, Target: device.Target{Fingerprint: Blank}, Work: device.Work{Scrub: "zero", Tenant: true}},
 		"erase what was readable when its pod left": {
-			Do: Prepare, Scrub: "zero", Tenant: true, Fingerprint: "0123456789abcdee:000102030405060708090a0b0c0d0e0f",
+			Do:     Prepare,
+			Target: device.Target{Fingerprint: "0123456789abcdee:000102030405060708090a0b0c0d0e0f"},
+			Work:   device.Work{Scrub: "zero", Tenant: true},
 		},
 	} {
 		m, n := oneNVMe(t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
@@ -34,7 +35,7 @@ func asChild(t *testing.T, program string) reset.Client {
 
 // TestClient checks that the client returns each answer of the program.
 func TestClient(t *testing.T) {
-	a, err := asChild(t, reset.Program).Do(t.Context(), reset.Request{Do: reset.Probe, Class: "node", SysPath: "/sys/devices/nothing", TimeoutMS: minuteMS})
+	a, err := asChild(t, reset.Program).Do(t.Context(), reset.Request{Do: reset.Probe, Target: device.Target{Class: "node", SysPath: "/sys/devices/nothing"}, TimeoutMS: minuteMS})
 	want := reset.Answer{Result: reset.Gone, Detail: "/sys/devices/nothing does not exist"}
 	if err != nil || !reflect.DeepEqual(a, want) || !errors.Is(a.Err(), reset.Gone) {
 		t.Errorf("answer is %+v, %v", a, err)
@@ -43,7 +44,7 @@ func TestClient(t *testing.T) {
 
 // TestClientWithoutAnswer checks that a missing answer is an error, which does not change the state of the device.
 func TestClientWithoutAnswer(t *testing.T) {
-	valid := reset.Request{Do: reset.Probe, Class: "node", SysPath: "/sys/devices/x", TimeoutMS: minuteMS}
+	valid := reset.Request{Do: reset.Probe, Target: device.Target{Class: "node", SysPath: "/sys/devices/x"}, TimeoutMS: minuteMS}
 	missing := filepath.Join(t.TempDir(), "no.sock")
 	for _, c := range []struct {
 		name   string

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/integration/clock"
 )
@@ -23,7 +24,10 @@ import (
 // eraseOf0 returns the request to erase disk0, whose content is from a pod.
 func eraseOf0(method string) Request {
 	return Request{
-		Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Scrub: method, Tenant: true, TimeoutMS: minute,
+		Do:        Prepare,
+		Target:    device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")},
+		Work:      device.Work{Scrub: method, Tenant: true},
+		TimeoutMS: minute,
 	}
 }
 

@@ -92,7 +92,7 @@ func (l *loop) attach(t *testing.T) error {
 }
 
 func (l loop) request(do reset.Do, scrub string) reset.Request {
-	return reset.Request{Do: do, SysPath: l.sysPath, Class: "node", Scrub: scrub, TimeoutMS: minuteMS, Identity: []device.Attribute{{Name: "diskseq", Value: l.seq}}}
+	return reset.Request{Do: do, Target: device.Target{SysPath: l.sysPath, Class: "node", Identity: []device.Attribute{{Name: "diskseq", Value: l.seq}}}, Work: device.Work{Scrub: scrub}, TimeoutMS: minuteMS}
 }
 
 // configured writes a configuration with a resource that selects the disk and names the erase method of a request.
@@ -144,7 +144,7 @@ func TestLoopIsErased(t *testing.T) {
 			l := newLoop(t)
 			r := l.request(reset.Prepare, method)
 			r.Tenant = true
-			if got, want := l.do(t, r), (reset.Answer{Result: reset.OK, Done: done, Size: loopSize, Erased: true, Appearance: l.seq}); !reflect.DeepEqual(got, want) {
+			if got, want := l.do(t, r), (reset.Answer{Result: reset.OK, Report: device.Report{Done: done, Size: loopSize, Erased: true, Appearance: l.seq}}); !reflect.DeepEqual(got, want) {
 				t.Fatalf("answer is %+v\nwant %+v", got, want)
 			}
 			if b := l.content(t); bytes.Count(b, []byte{0}) != loopSize {
@@ -154,7 +154,7 @@ func TestLoopIsErased(t *testing.T) {
 			if again.Result != reset.OK || !strings.HasSuffix(again.Done, "; the disk was blank, all read as zeroes") {
 				t.Errorf("the second answer is %+v", again)
 			}
-			if got, want := l.do(t, l.request(reset.Probe, "")), (reset.Answer{Result: reset.OK, Size: loopSize}); !reflect.DeepEqual(got, want) {
+			if got, want := l.do(t, l.request(reset.Probe, "")), (reset.Answer{Result: reset.OK, Report: device.Report{Size: loopSize}}); !reflect.DeepEqual(got, want) {
 				t.Errorf("a look finds %+v", got)
 			}
 		})

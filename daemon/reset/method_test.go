@@ -20,7 +20,7 @@ import (
 
 // resetOf0 is the request to reset disk0.
 func resetOf0(method string) Request {
-	return Request{Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, TimeoutMS: minute}
+	return Request{Do: Prepare, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}, Work: device.Work{Method: method}, TimeoutMS: minute}
 }
 
 const resetIoctl = "ioctl nvme0 0x4e44 0000000000000000"
@@ -32,11 +32,11 @@ func TestControllerReset(t *testing.T) {
 		want   Answer
 		calls  []string
 	}{
-		{"alone", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
-		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
+		{"alone", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: OK, Report: device.Report{Done: "reset NVMe controller nvme0 with 1 namespaces"}}, []string{resetIoctl}},
+		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Report: device.Report{Done: "reset NVMe controller nvme0 with 1 namespaces"}}, []string{resetIoctl}},
 		{
 			"with what no pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Fingerprint = Blank },
-			Answer{Result: Foreign, Content: "unknown data at byte 0", Detail: "nvme0n1 holds unknown data at byte 0; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero"},
+			Answer{Result: Foreign, Detail: "nvme0n1 holds unknown data at byte 0; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero", Report: device.Report{Content: "unknown data at byte 0"}},
 			nil,
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
@@ -45,7 +45,7 @@ func TestControllerReset(t *testing.T) {
 		{"a second namespace, vouched for", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02").fill() // the reset must not affect this disk
 			r.Together = []string{secondPath}
-		}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 2 namespaces"}, []string{resetIoctl}},
+		}, Answer{Result: OK, Report: device.Report{Done: "reset NVMe controller nvme0 with 2 namespaces"}}, []string{resetIoctl}},
 		{"a second namespace, mounted", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02")
 			m.files(map[string]string{"/proc/1/mountinfo": "22 1 259:4 / / rw - ext4 /dev/nvme0n2 rw\n"})
@@ -210,7 +210,7 @@ func TestPluggedInAgain(t *testing.T) {
 
 func TestControllersOfAMultipathDisk(t *testing.T) {
 	m, _ := twoPaths(t)
-	r := Request{Do: Prepare, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-controller"}
+	r := Request{Do: Prepare, Target: device.Target{SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09")}, Work: device.Work{Method: "nvme-controller"}}
 	if got := m.ask(r); got.Result != OK || !slices.Equal(m.calls, []string{resetIoctl, "ioctl nvme1 0x4e44 0000000000000000"}) {
 		t.Errorf("answer is %+v, it did %q", got, m.calls)
 	}
@@ -232,16 +232,16 @@ func port(t *testing.T) (*machine, *fakeNode, Request) {
 	})
 	m.selectsAll()
 	n := m.node("/dev/dfl-port.0", "244:1", false)
-	return m, n, Request{Do: Prepare, SysPath: portPath, Class: "fpga", Method: "dfl-port", Identity: identity("afu_id", "0123456789abcdef")}
+	return m, n, Request{Do: Prepare, Target: device.Target{SysPath: portPath, Class: "fpga", Identity: identity("afu_id", "0123456789abcdef")}, Work: device.Work{Method: "dfl-port"}}
 }
 
 func TestPortReset(t *testing.T) {
 	const open, ioctl = "open dfl-port.0 for writing", "ioctl dfl-port.0 0xb640 0000000000000000"
 	m, n, r := port(t)
-	if got := m.ask(r); !reflect.DeepEqual(got, Answer{Result: OK, Done: "reset port dfl-port.0"}) || !slices.Equal(m.calls, []string{open, ioctl}) {
+	if got := m.ask(r); !reflect.DeepEqual(got, Answer{Result: OK, Report: device.Report{Done: "reset port dfl-port.0"}}) || !slices.Equal(m.calls, []string{open, ioctl}) {
 		t.Errorf("answer is %+v, it did %q", got, m.calls)
 	}
-	if got := m.ask(Request{Do: Probe, SysPath: portPath, Class: "fpga"}); !reflect.DeepEqual(got, Answer{Result: OK}) {
+	if got := m.ask(Request{Do: Probe, Target: device.Target{SysPath: portPath, Class: "fpga"}}); !reflect.DeepEqual(got, Answer{Result: OK}) {
 		t.Errorf("a look finds %+v", got)
 	}
 	m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ETIMEDOUT }
@@ -279,8 +279,8 @@ func vfioMachine(t *testing.T) (*machine, *fakeNode) {
 }
 
 func TestVFIOReset(t *testing.T) {
-	byFunction := Request{Do: Prepare, SysPath: function0, Class: "node", Method: "vfio", Identity: identity("vendor", "0x1b36")}
-	byGroup := Request{Do: Prepare, SysPath: groupPath, Class: "node", Method: "vfio", Identity: identity("dev", "243:0")}
+	byFunction := Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: identity("vendor", "0x1b36")}, Work: device.Work{Method: "vfio"}}
+	byGroup := Request{Do: Prepare, Target: device.Target{SysPath: groupPath, Class: "node", Identity: identity("dev", "243:0")}, Work: device.Work{Method: "vfio"}}
 	byPCI := functionRequest("pci")
 	byPCI.Together = nil
 	for name, r := range map[string]Request{"a function": byFunction, "a group": byGroup, "by its attribute": byPCI} {
@@ -331,7 +331,7 @@ func TestVFIOResetAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, group := vfioMachine(t)
 			c.change(m, group)
-			r := Request{Do: Prepare, SysPath: function0, Class: "node", Method: "vfio", Identity: identity("vendor", "0x1b36")}
+			r := Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: identity("vendor", "0x1b36")}, Work: device.Work{Method: "vfio"}}
 			if got := m.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 			}
@@ -351,7 +351,7 @@ func busyAt(m *machine, node string) func(string, int) (int, error) {
 
 // functionRequest returns the request to reset the PCI function of disk0.
 func functionRequest(method string) Request {
-	return Request{Do: Prepare, SysPath: function0, Class: "node", Method: method, Identity: identity("vendor", "0x1b36"), Together: []string{disk0}}
+	return Request{Do: Prepare, Target: device.Target{SysPath: function0, Class: "node", Identity: identity("vendor", "0x1b36"), Together: []string{disk0}}, Work: device.Work{Method: method}}
 }
 
 const (
@@ -361,7 +361,9 @@ const (
 )
 
 func TestFunctionReset(t *testing.T) {
-	ok := func(text string) Answer { return Answer{Result: OK, Done: "pci reset of " + address0 + " by " + text} }
+	ok := func(text string) Answer {
+		return Answer{Result: OK, Report: device.Report{Done: "pci reset of " + address0 + " by " + text}}
+	}
 	for _, c := range []struct {
 		name   string
 		method string

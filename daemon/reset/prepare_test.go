@@ -74,7 +74,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
 			c.change(n.bigger())
-			r := Request{Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Fingerprint: Blank}
+			r := Request{Do: Prepare, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Fingerprint: Blank}}
 			got := m.full(r)
 			want := map[bool]Result{true: OK, false: Foreign}[c.content == ""]
 			if got.Result != want || !strings.HasPrefix(got.Content, c.content) || got.Size != int64(len(n.data)) || got.Erased {
@@ -83,7 +83,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 			if want == OK && got.Appearance != "9" {
 				t.Errorf("appearance is %q", got.Appearance)
 			}
-			if probe := m.full(Request{Do: Probe, SysPath: disk0, Class: "nvme"}); !strings.HasPrefix(probe.Content, c.content) || (probe.Fingerprint == "") != (c.content == "") {
+			if probe := m.full(Request{Do: Probe, Target: device.Target{SysPath: disk0, Class: "nvme"}}); !strings.HasPrefix(probe.Content, c.content) || (probe.Fingerprint == "") != (c.content == "") {
 				t.Errorf("a probe finds %+v", probe)
 			}
 			m.untouched()
@@ -286,8 +286,9 @@ func TestAppearsAgain(t *testing.T) {
 					return 0, nil
 				}
 				got := m.full(Request{
-					Do: Prepare, SysPath: disk0, Class: "nvme", Method: "nvme-controller", Scrub: scrub, Tenant: true,
-					Identity: append(byWWID("eui.01"), device.Attribute{Name: "diskseq", Value: "9"}),
+					Do:     Prepare,
+					Target: device.Target{SysPath: disk0, Class: "nvme", Identity: append(byWWID("eui.01"), device.Attribute{Name: "diskseq", Value: "9"})},
+					Work:   device.Work{Method: "nvme-controller", Scrub: scrub, Tenant: true},
 				})
 				if scrub == "" && (got.Result != OK || got.Appearance != "") || scrub != "" && (got.Result != Failed || !strings.Contains(got.Detail, "another medium may be in its place")) {
 					t.Errorf("answer is %+v", got)

@@ -20,7 +20,7 @@ import (
 
 // probeOf0 returns the request to probe disk0.
 func probeOf0() Request {
-	return Request{Do: Probe, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}
+	return Request{Do: Probe, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}}
 }
 
 // tells makes a controller answer requests for Identify and for the SMART log.
@@ -64,17 +64,17 @@ func TestProbe(t *testing.T) {
 		want  Answer
 	}{
 		{"empty", Probe, func(m *machine, n *fakeNode) {}, Answer{Result: OK}},
-		{"a file system", Probe, func(m *machine, n *fakeNode) { n.ext4() }, Answer{Result: OK, Content: "unknown data at byte 0"}},
-		{"a byte somewhere", Probe, func(m *machine, n *fakeNode) { n.data[3<<20+5000] = 1 }, Answer{Result: OK, Content: "unknown data at byte 3149824"}},
-		{"a partition that is not in the table", Probe, func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Answer{Result: OK, Content: "partitions that the kernel has not dropped yet"}},
+		{"a file system", Probe, func(m *machine, n *fakeNode) { n.ext4() }, Answer{Result: OK, Report: device.Report{Content: "unknown data at byte 0"}}},
+		{"a byte somewhere", Probe, func(m *machine, n *fakeNode) { n.data[3<<20+5000] = 1 }, Answer{Result: OK, Report: device.Report{Content: "unknown data at byte 3149824"}}},
+		{"a partition that is not in the table", Probe, func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Answer{Result: OK, Report: device.Report{Content: "partitions that the kernel has not dropped yet"}}},
 		{"mounted", Probe, func(m *machine, n *fakeNode) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data\\040a rw - ext4 /dev/nvme0n1 rw\n"})
 		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data a"}},
-		{"claimed", Probe, func(m *machine, n *fakeNode) { n.busy = true }, Answer{Result: Busy, Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"}},
+		{"claimed", Probe, func(m *machine, n *fakeNode) { n.busy = true }, Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere", Report: device.Report{Claimed: true}}},
 		// For a disk in an imported ZFS pool or of a running Ceph OSD, the kernel shows neither a mount nor a holder.
-		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Content: "zfs_member", Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere"}},
-		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Content: "zfs_member"}},
-		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Content: "zfs_member"}},
+		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere", Report: device.Report{Content: "zfs_member", Claimed: true}}},
+		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Report: device.Report{Content: "zfs_member"}}},
+		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Report: device.Report{Content: "zfs_member"}}},
 		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has disabled it, or it is being formatted"}},
 		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero"}},
 		{"gone while read", Probe, func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: the device ends there"}},
@@ -153,7 +153,7 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 		{"for a moment", 90 * time.Millisecond, nil, Answer{Result: OK}, 100 * time.Millisecond},
 		{"for a moment, and writes to it", 90 * time.Millisecond, func(m *machine) {
 			m.nodes["/dev/nvme0n1"].ext4()
-		}, Answer{Result: OK, Content: "unknown data at byte 0"}, 100 * time.Millisecond},
+		}, Answer{Result: OK, Report: device.Report{Content: "unknown data at byte 0"}}, 100 * time.Millisecond},
 		{"for longer", time.Hour, nil, Answer{Result: Busy, Detail: claimed}, claimedFor},
 		{"until it is mounted", 90 * time.Millisecond, func(m *machine) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n"})
@@ -171,7 +171,7 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 					return claims
 				}
 				got := m.ask(probeOf0())
-				if got := (Answer{Result: got.Result, Detail: got.Detail, Content: got.Content}); !reflect.DeepEqual(got, c.want) || time.Since(began) != c.took {
+				if got := (Answer{Result: got.Result, Detail: got.Detail, Report: device.Report{Content: got.Content}}); !reflect.DeepEqual(got, c.want) || time.Since(began) != c.took {
 					t.Errorf("after %v the answer is %+v\nwant %+v after %v", time.Since(began), got, c.want, c.took)
 				}
 			})
@@ -291,8 +291,8 @@ func TestWhichDeviceItIs(t *testing.T) {
 		}, Refused, `wwid is "eui.02", not "eui.01"`},
 	} {
 		for op, asked := range map[string]Request{
-			"probe": {Do: Probe}, "survey": {Do: Survey}, "erase": {Do: Prepare, Scrub: "zero", Tenant: true}, "reset": {Do: Prepare, Method: "nvme-controller"},
-			"prove": {Do: Prepare, Fingerprint: Blank},
+			"probe": {Do: Probe}, "survey": {Do: Survey}, "erase": {Do: Prepare, Work: device.Work{Scrub: "zero", Tenant: true}}, "reset": {Do: Prepare, Work: device.Work{Method: "nvme-controller"}},
+			"prove": {Do: Prepare, Target: device.Target{Fingerprint: Blank}},
 		} {
 			t.Run(op+"/"+c.name, func(t *testing.T) {
 				m, n := oneNVMe(t)

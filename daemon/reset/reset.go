@@ -31,56 +31,16 @@ const (
 // Blank replaces the fingerprint of a disk that is blank in the quick check.
 const Blank = "blank"
 
-// Request describes work on one device. The message omits optional fields with the zero value.
+// Request describes work on one device. The message omits optional fields with the zero value. A prepare needs at least one
+// attribute in Identity. The helper reads /etc/metalplug. It refuses a device that the resource in Work does not select, and a
+// method or scrub that the resource does not name. A Fingerprint of [Blank] means that the disk must be blank.
 type Request struct {
-	Do      Do     `json:"do"`
-	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link in any part
-	Class   string `json:"class"`   // "nvme", "fpga", "gpu", "infiniband" or "node"
-
-	// Identity lists attributes in sysfs and the values that they must have. Surrounding blanks are ignored. A prepare
-	// request needs at least one attribute.
-	Identity []device.Attribute `json:"identity,omitempty"`
-
-	// Resource is the resource whose rules apply to a prepare request. The helper reads /etc/metalplug. It refuses a device
-	// that this resource does not select, and a method or scrub that the resource does not name.
-	Resource string `json:"resource,omitempty"`
-
-	// Method is the reset method of a prepare request, such as "nvme-controller", "dfl-port", "vfio" or "pci". "pci:flr"
-	// chooses one method of the attribute reset_method. With "" there is no reset.
-	Method string `json:"method,omitempty"`
-
-	// Scrub is the erase method of a prepare request, such as "discard", "secure-discard", "zero", "format", "crypto-erase"
-	// or "sanitize". The erasure follows the reset. With "" there is no erasure. A scrub requires Tenant or ByHand.
-	Scrub string `json:"scrub,omitempty"`
-
-	// Tenant means that a pod of this node wrote the content of the disk, according to the state of metalplugd.
-	Tenant bool `json:"tenant,omitempty"`
-
-	// ByHand means that the operator ordered the work. The helper then also erases data that no pod wrote, and the
-	// signatures of volume managers, RAID, LUKS, ZFS and Ceph.
-	ByHand bool `json:"byHand,omitempty"`
-
-	// Fingerprint identifies the content that the tenant left or the operator adopted. It comes from the answer to a
-	// probe, or is [Blank]. For a prepare request, the helper refuses other content with the result [Foreign] and the
-	// Content. A probe reads the same places again, so that the fingerprints can be compared. Fingerprint is "" if
-	// unknown.
-	Fingerprint string `json:"fingerprint,omitempty"`
-
-	// Written is the number of sectors that had been written to the disk ([sysfs.Written]) when its last pod ended or the
-	// operator allowed the erasure. If the number is higher now, an erasure is refused with the result [Foreign]. Written is
-	// nil if unknown.
-	Written *uint64 `json:"written,omitempty"`
+	Do Do `json:"do"`
+	device.Target
+	device.Work // only for a prepare
 
 	// From is the byte offset at which a survey continues.
 	From int64 `json:"from,omitempty"`
-
-	// Together lists the sysfs paths of the other disks that the work affects. No pod holds them. The helper checks each of
-	// them like the device itself. It refuses the request if the list does not have all affected disks.
-	Together []string `json:"together,omitempty"`
-
-	// Pods has the UIDs of the pods that have had the disk. If a process of these pods cannot be inspected, it may have
-	// the disk open.
-	Pods []string `json:"pods,omitempty"`
 
 	// TimeoutMS is the time limit in milliseconds, at most 48 h. When it has passed, the helper stops waiting. If a call of
 	// the kernel has not returned by then, the helper answers 2 s later and names the step.
@@ -112,20 +72,9 @@ func (r Result) Error() string { return string(r) }
 
 // Answer is the outcome of a request.
 type Answer struct {
-	Result      Result       `json:"result"`
-	Detail      string       `json:"detail,omitempty"`      // one line for the operator with the action, the device and a remedy
-	Content     string       `json:"content,omitempty"`     // content of the disk, such as "ext4" or "gpt, unknown data at byte 4096", or ""
-	Fingerprint string       `json:"fingerprint,omitempty"` // fingerprint of the data that was read, or "" for a blank disk
-	Claimed     bool         `json:"claimed,omitempty"`     // only for a probe: the kernel refuses an exclusive open, and nothing else shows that the disk is in use
-	Smart       device.Smart `json:"smart,omitzero"`        // only for a probe of an NVMe namespace
-	Done        string       `json:"done,omitempty"`        // only for a prepare request: the work and how it was verified
-	Size        int64        `json:"size,omitempty"`        // size of a disk in bytes
-	Read        int64        `json:"read,omitempty"`        // only for a survey: the number of blank bytes before the first data; equal to Size if the whole disk is blank
-	Erased      bool         `json:"erased,omitempty"`      // the disk was erased for a prepare request, and this was verified
-
-	// Appearance is the diskseq of the disk after the work. It is "" unless the helper has proven that this is the same
-	// medium. The proof is the diskseq, or that the helper had the disk open exclusively.
-	Appearance string `json:"appearance,omitempty"`
+	Result Result `json:"result"`
+	Detail string `json:"detail,omitempty"` // one line for the operator with the action, the device and a remedy
+	device.Report
 }
 
 // Err returns nil if the request succeeded. Otherwise it returns an error that wraps the result and has the detail as

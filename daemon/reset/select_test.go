@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // TestSelected checks that the helper does only work that a resource of the configuration names.
@@ -106,9 +107,9 @@ func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.settings = func() (config.Config, error) { return config.Config{}, os.ErrNotExist }
 	for _, r := range []Request{
-		{Do: Probe, SysPath: disk0, Class: "nvme"},
+		{Do: Probe, Target: device.Target{SysPath: disk0, Class: "nvme"}},
 		surveyOf0(0),
-		{Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Fingerprint: Blank},
+		{Do: Prepare, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Fingerprint: Blank}},
 	} {
 		r.TimeoutMS = minute
 		if got := (&task{host: m.host, Request: r}).attempt(t.Context()); got.Result != OK {

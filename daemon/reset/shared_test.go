@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // sharer has the answers of a drive with several controllers about namespace 1.
@@ -192,7 +194,7 @@ func TestSharedByPaths(t *testing.T) {
 			s := &sharer{nmic: 1, cmic: 2, attached: []uint16{1, 2}, oncs: 1 << 5, registered: []uint16{1}}
 			s.on(m)
 			c.change(m)
-			got := m.ask(Request{Do: Probe, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09")})
+			got := m.ask(Request{Do: Probe, Target: device.Target{SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09")}})
 			if got.Result != c.want || !strings.HasPrefix(got.Detail, c.detail) {
 				t.Errorf("answer is %+v", got)
 			}

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
 func surveyOf0(from int64) Request {
-	return Request{Do: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), From: from}
+	return Request{Do: Survey, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}, From: from}
 }
 
 // TestSurvey checks that a survey finds data that the quick check misses, and reports where the data begins.
@@ -100,7 +101,7 @@ func TestSurveyOfWhatIsWritten(t *testing.T) {
 			m.files(map[string]string{disk0 + "/stat": "0 0 0 0 256 0 2048 0 0 0 0\n"})
 		}
 	}
-	got := m.full(Request{Do: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")})
+	got := m.full(Request{Do: Survey, Target: device.Target{SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}})
 	if got.Result != Busy || got.Read != 0 || got.Detail != "a process wrote to nvme0n1 while it was read" {
 		t.Errorf("answer is %+v", got)
 	}

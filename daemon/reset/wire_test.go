@@ -18,18 +18,19 @@ const controllerPath = "/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/n
 // request returns a request with all fields set.
 func request() reset.Request {
 	return reset.Request{
-		Do: reset.Prepare, SysPath: controllerPath + "/nvme0n1", Class: "nvme", Identity: []device.Attribute{{Name: "wwid", Value: "eui.01"}, {Name: "device/serial", Value: "S 1 2"}},
-		Resource: "example.org/nvme", Method: "nvme-controller", Scrub: "format", Tenant: true, ByHand: true,
-		Fingerprint: "0123456789abcdef:000102030405060708090a0b0c0d0e0f", From: 4096,
-		Together: []string{controllerPath + "/nvme0n2"}, Pods: []string{"0c1d"}, TimeoutMS: 90000,
+		Do:        reset.Prepare,
+		Target:    device.Target{SysPath: controllerPath + "/nvme0n1", Class: "nvme", Identity: []device.Attribute{{Name: "wwid", Value: "eui.01"}, {Name: "device/serial", Value: "S 1 2"}}, Fingerprint: "0123456789abcdef:000102030405060708090a0b0c0d0e0f", Together: []string{controllerPath + "/nvme0n2"}, Pods: []string{"0c1d"}},
+		Work:      device.Work{Resource: "example.org/nvme", Method: "nvme-controller", Scrub: "format", Tenant: true, ByHand: true},
+		From:      4096,
+		TimeoutMS: 90000,
 	}
 }
 
-const requestText = `{"do":"prepare","sysPath":"/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n1","class":"nvme",` +
-	`"identity":[{"name":"wwid","value":"eui.01"},{"name":"device/serial","value":"S 1 2"}],"resource":"example.org/nvme",` +
-	`"method":"nvme-controller","scrub":"format","tenant":true,"byHand":true,` +
-	`"fingerprint":"0123456789abcdef:000102030405060708090a0b0c0d0e0f","from":4096,` +
-	`"together":["/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n2"],"pods":["0c1d"],"timeoutMs":90000}`
+const requestText = `{"do":"prepare","class":"nvme","sysPath":"/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n1",` +
+	`"identity":[{"name":"wwid","value":"eui.01"},{"name":"device/serial","value":"S 1 2"}],` +
+	`"fingerprint":"0123456789abcdef:000102030405060708090a0b0c0d0e0f",` +
+	`"together":["/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n2"],"pods":["0c1d"],` +
+	`"resource":"example.org/nvme","method":"nvme-controller","scrub":"format","tenant":true,"byHand":true,"from":4096,"timeoutMs":90000}`
 
 func TestRequestOnTheWire(t *testing.T) {
 	if got := string(request().Encode()); got != requestText {
@@ -39,7 +40,7 @@ func TestRequestOnTheWire(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, request()) {
 		t.Errorf("ParseRequest = %+v, %v", got, err)
 	}
-	least := reset.Request{Do: reset.Probe, SysPath: "/sys/devices/x", Class: "node", TimeoutMS: 1}
+	least := reset.Request{Do: reset.Probe, Target: device.Target{SysPath: "/sys/devices/x", Class: "node"}, TimeoutMS: 1}
 	if got, err := reset.ParseRequest(least.Encode()); err != nil || !reflect.DeepEqual(got, least) {
 		t.Errorf("ParseRequest = %+v, %v", got, err)
 	}
@@ -79,8 +80,9 @@ func TestMalformedRequest(t *testing.T) {
 
 func TestAnswerOnTheWire(t *testing.T) {
 	a := reset.Answer{
-		Result: reset.Running, Detail: "ask again", Content: "ext4", Fingerprint: "ab:cd", Claimed: true, Done: "much",
-		Smart: device.Smart{Known: true, Warning: 4, Used: 101, Spare: 99, Temperature: -5, MediaErrors: 1 << 63}, Size: 8192, Read: 4096, Erased: true, Appearance: "9",
+		Result: reset.Running,
+		Detail: "ask again",
+		Report: device.Report{Content: "ext4", Fingerprint: "ab:cd", Claimed: true, Done: "much", Smart: device.Smart{Known: true, Warning: 4, Used: 101, Spare: 99, Temperature: -5, MediaErrors: 1 << 63}, Size: 8192, Read: 4096, Erased: true, Appearance: "9"},
 	}
 	got, err := exchange.Decode[reset.Answer](a.Encode())
 	if err != nil || !reflect.DeepEqual(got, a) {
@@ -103,7 +105,7 @@ func TestAnswersAlwaysArrive(t *testing.T) {
 // the same.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(requestText))
-	f.Add(reset.Request{Do: reset.Probe, SysPath: "/sys/devices/x", Class: "gpu", TimeoutMS: 1}.Encode())
+	f.Add(reset.Request{Do: reset.Probe, Target: device.Target{SysPath: "/sys/devices/x", Class: "gpu"}, TimeoutMS: 1}.Encode())
 	f.Add([]byte(`{"do":"survey","OP":"probe","sysPath":"/","class":"node","timeoutMs":1e3}`))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		r, err := reset.ParseRequest(message)

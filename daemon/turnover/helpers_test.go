@@ -90,7 +90,7 @@ func fingerprint(content string) string {
 	return fmt.Sprintf("5eed:%x", sum.Sum64())
 }
 
-func (h *helpers) probe(ctx context.Context, t device.Target, held bool) (r device.Reading, err error) {
+func (h *helpers) probe(ctx context.Context, t device.Target, held bool) (r device.Report, err error) {
 	if err := h.called(ctx, "probe", ""); err != nil {
 		return r, err
 	}
@@ -121,7 +121,7 @@ func (h *helpers) probe(ctx context.Context, t device.Target, held bool) (r devi
 }
 
 // survey reads a quarter of a disk. Stories can refer to the Nth call as survey-N.
-func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s device.Surveyed, err error) {
+func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s device.Report, err error) {
 	name := path.Base(t.SysPath)
 	h.mu.Lock()
 	h.slices++
@@ -133,7 +133,7 @@ func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s de
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.read = append(h.read, fmt.Sprintf("%s %d", name, from))
-	s = device.Surveyed{Read: min(from+h.size/4, h.size), Size: h.size}
+	s = device.Report{Read: min(from+h.size/4, h.size), Size: h.size}
 	if at := h.hidden[name]; at > 0 && at >= from && at < s.Read {
 		s.Read, s.Content = at, fmt.Sprintf("unknown data at byte %d", at)
 	}
@@ -174,7 +174,7 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 
 // prepare resets a device, then erases it or checks that it is blank. A disk with another diskseq counts as the same medium
 // if the content has not changed.
-func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (p device.Prepared, err error) {
+func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (p device.Report, err error) {
 	name := path.Base(t.SysPath)
 	if err := h.permitted(t, w); err != nil {
 		return p, err
@@ -207,13 +207,13 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 	case w.Scrub == "":
 		return p, nil
 	case !same:
-		return device.Prepared{}, errors.New("another medium may be in its place")
+		return device.Report{}, errors.New("another medium may be in its place")
 	}
 	if err := h.called(ctx, "erase", fmt.Sprintf("erase %s %s", name, w.Scrub)); err != nil {
-		return device.Prepared{}, err
+		return device.Report{}, err
 	}
 	if appearance() != now {
-		return device.Prepared{}, errors.New("it has not come back")
+		return device.Report{}, errors.New("it has not come back")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -134,7 +134,7 @@ func (t *Turnover) startOne(ctx context.Context, care care, id string, owners []
 
 // prepare prepares the device for a container of its pod. If other pods may have the device open, prepare only runs the
 // vendor's units.
-func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, err error) {
+func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
 	id := j.Device.ID
 	switch {
 	case j.care.open():

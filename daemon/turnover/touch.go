@@ -17,7 +17,7 @@ import (
 )
 
 // touch requests work on the device from the helper, with the configured methods.
-func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Prepared, err error) {
+func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err error) {
 	w := device.Work{
 		Resource: cmp.Or(j.Resource, j.Taker), Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand,
 	}
@@ -42,7 +42,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Prepared, er
 
 // prepared sends the request to the helper. Before an erasure it removes the fingerprint of the disk from the state
 // file, because the fingerprint is wrong after a crash during the erasure.
-func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Prepared, err error) {
+func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
 	}
@@ -83,7 +83,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 }
 
 // count counts and records a reset and an erasure. It does not count a check that a disk is blank.
-func (j *job) count(w device.Work, methods []string, p device.Prepared, took time.Duration, err error) {
+func (j *job) count(w device.Work, methods []string, p device.Report, took time.Duration, err error) {
 	if err != nil && len(methods) > 1 { // the error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}
 	}

@@ -36,9 +36,9 @@ type handOver struct {
 	From   int64
 	Work   device.Work
 
-	Reading  device.Reading
-	Surveyed device.Surveyed
-	Prepared device.Prepared
+	Reading  device.Report
+	Surveyed device.Report
+	Prepared device.Report
 	Holders  []device.Holder
 	Error    string
 }
@@ -70,15 +70,15 @@ func beDaemon(dir string) error {
 	return daemon.Run(context.Background(), daemon.Options{
 		Config: c, Log: log.Logger,
 		Touch: &device.Touch{
-			Probe: func(_ context.Context, t device.Target, held bool) (device.Reading, error) {
+			Probe: func(_ context.Context, t device.Target, held bool) (device.Report, error) {
 				h, err := ask(handOver{Op: "probe", Target: t, Held: held})
 				return h.Reading, err
 			},
-			Survey: func(_ context.Context, t device.Target, from int64) (device.Surveyed, error) {
+			Survey: func(_ context.Context, t device.Target, from int64) (device.Report, error) {
 				h, err := ask(handOver{Op: "survey", Target: t, From: from})
 				return h.Surveyed, err
 			},
-			Prepare: func(_ context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+			Prepare: func(_ context.Context, t device.Target, w device.Work) (device.Report, error) {
 				h, err := ask(handOver{Op: "prepare", Target: t, Work: w})
 				return h.Prepared, err
 			},

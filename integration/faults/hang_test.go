@@ -57,7 +57,7 @@ func TestHangingAfterAReset(t *testing.T) {
 			hang(t, s.root, "wwid")
 			close(wedged)
 		})
-		s.touch.Prepare = func(ctx context.Context, target device.Target, w device.Work) (device.Prepared, error) {
+		s.touch.Prepare = func(ctx context.Context, target device.Target, w device.Work) (device.Report, error) {
 			p, err := prepare(ctx, target, w)
 			if w.Tenant { // the request follows a pod
 				wedge()

@@ -239,53 +239,53 @@ func (h *hardware) touch() *device.Touch {
 	return &device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holders}
 }
 
-func (h *hardware) probe(_ context.Context, t device.Target, held bool) (device.Reading, error) {
+func (h *hardware) probe(_ context.Context, t device.Target, held bool) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d, err := h.aimed(t)
 	switch {
 	case err != nil:
-		return device.Reading{}, err
+		return device.Report{}, err
 	case held:
-		return device.Reading{}, nil
+		return device.Report{}, nil
 	case d.user != "":
-		return device.Reading{}, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
+		return device.Report{}, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
 	}
-	return device.Reading{Content: d.content, Size: diskSize}, nil
+	return device.Report{Content: d.content, Size: diskSize}, nil
 }
 
 // diskSize is the size of each disk.
 const diskSize = 1 << 20
 
-func (h *hardware) survey(_ context.Context, t device.Target, from int64) (device.Surveyed, error) {
+func (h *hardware) survey(_ context.Context, t device.Target, from int64) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d, err := h.aimed(t)
 	switch {
 	case err != nil:
-		return device.Surveyed{}, err
+		return device.Report{}, err
 	case d.user != "":
-		return device.Surveyed{}, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
+		return device.Report{}, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
 	case d.content != "":
-		return device.Surveyed{Read: max(from, 4096), Size: diskSize, Content: d.content}, nil
+		return device.Report{Read: max(from, 4096), Size: diskSize, Content: d.content}, nil
 	}
-	return device.Surveyed{Read: diskSize, Size: diskSize}, nil
+	return device.Report{Read: diskSize, Size: diskSize}, nil
 }
 
-func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (device.Report, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d, err := h.allowed(t, w.Tenant)
 	switch {
 	case err != nil:
-		return device.Prepared{}, err
+		return device.Report{}, err
 	case w.Scrub != "" && !w.Tenant:
 		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be erased though no pod has left anything there", d.serial))
-		return device.Prepared{}, fmt.Errorf("%w: an erasure for nobody", turnover.ErrUnfit)
+		return device.Report{}, fmt.Errorf("%w: an erasure for nobody", turnover.ErrUnfit)
 	case d.content != "" && d.moved && h.has != nil && !h.has(d.content, d.id()):
 		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be reset though %s, whose disk it was, has gone", d.serial, d.content))
 	}
-	p := device.Prepared{Done: "done", Appearance: strconv.Itoa(d.sequence), Size: diskSize}
+	p := device.Report{Done: "done", Appearance: strconv.Itoa(d.sequence), Size: diskSize}
 	switch {
 	case w.Scrub == "": // a reset does not change the content
 		return p, nil
@@ -293,7 +293,7 @@ func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (d
 		h.crime = errors.Join(h.crime, fmt.Errorf("what is on %s is to be erased, which may be anybody's", d.serial))
 	case d.failing:
 		d.failed = true
-		return device.Prepared{}, errors.New("the disk does not erase")
+		return device.Report{}, errors.New("the disk does not erase")
 	}
 	d.content, d.moved, d.unknown = "", false, false
 	p.Erased = true

@@ -127,25 +127,25 @@ func breaking(h device.Touch, which string, mended context.Context, fail func(co
 		return fail(ctx)
 	}
 	return device.Touch{
-		Probe: func(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
+		Probe: func(ctx context.Context, t device.Target, held bool) (device.Report, error) {
 			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // the disk is inspected repeatedly
 			defer cancel()
 			if err := broken(limited, "probe"); err != nil {
-				return device.Reading{}, err
+				return device.Report{}, err
 			}
 			return h.Probe(ctx, t, held)
 		},
-		Survey: func(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
+		Survey: func(ctx context.Context, t device.Target, from int64) (device.Report, error) {
 			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // the disk is read repeatedly
 			defer cancel()
 			if err := broken(limited, "survey"); err != nil {
-				return device.Surveyed{}, err
+				return device.Report{}, err
 			}
 			return h.Survey(ctx, t, from)
 		},
-		Prepare: func(ctx context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+		Prepare: func(ctx context.Context, t device.Target, w device.Work) (device.Report, error) {
 			if err := broken(ctx, "prepare"); err != nil {
-				return device.Prepared{}, err
+				return device.Report{}, err
 			}
 			return h.Prepare(ctx, t, w)
 		},

@@ -131,7 +131,7 @@ func (i *impostor) other() []byte {
 	case "holders": // ask about the node of a disk that a process has open
 		return []byte(`{"holders":[{"pid":7,"comm":"dd","node":"b 8:0"}]}`)
 	case "probe":
-		return reset.Answer{Result: reset.OK, Done: "erased"}.Encode()
+		return reset.Answer{Result: reset.OK, Report: device.Report{Done: "erased"}}.Encode()
 	}
 	return reset.Answer{Result: reset.OK}.Encode() // the disk is empty
 }
@@ -157,15 +157,15 @@ func (i *impostor) answer(message []byte) []byte {
 	a := reset.Answer{Result: reset.OK}
 	switch r.Do {
 	case reset.Look, reset.Probe, reset.Offer:
-		var reading device.Reading
+		var reading device.Report
 		reading, err = i.helper.Probe(context.Background(), target, r.Do == reset.Look)
 		a.Content, a.Size = reading.Content, reading.Size
 	case reset.Survey:
-		var s device.Surveyed
+		var s device.Report
 		s, err = i.helper.Survey(context.Background(), target, r.From)
 		a.Read, a.Size, a.Content = s.Read, s.Size, s.Content
 	case reset.Prepare:
-		var p device.Prepared
+		var p device.Report
 		p, err = i.helper.Prepare(context.Background(), target, device.Work{
 			Resource: r.Resource, Method: r.Method, Scrub: r.Scrub, Tenant: r.Tenant, Blank: r.Fingerprint == reset.Blank, ByHand: r.ByHand,
 		})

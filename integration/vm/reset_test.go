@@ -61,8 +61,8 @@ func (d disks) request(node string, do reset.Do) reset.Request {
 		return device.Attribute{Name: name, Value: strings.TrimSpace(d.m.Sh("cat /sys/class/block/" + path.Base(node) + "/" + name))}
 	}
 	return reset.Request{
-		Do: do, Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))),
-		Identity: []device.Attribute{attr("wwid"), attr("diskseq")},
+		Do:     do,
+		Target: device.Target{Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))), Identity: []device.Attribute{attr("wwid"), attr("diskseq")}},
 	}
 }
 
@@ -313,8 +313,9 @@ func TestResetVFIO(t *testing.T) {
 		"/driver/unbind && echo " + address + " >/sys/bus/pci/drivers_probe && udevadm settle")
 	group := "/dev/vfio/" + path.Base(strings.TrimSpace(m.Sh("readlink "+function+"/iommu_group")))
 	r := reset.Request{
-		Do: reset.Prepare, Class: "node", Method: "vfio", SysPath: function,
-		Identity: []device.Attribute{{Name: "vendor", Value: "0x1b36"}},
+		Do:     reset.Prepare,
+		Target: device.Target{Class: "node", SysPath: function, Identity: []device.Attribute{{Name: "vendor", Value: "0x1b36"}}},
+		Work:   device.Work{Method: "vfio"},
 	}
 	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // the resource selects the VFIO group instead
 	probe := r
