@@ -34,8 +34,9 @@ func Mounts(file, dir, specs string) error {
 		}
 		return os.Symlink(specs, link)
 	}
-	left, err := filepath.Glob(filepath.Join(specs, "metalplug.*.json"))
-	for _, spec := range left {
+	ofResources, err := filepath.Glob(filepath.Join(specs, "metalplug.*.json"))
+	ofClaims, _ := filepath.Glob(filepath.Join(specs, "metalplug-claim_*.json")) // both patterns are well formed
+	for _, spec := range slices.Concat(ofResources, ofClaims) {
 		err = errors.Join(err, os.Remove(spec))
 	}
 	return err

@@ -186,6 +186,7 @@ func TestAnswerThatIsNone(t *testing.T) {
 }
 
 func TestMounts(t *testing.T) {
+	ours := []string{"metalplug.example.org_x.json", "metalplug-claim_0f5c.json"}
 	const cdi = "\n[[resource]]\nname = \"example.org/cdi\"\nclass = \"node\"\nmatch = { DEVNAME = \"/dev/x\" }\ninject = \"cdi\"\n"
 	for _, c := range []struct {
 		name, text string
@@ -206,8 +207,13 @@ func TestMounts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.left {
-				if err := errors.Join(os.Mkdir(specs, 0o755), os.WriteFile(filepath.Join(specs, "metalplug.example.org_x.json"), nil, 0o600)); err != nil {
+				if err := os.Mkdir(specs, 0o755); err != nil {
 					t.Fatal(err)
+				}
+				for _, name := range ours {
+					if err := os.WriteFile(filepath.Join(specs, name), nil, 0o600); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			for range 2 { // once for each start
@@ -219,8 +225,10 @@ func TestMounts(t *testing.T) {
 				if (to == specs) != c.want {
 					t.Errorf("the link leads to %q, want one: %t", to, c.want)
 				}
-				if _, err := os.Stat(filepath.Join(specs, "metalplug.example.org_x.json")); c.left && (err == nil) != c.want {
-					t.Errorf("the spec: %v", err)
+				for _, name := range ours {
+					if _, err := os.Stat(filepath.Join(specs, name)); c.left && (err == nil) != c.want {
+						t.Errorf("the spec %s: %v", name, err)
+					}
 				}
 			}
 			if err := os.WriteFile(file, nil, 0o600); err != nil { // an empty file has paths.cdi = /run/cdi, not the directory of this test
