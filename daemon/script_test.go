@@ -137,6 +137,7 @@ func (s *story) do(words []string) error {
 		"write":                s.write,         // write NAME [CONTENT] writes to the disk without an event of udev
 		"no-checkpoint":        s.noCheckpoint,  // the kubelet writes a checkpoint when it receives a list
 		"open":                 s.open,          // open NAME [POD|host] lets that process have the node open
+		"unread":               s.unreadable,    // unread [POD] makes the processes of that pod unreadable
 		"touched":              s.touched,       // touched reset|erase NAME METHOD checks that it was the next request
 		"untouched":            s.untouched,     // checks that there was no further request
 		"allocate-at-last":     s.allocateAtLast,

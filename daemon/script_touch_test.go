@@ -25,6 +25,7 @@ type helpers struct {
 	content map[string]string // content of disks by name, such as "nvme1n1"
 	open    map[string]string // pod that has a device open, or "host"
 	done    []string          // work, such as "erase nvme1n1 zero"
+	unread  string            // pod whose processes cannot be read, or empty
 	hidden  map[string]bool   // disks with data that only a full read finds
 	read    map[string]int    // number of full reads by disk
 	changed chan struct{}     // closed and replaced after each request
@@ -106,6 +107,9 @@ func (h *helpers) holders(_ context.Context, nodes []string) ([]device.Holder, e
 			all = append(all, device.Holder{PID: 7, Command: "dd", Node: node, PodUID: strings.TrimPrefix(pod, "host")})
 		}
 	}
+	if h.unread != "" {
+		all = append(all, device.Holder{PodUID: h.unread, Unread: "process 7: it has too many descriptors"})
+	}
 	return all, nil
 }
 
@@ -131,6 +135,14 @@ func (s *story) open(words []string) error {
 	s.helpers.mu.Lock()
 	defer s.helpers.mu.Unlock()
 	s.helpers.open[words[0]] = strings.Join(words[1:], " ")
+	return nil
+}
+
+// unreadable makes the processes of a pod unreadable, or of no pod.
+func (s *story) unreadable(words []string) error {
+	s.helpers.mu.Lock()
+	defer s.helpers.mu.Unlock()
+	s.helpers.unread = strings.Join(words, "")
 	return nil
 }
 

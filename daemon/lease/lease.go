@@ -9,6 +9,7 @@ package lease
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // State is a stage in the life of a device between two tenants.
@@ -57,7 +58,7 @@ type Lease struct {
 	Hold    Hold     `json:"hold,omitempty"`
 	Used    bool     `json:"used,omitempty"`    // a container was started with the device since it was last cleared
 	Residue bool     `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
-	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims whose containers were started since the device was last cleared, sorted
+	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods, and [OfClaim] of the claims, whose containers were started since the device was last cleared, sorted
 	Medium  string   `json:"medium,omitempty"`  // medium of the disk with which these containers were started, see [device.Target.Medium]
 	Failure string   `json:"failure,omitempty"` // why the last work failed, or empty after work succeeded
 	Order   Order    `json:"order,omitempty"`   // the operator's order, if the work for this order failed; otherwise empty
@@ -78,6 +79,23 @@ func (l Lease) Valid() error {
 
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
+
+// OfClaim returns the name of a claim in the tenants of a lease. No UID of a pod contains a slash.
+func OfClaim(uid string) string { return "claim/" + uid }
+
+// Pods returns the tenants that are pods. If a tenant is a claim, all is false, because the pods of a claim are unknown.
+func (l Lease) Pods() (pods []string, all bool) {
+	pods = slices.DeleteFunc(slices.Clone(l.Tenants), func(uid string) bool { return strings.HasPrefix(uid, OfClaim("")) })
+	return pods, len(pods) == len(l.Tenants)
+}
+
+// AllPods returns the pods that have had the device, or nil if some of them are unknown.
+func (l Lease) AllPods() []string {
+	if pods, all := l.Pods(); all {
+		return pods
+	}
+	return nil
+}
 
 // Working reports whether metalplug works on the device. During this time, changes of the hardware count as caused by
 // this work.

@@ -30,7 +30,7 @@ type users struct {
 // look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If
 // ours is set, the processes of these pods may have the device open. Daemons of the node may monitor some devices, such
 // as GPUs. For such a device, only the processes of its past pods count. A process that could not be read counts only
-// if its pod has or had the device.
+// if its pod has or had the device. After a claim, whose pods are unknown, it counts in each pod.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -43,8 +43,9 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 	if err != nil {
 		return who, fmt.Errorf("find the processes that have %s open: %w", j.Device.ID, err)
 	}
+	pods, all := j.Pods()
 	for _, h := range holders {
-		owner, had := slices.Contains(owners, h.PodUID), slices.Contains(j.Tenants, h.PodUID)
+		owner, had := slices.Contains(owners, h.PodUID), slices.Contains(pods, h.PodUID) || h.Unread != "" && !all
 		switch {
 		case h.Unread != "" && !owner && !had:
 		case ours && h.PodUID != "" && owner:
@@ -100,13 +101,14 @@ func settled(ctx context.Context, look func() (users, error)) (who users, err er
 // running returns the description of an earlier pod that still has a process, or empty. Such a process may open the
 // device at any time, and may have files that it has registered with io_uring, which are not visible. If the disk must
 // be erased and it is unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods
-// cgroup is not an error.
+// cgroup is not an error. The pods of a claim are unknown, so they are not checked.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil
 	}
 	scrubs := j.Target.IsDisk() && j.care.scrubs()
-	for _, pod := range j.Tenants {
+	pods, _ := j.Pods()
+	for _, pod := range pods {
 		runs, err := j.Running(pod)
 		switch {
 		case err != nil && scrubs:

@@ -48,7 +48,7 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 	defer cancel()
 	owners := make(map[string][]string)
 	for _, s := range devices {
-		owners[s.Name()] = []string{claim}
+		owners[s.Name()] = []string{lease.OfClaim(claim)}
 	}
 	return t.start(ctx, care, devices, owners, true)
 }
