@@ -27,8 +27,8 @@ import (
 // (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and repeats the request after an error.
 const claimLimit = 40 * time.Second
 
-// claims prepares devices for claims. The lease of each device records the claim that holds it. This type stores only the
-// work in progress.
+// claims prepares and releases devices for claims. The lease of each device records the claim that holds it. This type stores
+// only the work in progress. A claim has one work at a time.
 type claims struct {
 	*daemon
 	mu      sync.Mutex
@@ -39,9 +39,11 @@ type claims struct {
 
 // preparing is work on the devices of a claim.
 type preparing struct {
-	began time.Time
-	done  chan struct{}
-	err   error // result of the work, once it is done
+	releases bool // the work releases the devices instead of preparing them
+	began    time.Time
+	done     chan struct{}
+	prepared api.Prepared // result of the work, once it is done
+	err      error        // why the work failed, or nil
 }
 
 // Run accepts work until ctx ends, and then waits until the work has ended. It always returns nil.
@@ -61,62 +63,72 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 // Prepare assigns to a claim the devices of its requests, and prepares them for containers. A repeated call skips
 // devices that are already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns
 // [control.ErrWorking] and the work continues.
-func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (p api.Prepared, err error) {
+func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	var ids []string
 	for _, r := range ask.Requests {
 		if !r.Admin { // the access of an administrator changes neither a device nor its lease
 			ids = append(ids, r.Devices...)
 		}
 	}
-	if err := c.await(ctx, claim.UID, func(ctx context.Context) error { return c.prepare(ctx, claim, ids) }); err != nil {
-		return p, err
-	}
-	return c.answer(ctx, claim.UID, ask.Requests)
+	return c.await(ctx, claim.UID, false, func(ctx context.Context) (p api.Prepared, err error) {
+		if err := c.prepare(ctx, claim, ids); err != nil {
+			return p, err
+		}
+		return c.answer(ctx, claim.UID, ask.Requests)
+	})
 }
 
 // Unprepare releases the devices of a claim, which starts their clean-up. It may be repeated.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
-	if err := c.await(ctx, uid, nil); errors.Is(err, control.ErrWorking) || ctx.Err() != nil {
-		return err
-	}
-	if err := c.inventory.Unclaim(ctx, uid); err != nil {
-		return err
-	}
-	return c.specs.Unclaim(uid)
+	_, err := c.await(ctx, uid, true, func(ctx context.Context) (p api.Prepared, err error) {
+		if err := c.inventory.Unclaim(ctx, uid); err != nil {
+			return p, err
+		}
+		return p, c.specs.Unclaim(uid)
+	})
+	return err
 }
 
-// await waits at most [claimLimit] for the work on the devices of a claim. If there is no work, await calls start, unless
-// that is nil.
-func (c *claims) await(ctx context.Context, uid string, start func(context.Context) error) error {
+// await waits at most [claimLimit] for work on the devices of a claim, and returns its result. If the claim has no work, await
+// calls start. If it has work of the other kind, await first waits for the end of that work.
+func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
+	for limit := time.After(claimLimit); ; {
+		w := c.join(uid, releases, start)
+		if w == nil {
+			return p, errors.New("metalplugd is starting or stopping")
+		}
+		select {
+		case <-w.done:
+			if w.releases == releases {
+				return w.prepared, w.err
+			}
+		case <-limit:
+			return p, fmt.Errorf("%w: the reset or erasure of its devices has taken %v so far", control.ErrWorking, time.Since(w.began).Round(time.Second))
+		case <-ctx.Done():
+			return p, ctx.Err()
+		}
+	}
+}
+
+// join returns the work on the devices of a claim. If there is no work, join begins it. It returns nil while Run does not
+// run.
+func (c *claims) join(uid string, releases bool, start func(context.Context) (api.Prepared, error)) *preparing {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	w := c.working[uid]
-	if w == nil && start != nil && c.ctx != nil {
-		w = &preparing{began: time.Now(), done: make(chan struct{})}
+	if w == nil && c.ctx != nil {
+		w = &preparing{releases: releases, began: time.Now(), done: make(chan struct{})}
 		c.working[uid] = w
 		work := c.ctx
 		c.all.Go(func() {
-			w.err = start(work)
+			w.prepared, w.err = start(work)
 			c.mu.Lock()
 			delete(c.working, uid)
 			c.mu.Unlock()
 			close(w.done)
 		})
 	}
-	c.mu.Unlock()
-	switch {
-	case w == nil && start != nil:
-		return errors.New("metalplugd is starting or stopping")
-	case w == nil:
-		return nil
-	}
-	select {
-	case <-w.done:
-		return w.err
-	case <-time.After(claimLimit):
-		return fmt.Errorf("%w: the reset or erasure of its devices has taken %v so far", control.ErrWorking, time.Since(w.began).Round(time.Second))
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return w
 }
 
 // prepare assigns devices to a claim and prepares those that are not prepared yet. It returns once the state is on
@@ -150,7 +162,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimRequest) (p api.Prepared, err error) {
 	var written []cdi.Request
 	for _, r := range requests {
-		g, err := c.given(ctx, r)
+		g, err := c.given(ctx, uid, r)
 		if err != nil {
 			return p, err
 		}
@@ -170,7 +182,7 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 
 // given returns the nodes and variables of a container for a request, whose devices may belong to several resources. An
 // administrator can only read from disks, because the evidence about a disk does not allow for his writes.
-func (c *claims) given(ctx context.Context, request api.ClaimRequest) (all plugin.Given, err error) {
+func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
 	for _, id := range request.Devices {
@@ -178,8 +190,11 @@ func (c *claims) given(ctx context.Context, request api.ClaimRequest) (all plugi
 		if err != nil {
 			return all, err
 		}
-		if !s.Present {
+		switch {
+		case !s.Present:
 			return all, fmt.Errorf("%s: %w", id, device.ErrGone)
+		case !request.Admin && !s.Ready(uid):
+			return all, fmt.Errorf("%s: the claim lost it while it was prepared", id)
 		}
 		by[s.Resource] = append(by[s.Resource], s)
 	}

@@ -5,16 +5,16 @@ package daemon
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // TestClaimWorkOutlastsTheKubelet checks that an erasure continues after the kubelet's request has timed out, and that the
-// next request and a release wait for the same erasure.
+// next request waits for the same erasure. A release begins only after the erasure, and a preparation only after the release.
 func TestClaimWorkOutlastsTheKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &claims{working: make(map[string]*preparing)}
@@ -22,32 +22,48 @@ func TestClaimWorkOutlastsTheKubelet(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx, func() {}) }()
 		synctest.Wait()
-		begun := 0
-		erase := func(ctx context.Context) error {
-			begun++
-			select {
-			case <-time.After(100 * time.Second):
-				return errors.New("the disk is gone")
-			case <-ctx.Done():
-				return ctx.Err()
+		begun, working := "", 0
+		work := func(name string, failed error) func(context.Context) (api.Prepared, error) {
+			return func(ctx context.Context) (p api.Prepared, err error) {
+				begun, working = begun+name, working+1
+				defer func() { working-- }()
+				if working > 1 {
+					t.Errorf("%s begins during other work on the claim", name)
+				}
+				select {
+				case <-time.After(100 * time.Second):
+					return p, failed
+				case <-ctx.Done():
+					return p, ctx.Err()
+				}
 			}
 		}
+		gone := errors.New("the disk is gone")
+		erase, release := work("E", gone), work("R", nil)
 		for range 2 {
-			if err := c.await(t.Context(), "u1", erase); !errors.Is(err, control.ErrWorking) {
+			if _, err := c.await(t.Context(), "u1", false, erase); !errors.Is(err, control.ErrWorking) {
 				t.Errorf("prepare = %v", err)
 			}
 		}
-		if err := c.await(t.Context(), "u1", nil); err == nil || !strings.Contains(err.Error(), "gone") {
-			t.Errorf("unprepare waits for %v", err)
+		if _, err := c.await(t.Context(), "u1", true, release); !errors.Is(err, control.ErrWorking) || begun != "ER" {
+			t.Errorf("unprepare = %v, and the work that began is %s", err, begun)
 		}
-		if err := c.await(t.Context(), "u1", nil); err != nil || begun != 1 {
-			t.Errorf("afterwards it waits for %v, and the work began %d times", err, begun)
+		if _, err := c.await(t.Context(), "u1", false, erase); !errors.Is(err, control.ErrWorking) || begun != "ER" {
+			t.Errorf("prepare during unprepare = %v, and the work that began is %s", err, begun)
+		}
+		time.Sleep(claimLimit)
+		if _, err := c.await(t.Context(), "u1", false, erase); !errors.Is(err, control.ErrWorking) || begun != "ERE" {
+			t.Errorf("prepare after unprepare = %v, and the work that began is %s", err, begun)
+		}
+		time.Sleep(claimLimit)
+		if _, err := c.await(t.Context(), "u1", false, erase); !errors.Is(err, gone) {
+			t.Errorf("prepare waits for %v", err)
 		}
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if err := c.await(t.Context(), "u1", erase); err == nil {
+		if _, err := c.await(t.Context(), "u1", false, erase); err == nil || errors.Is(err, gone) {
 			t.Error("work begins after the end")
 		}
 	})

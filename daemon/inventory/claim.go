@@ -31,6 +31,7 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 		for _, e := range given {
 			e.claim = claim
 			e.noteGiven()
+			e.ensureWindow().given = true                     // work for an earlier tenant may be in progress
 			_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
 		}
 		return nil

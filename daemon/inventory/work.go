@@ -38,7 +38,7 @@ type window struct {
 	delay   string           // why pending work is delayed, for example because a process has the device open
 	from    evidence.Disk    // the disk at the beginning of the work
 	vouched string           // diskseq of the disk that the helper has proven to be the same medium after the work
-	given   bool             // the kubelet has given the device to a pod since the work began
+	given   bool             // a pod or a claim has got the device since the work began
 	recheck bool             // the disk was read in full, and must be probed once more before it is offered
 }
 

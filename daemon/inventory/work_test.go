@@ -8,7 +8,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
@@ -45,6 +48,33 @@ func TestWorkersTakeTurns(t *testing.T) {
 		}
 		if want := []string{"first", "wait for a worker: context canceled", "both", "first again"}; !slices.Equal(got, want) {
 			t.Errorf("devices were given in the order %q", got)
+		}
+	})
+}
+
+// TestClaimDuringWorkForAnother gives a device to a claim while it is prepared for an earlier claim. The device must then be
+// prepared for the new claim too.
+func TestClaimDuringWorkForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const id = "node-A-w"
+		r := start(t, udevtest.New(t, widget("w0", "A")), "", func(o *inventory.Options) { o.Rules[0].Serve = config.ServeDRA })
+		for _, uid := range []string{"c1", "c2"} {
+			if err := r.Claim(t.Context(), api.ClaimRef{UID: uid}, []string{id}); err != nil {
+				t.Fatal(err)
+			}
+			if uid == "c2" {
+				continue
+			}
+			if _, err := r.Begin(t.Context(), id, lease.Prepare, ""); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Unclaim(t.Context(), uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.End([]string{id}, inventory.Outcome{Event: lease.Start, Tenants: []string{lease.OfClaim("c1")}})
+		if s, err := r.Current(t.Context(), id); err != nil || s.Claim.UID != "c2" || s.State != lease.Allocated || s.Ready("c2") {
+			t.Errorf("after the work it is %v of claim %v, %v", s.Lease, s.Claim, err)
 		}
 	})
 }
