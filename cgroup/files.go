@@ -171,7 +171,7 @@ func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) 
 		case asked:
 			return &os.PathError{Op: "query", Path: task + "/maps", Err: errno}
 		default:
-			return r.eachLine(maps, f)
+			return r.eachText(maps, f)
 		}
 		if n++; n%mappingsCharged == 0 {
 			if err := r.charge(1); err != nil {
@@ -202,11 +202,24 @@ const (
 	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// eachLine is eachMapping for kernels without PROCMAP_QUERY. It reads the text of /proc/PID/maps (proc_pid_maps(5)) and
-// keeps only the start of each line.
-func (r *scanner) eachLine(maps descriptor, f func(at addresses, of file) error) error {
-	lines := bufio.NewReaderSize(maps, 8<<10)
-	size := 0
+// eachText is eachMapping for kernels without PROCMAP_QUERY. It reads the text of /proc/PID/maps (proc_pid_maps(5)).
+func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error) error {
+	return r.eachLine(maps, func(line []byte) error {
+		at, of, err := parseMapping(line)
+		if err != nil {
+			return fmt.Errorf("read a mapping: %w", err)
+		}
+		return f(at, of)
+	})
+}
+
+// maxLine is the number of bytes that are kept of a line. A process chooses the paths in it.
+const maxLine = 8 << 10
+
+// eachLine calls f for each line of a file of procfs, without the part after maxLine. It counts the text as work.
+func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
+	lines := bufio.NewReaderSize(file, maxLine)
+	size, rest := 0, false // rest means that the line has begun before
 	for {
 		line, more, err := lines.ReadLine()
 		r.steps.Add(1)
@@ -222,19 +235,12 @@ func (r *scanner) eachLine(maps descriptor, f func(at addresses, of file) error)
 		if err != nil {
 			return skipGone(err)
 		}
-		at, of, err := parseMapping(line)
-		if err != nil {
-			return fmt.Errorf("read a mapping: %w", err)
+		if !rest {
+			if err := f(line); err != nil {
+				return err
+			}
 		}
-		if err := f(at, of); err != nil {
-			return err
-		}
-		for more && err == nil {
-			var rest []byte
-			rest, more, err = lines.ReadLine()
-			size += len(rest)
-			r.steps.Add(1)
-		}
+		rest = more
 	}
 }
 
@@ -248,11 +254,7 @@ func parseMapping(line []byte) (at addresses, f file, err error) {
 	major, minor, _ := strings.Cut(fields[3], ":")
 	var n [5]uint64
 	for i, digits := range [...]string{from, to, major, minor, fields[4]} {
-		base := 16
-		if i == 4 {
-			base = 10
-		}
-		if n[i], err = strconv.ParseUint(digits, base, 64); err != nil {
+		if n[i], err = strconv.ParseUint(digits, [...]int{16, 16, 16, 16, 10}[i], 64); err != nil {
 			return addresses{}, file{}, fmt.Errorf("%.80q", line)
 		}
 	}
@@ -322,14 +324,7 @@ func (r *scanner) look(l link) (Number, file, error) {
 // harmless reports whether a file that cannot be inspected certainly keeps no device in use, according to procfs and
 // the kernel's tables. The result does not depend on a file system, the SELinux policy or a file server.
 func (r *scanner) harmless(l link) bool {
-	var start [1]byte
-	if n, err := unix.Readlink(l.path(), start[:]); err != nil || n != 1 {
-		return isGone(err)
-	}
-	if start[0] != '/' { // "socket:[7]", "pipe:[7]", "anon_inode:[eventfd]"; only files with a path begin with "/"
-		return true
-	}
-	if r.barren(l) {
+	if isKernelObject(l) || r.barren(l) {
 		return true
 	}
 	// No permission for a file is needed to check whether it is a directory (open(2), O_PATH).

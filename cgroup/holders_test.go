@@ -119,9 +119,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 			p.link("42/map_files/1000-2000", "/dev/zero")
 			p.link("43/map_files/1000-2000", "/dev/zero")
 		}, []cgroup.Holder{{PID: 42, Comm: "a", Number: zero}, {PID: 43, Comm: "b", Number: zero}}},
-		{"files that cannot be inspected, on a mount where no node can be opened", func(p tree) {
-			p.link("1/fd/3", p.dir+"/1/fd/3")
-			p.write("1/fdinfo/3", "pos:\t0\nflags:\t0100000\nmnt_id:\t7\n")
+		{"a mapped file that cannot be inspected, on a mount where no node can be opened", func(p tree) {
 			p.write("1/maps", "1000-2000 rw-s 0 00:09 8 /run/x\n")
 			p.link("1/map_files/1000-2000", p.dir+"/1/map_files/1000-2000")
 			p.write("1/mountinfo", "7 1 0:9 / /run rw,nosuid,nodev - tmpfs tmpfs rw\n")

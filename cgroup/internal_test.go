@@ -67,7 +67,6 @@ func TestHarmless(t *testing.T) {
 		{"/proc/self/status", unix.O_RDONLY, true},
 		{node, unix.O_RDONLY, false},
 		{"/dev/full", unix.O_RDONLY, false},
-		{node, unix.O_PATH, true},
 		{fifo, unix.O_RDWR, false},
 	} {
 		fd, err := unix.Open(c.path, c.flags|unix.O_CLOEXEC, 0)
@@ -79,6 +78,99 @@ func TestHarmless(t *testing.T) {
 		check("closed "+c.path, fd, true)
 	}
 	check("a socket", pair[0], true)
+}
+
+// TestMemoryOfDescriptors reads the descriptors of a process after the kernel has once not answered about a file. The
+// fdinfo of an epoll descriptor and of a file with locks have many lines. They must not cost memory.
+func TestMemoryOfDescriptors(t *testing.T) {
+	const lines = 3000
+	locked, err := os.Create(filepath.Join(t.TempDir(), "locked"))
+	poll, pollErr := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	event, eventErr := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err := errors.Join(err, pollErr, eventErr); err != nil {
+		t.Fatal(err)
+	}
+	defer locked.Close()
+	defer unix.Close(poll)
+	defer unix.Close(event)
+	another := event
+	for i := range lines { // an epoll descriptor has one entry for each number that the other file had
+		lock := &unix.Flock_t{Type: unix.F_WRLCK, Start: int64(2 * i), Len: 1}
+		another, err = unix.FcntlInt(uintptr(event), unix.F_DUPFD_CLOEXEC, another+1)
+		err = errors.Join(err, unix.FcntlFlock(locked.Fd(), unix.F_SETLK, lock))
+		if err := errors.Join(err, unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, another, &unix.EpollEvent{}), unix.Close(another)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	task := fmt.Sprintf("/proc/%d", os.Getpid())
+	for _, fd := range []int{poll, int(locked.Fd())} {
+		if text, err := os.ReadFile(fmt.Sprintf("%s/fdinfo/%d", task, fd)); err != nil || len(text) < 30*lines {
+			t.Fatalf("fdinfo has %d bytes, %v", len(text), err)
+		}
+	}
+	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{}, careful: true}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = r.descriptors(task, make(map[Number]bool))
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; err != nil || used > 30*lines {
+		t.Errorf("%d bytes are used, %v", used, err)
+	}
+}
+
+// TestMountsOfAProcess checks that a table of mounts that is not read completely, or whose lines are cut, shows no file as harmless.
+func TestMountsOfAProcess(t *testing.T) {
+	const nodev, open = "%d 1 0:%[1]d / / rw,nodev - tmpfs x\n", "%d 1 0:9 / / rw - tmpfs x\n"
+	long := strings.Repeat("x", 2*maxLine)
+	var many strings.Builder
+	for i := range maxMounts {
+		fmt.Fprintf(&many, nodev, 9+i)
+	}
+	for _, c := range []struct {
+		name, text       string
+		byID9, byDevice9 bool
+	}{
+		{"one mount", fmt.Sprintf(nodev, 9), true, true},
+		{"a long name at the end", "9 1 0:9 / / rw,nodev - tmpfs " + long + "\n", true, true},
+		{"a long path", "9 1 0:9 /" + long + " / rw,nodev - tmpfs x\n", false, false},
+		{"another mount", fmt.Sprintf(nodev+open, 9, 10), true, false},
+		{"another mount with a long path", fmt.Sprintf(nodev, 9) + "10 1 0:9 / /" + long + " rw,nodev - tmpfs x\n", true, false},
+		{"a malformed line", fmt.Sprintf(nodev, 9) + "x\n", false, false},
+		{"as many as are stored", many.String(), true, true},
+		{"too many", many.String() + fmt.Sprintf(open, 8), false, false},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(dir+"/mountinfo", []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := (&scanner{scan: newScan("/proc", nil, 0), owner: &owner{}}).readMounts(dir)
+		if m.byID[9] != c.byID9 || m.byDevice[device{0, 9}] != c.byDevice9 {
+			t.Errorf("%s: %v, %v, want %v, %v", c.name, m.byID[9], m.byDevice[device{0, 9}], c.byID9, c.byDevice9)
+		}
+	}
+	// The text counts as work of a pod.
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/mountinfo", []byte(fmt.Sprintf(nodev, 9)+strings.Repeat("8 1 0:8 / / rw - tmpfs x\n", textCharged)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{pod: true}}
+	r.owner.work.Store(maxWork - 1)
+	if m := r.readMounts(dir); m.byID[9] {
+		t.Error("the mounts are read for free")
+	}
+}
+
+// TestReadFile checks that a text that is too long is not returned as a complete one.
+func TestReadFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "file")
+	for _, size := range []int{0, 1, maxRead - 1, maxRead, maxRead + 1} {
+		if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := readFile(name); (err == nil) != (size < maxRead) || err == nil && len(text) != size {
+			t.Errorf("%d bytes: %d, %v", size, len(text), err)
+		}
+	}
 }
 
 // TestMappingsBothWays checks that PROCMAP_QUERY and the text of maps give the same mapped files.
@@ -119,7 +211,7 @@ func TestMappingsBothWays(t *testing.T) {
 			return err
 		}
 		defer maps.Close()
-		return r.eachLine(maps, f)
+		return r.eachText(maps, f)
 	})
 	if len(text) < 2 || !slices.Equal(numbers, text) {
 		t.Errorf("by numbers:\n%s\nby text:\n%s", strings.Join(numbers, "\n"), strings.Join(text, "\n"))

@@ -3,9 +3,7 @@
 package cgroup
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -25,56 +23,86 @@ var servers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// barren reports whether the mount of a file shows that the file is not an open device node. It finds the mount of a
-// descriptor in /proc/PID/fdinfo (proc_pid_fdinfo(5)), and the mount of a mapping by its device. A descriptor opened with
-// O_PATH does not keep a device in use.
+// barren reports whether a link certainly does not lead to an open device node, because it leads to an object of the
+// kernel, or because of the mount of the file. It finds the mount of a mapping by its device.
 func (r *scanner) barren(l link) bool {
+	id := 0
+	if l.file == (file{}) {
+		if isKernelObject(l) {
+			return true
+		}
+		id = mountID(l.path())
+	}
 	if r.mounts == nil {
-		r.mounts = readMounts(l.task)
+		r.mounts = r.readMounts(l.task)
 	}
-	if l.file != (file{}) {
-		return r.mounts.byDevice[l.file.device]
-	}
-	text, _ := os.ReadFile(l.task + "/fdinfo/" + l.name)
-	var position, flags, id int
-	_, err := fmt.Sscanf(string(text), "pos: %d\nflags: %o\nmnt_id: %d\n", &position, &flags, &id)
-	return err == nil && (flags&unix.O_PATH != 0 || r.mounts.byID[id])
+	return r.mounts.byID[id] || r.mounts.byDevice[l.file.device] // no mount has the ID 0 or the device 0:0
 }
 
-// maxMount is the maximum length of a line in bytes. The line of an overlay is long, because it lists all layers.
-const maxMount = 1 << 20
+// isKernelObject reports whether a link does not lead to a file with a path, as in "socket:[7]", "pipe:[7]" and
+// "anon_inode:[eventfd]". Such a file is never a device node.
+func isKernelObject(l link) bool {
+	var start [1]byte
+	n, err := unix.Readlink(l.path(), start[:])
+	return err == nil && n == 1 && start[0] != '/'
+}
 
-// readMounts reads the mounts of a process. A mount that cannot be read is omitted.
-func readMounts(task string) *mounts {
+// mountID returns the ID of the mount of an open file, or 0 if it is unknown. The fdinfo of another process (proc_pid_fdinfo(5)) may be too large
+// to read. It has a line for each lock of a file and for each entry of an epoll descriptor, and the kernel charges all
+// of them to the memory of the reader. So mountID opens the file with O_PATH and reads the fdinfo of that descriptor, which
+// has no such lines. An open with O_PATH calls neither a driver nor a file server (fs/open.c, do_dentry_open).
+func mountID(path string) (id int) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	text, _ := readFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	var position, flags int
+	_, _ = fmt.Sscanf(string(text), "pos: %d\nflags: %o\nmnt_id: %d\n", &position, &flags, &id)
+	return id
+}
+
+// maxMounts limits the mounts that are stored for a process, at about 50 bytes each. The kubelet mounts a few thousand.
+const maxMounts = 1 << 13
+
+// readMounts reads the mounts of a process. If they cannot be read or are too many, the result is empty, because one more
+// mount of a device could allow opening its nodes.
+func (r *scanner) readMounts(task string) *mounts {
 	all := &mounts{byID: make(map[int]bool), byDevice: make(map[device]bool)}
-	info, err := os.Open(task + "/mountinfo")
+	info, err := openFile(task+"/mountinfo", 0)
 	if err != nil {
 		return all
 	}
 	defer info.Close()
-	lines := bufio.NewScanner(info)
-	lines.Buffer(nil, maxMount)
-	for lines.Scan() {
-		if id, d, barren, err := parseMount(lines.Text()); err == nil {
-			all.byID[id] = barren
-			before, another := all.byDevice[d]
-			all.byDevice[d] = barren && (before || !another)
+	err = r.eachLine(info, func(line []byte) error {
+		id, d, barren, err := parseMount(string(line))
+		before, another := all.byDevice[d]
+		all.byID[id], all.byDevice[d] = barren, barren && (before || !another)
+		if len(all.byID) > maxMounts {
+			return errWork
 		}
+		return err
+	})
+	if err != nil {
+		return &mounts{}
 	}
 	return all
 }
 
-// parseMount parses a line ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS.
+// parseMount parses a line ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS. If the line was cut
+// before the type, the mount counts as one with device nodes.
 func parseMount(line string) (id int, d device, barren bool, err error) {
-	before, after, ok := strings.Cut(line, " - ")
-	fields := strings.Fields(before)
-	if !ok || len(fields) < 6 {
-		return 0, d, false, fmt.Errorf("malformed mount %.80q", line)
-	}
-	if _, err := fmt.Sscanf(fields[0]+" "+fields[2], "%d %d:%d", &id, &d.major, &d.minor); err != nil {
+	var parent int
+	if _, err := fmt.Sscanf(line, "%d %d %d:%d ", &id, &parent, &d.major, &d.minor); err != nil {
 		return 0, d, false, fmt.Errorf("malformed mount %.80q: %w", line, err)
 	}
-	kind, _, _ := strings.Cut(after, " ")
+	before, after, _ := strings.Cut(line, " - ")
+	kind, _, ok := strings.Cut(after, " ")
+	fields := strings.Fields(before)
+	if !ok || len(fields) < 6 {
+		return id, d, false, nil
+	}
 	kind, _, _ = strings.Cut(kind, ".") // the type may have a suffix, as in "fuse.sshfs"
 	return id, d, slices.Contains(servers, kind) || slices.Contains(strings.Split(fields[5], ","), "nodev"), nil
 }

@@ -176,7 +176,7 @@ func isPopulated(dir string) (bool, error) {
 		if err != nil || entry.Name() != "cgroup.procs" {
 			return skipRemoved(err)
 		}
-		text, err := os.ReadFile(path)
+		text, err := readFile(path)
 		if len(text) > 0 {
 			populated = true
 			return filepath.SkipAll

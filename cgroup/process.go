@@ -266,12 +266,19 @@ func (d descriptor) Read(p []byte) (n int, err error) {
 // Close closes the descriptor. The file was only read, so an error has no meaning.
 func (d descriptor) Close() { unix.Close(int(d)) }
 
-// readFile returns the text of a file of procfs.
+// maxRead is the maximum size of a file that [readFile] reads. The longest one is /proc/PID/status of a process with 65,536
+// groups (NGROUPS_MAX), which may have 700 kB.
+const maxRead = 1 << 20
+
+// readFile returns the text of a file of procfs. A longer text is an error.
 func readFile(name string) (text []byte, err error) {
 	file, err := openFile(name, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	return io.ReadAll(file)
+	if text, err = io.ReadAll(io.LimitReader(file, maxRead)); len(text) == maxRead {
+		err = fmt.Errorf("read %s: %w", name, unix.EFBIG)
+	}
+	return text, err
 }
