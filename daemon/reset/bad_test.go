@@ -3,6 +3,8 @@
 package reset
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,6 +86,32 @@ func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 	}
 	if got := m.full(eraseOf0("discard")); got.Result != Failed || !strings.Contains(got.Detail, "data is still present at byte 47185920") {
 		t.Errorf("answer is %+v", got)
+	}
+}
+
+// TestDiscardInGranules checks that a disk is erased completely if it ignores the parts of a discard that are smaller than its
+// granule. The granule does not divide the length of a range.
+func TestDiscardInGranules(t *testing.T) {
+	const granule = 192 << 10
+	m, n := oneNVMe(t)
+	m.files(map[string]string{disk0 + "/queue/discard_granularity": fmt.Sprintln(granule)})
+	n.size(6826 * granule) // 1.25 GiB, which needs two ranges
+	m.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
+		if request == blkDiscard {
+			from := int64(binary.NativeEndian.Uint64(b))
+			end := from + int64(binary.NativeEndian.Uint64(b[8:]))
+			clear(n.data[(from+granule-1)/granule*granule : end/granule*granule])
+		}
+		return 0, nil
+	}
+	for at := range n.data {
+		n.data[at] = 'A'
+	}
+	if got := m.ask(eraseOf0("discard")); got.Result != OK {
+		t.Fatalf("answer is %+v", got)
+	}
+	if left := len(n.data) - bytes.Count(n.data, []byte{0}); left > 0 {
+		t.Errorf("%d bytes of the last pod are left", left)
 	}
 }
 

@@ -157,15 +157,20 @@ const (
 	zeroChunk    = 64 << 20 // takes a tenth of a second if the drive really writes zeroes
 )
 
-// inChunks returns a function that runs an ioctl for each chunk of a disk.
+// inChunks returns a function that runs an ioctl for each chunk of a disk. A device may ignore the parts of a range that are
+// smaller than its discard granularity (Documentation/ABI/stable/sysfs-block, queue/discard_granularity, in bytes). So each
+// range begins that many bytes before the end of the previous range, and every granule is completely in one of them.
 func inChunks(name, did string, chunk int64, request uintptr) func(context.Context, *claim, *evidence) (string, error) {
 	return func(ctx context.Context, c *claim, _ *evidence) (string, error) {
 		began := time.Now()
+		granule := int64(c.Uint(c.sysPath, "queue/discard_granularity"))
+		chunk := max(chunk, granule)
 		for from := int64(0); from < c.size; from += chunk {
 			if ctx.Err() != nil {
 				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", name, c.Name(), from, c.size, time.Since(began).Round(time.Second))
 			}
-			err := c.ranged(request, from, min(chunk, c.size-from))
+			start := max(0, from-granule)
+			err := c.ranged(request, start, min(from+chunk, c.size)-start)
 			switch {
 			case err == nil:
 			case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
