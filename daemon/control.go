@@ -12,6 +12,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // controlSocket is the name of the control socket in paths.run. The name is fixed, because other programs and the socket
@@ -23,7 +24,7 @@ const controlSocket = "control.sock"
 func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, Preview: d.Preview, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
-		Host: d.host, Log: d.Log,
+		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // without helpers
 		Standing:  func() map[string]api.Standing { return d.endpoints.standing() },
 		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },
 		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand, Claims: d.claims,

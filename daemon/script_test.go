@@ -110,8 +110,9 @@ func (s *story) do(words []string) error {
 		"release":              s.release,
 		"with-pods":            s.withPods,
 		"lose-state":           s.loseState,
-		"why":                  s.why,  // why ID TEXT... expects the text in one of the reasons
-		"held":                 s.held, // held NAME waits until the daemon knows which pod holds it
+		"why":                  s.why,             // why ID TEXT... expects the text in one of the reasons
+		"why-opens-nothing":    s.whyOpensNothing, // why-opens-nothing ID TEXT... expects the same of a disk that a pod holds
+		"held":                 s.held,            // held NAME waits until the daemon knows which pod holds it
 		"remove-sockets":       s.removeSockets,
 		"replace-dir":          s.replaceDir,
 		"remove-dir":           s.removeDir,

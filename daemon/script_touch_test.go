@@ -28,6 +28,7 @@ type helpers struct {
 	unread  string            // pod whose processes cannot be read, or empty
 	hidden  map[string]bool   // disks with data that only a full read finds
 	read    map[string]int    // number of full reads by disk
+	probed  int               // number of probes that opened a disk
 	changed chan struct{}     // closed and replaced after each request
 }
 
@@ -51,6 +52,7 @@ func (h *helpers) probe(_ context.Context, t device.Target, held bool) (device.R
 	if held {
 		return device.Report{}, nil
 	}
+	h.probed++
 	content := h.content[path.Base(t.SysPath)]
 	reading := device.Report{Content: content, Size: diskSize}
 	if content != "" {
@@ -290,6 +292,23 @@ func (s *story) whyNow(words []string) error {
 	all = append(all, answer.Found[0].Verdict)
 	if !slices.ContainsFunc(all, func(why string) bool { return strings.Contains(why, want) }) {
 		return fmt.Errorf("the reasons are %q", all)
+	}
+	return nil
+}
+
+// whyOpensNothing explains a disk that a pod holds. Its explanation must not open the disk.
+func (s *story) whyOpensNothing(words []string) error {
+	probed := func() int {
+		s.helpers.mu.Lock()
+		defer s.helpers.mu.Unlock()
+		return s.helpers.probed
+	}
+	before := probed()
+	if err := s.whyNow(words); err != nil {
+		return err
+	}
+	if after := probed(); after != before {
+		return fmt.Errorf("the explanation probed %d disks", after-before)
 	}
 	return nil
 }

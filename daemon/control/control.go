@@ -83,7 +83,7 @@ type Options struct {
 	Started   time.Time                      // the start time of metalplugd
 	Source    udev.Source                    // source of the devices
 	Inventory *inventory.Inventory
-	Host      *device.Host
+	Host      *device.Host // must have no helpers, because a request of a reader must not open a node
 	Log       *slog.Logger
 
 	Standing  func() map[string]api.Standing                      // registration state of each resource
