@@ -178,6 +178,7 @@ cluster-slice: root cluster-programs $(CLUSTER_RELEASES:%=cluster-kube-%)
 cluster-night:
 	$(MAKE) cluster LONG='-row 100 -storm 5m -cost 1m -cost-nodes 16 -speed 50'
 	$(MAKE) cluster RELEASE=v1.37
+	$(MAKE) cluster-slice CLUSTER_RELEASES=v1.31
 
 cluster-up: root cluster-programs cluster-kubectl-$(RELEASE)
 	bin/cluster/up --release $(RELEASE) $(HARDWARE)

@@ -53,7 +53,8 @@ func runEtcd(ctx context.Context, dir, client, peer string) error {
 	if err != nil {
 		return err
 	}
-	setURLs(config, []url.URL{*to}, []url.URL{*others})
+	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{*to}, []url.URL{*to}
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{*others}, []url.URL{*others}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	e, err := embed.StartEtcd(config)
 	if err != nil {

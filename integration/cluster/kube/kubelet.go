@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !k8s131
+
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+func kubeletCommand() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }
