@@ -93,7 +93,21 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 // calls start. If it has work of the other kind, await first waits for the end of that work.
 func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
 	for limit := time.After(claimLimit); ; {
-		w := c.join(uid, releases, start)
+		c.mu.Lock()
+		w := c.working[uid]
+		if w == nil && c.ctx != nil {
+			w = &preparing{releases: releases, began: time.Now(), done: make(chan struct{})}
+			c.working[uid] = w
+			work := c.ctx
+			c.all.Go(func() {
+				w.prepared, w.err = start(work)
+				c.mu.Lock()
+				delete(c.working, uid)
+				c.mu.Unlock()
+				close(w.done)
+			})
+		}
+		c.mu.Unlock()
 		if w == nil {
 			return p, errors.New("metalplugd is starting or stopping")
 		}
@@ -108,27 +122,6 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 			return p, ctx.Err()
 		}
 	}
-}
-
-// join returns the work on the devices of a claim. If there is no work, join begins it. It returns nil while Run does not
-// run.
-func (c *claims) join(uid string, releases bool, start func(context.Context) (api.Prepared, error)) *preparing {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w := c.working[uid]
-	if w == nil && c.ctx != nil {
-		w = &preparing{releases: releases, began: time.Now(), done: make(chan struct{})}
-		c.working[uid] = w
-		work := c.ctx
-		c.all.Go(func() {
-			w.prepared, w.err = start(work)
-			c.mu.Lock()
-			delete(c.working, uid)
-			c.mu.Unlock()
-			close(w.done)
-		})
-	}
-	return w
 }
 
 // prepare assigns devices to a claim and prepares those that are not prepared yet. It returns once the state is on
@@ -162,7 +155,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimRequest) (p api.Prepared, err error) {
 	var written []cdi.Request
 	for _, r := range requests {
-		g, err := c.given(ctx, uid, r)
+		g, devices, err := c.given(ctx, uid, r)
 		if err != nil {
 			return p, err
 		}
@@ -171,32 +164,29 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 			told.Nodes = append(told.Nodes, n.Container)
 		}
 		p.Requests = append(p.Requests, told)
-		written = append(written, cdi.Request{Name: r.Name, Nodes: g.Nodes, Env: g.Env})
+		written = append(written, cdi.Request{Name: r.Name, Admin: r.Admin, Devices: devices, Nodes: g.Nodes, Env: g.Env})
 	}
 	names, err := c.specs.Claim(uid, written)
-	for i, name := range names {
-		p.Requests[i].CDI = append([]string{name}, p.Requests[i].CDI...)
+	for i, of := range names {
+		p.Requests[i].CDI = append(of, p.Requests[i].CDI...)
 	}
 	return p, err
 }
 
-// given returns the nodes and variables of a container for a request, whose devices may belong to several resources. An
+// given returns the nodes, variables and devices of a container for a request, whose devices may belong to several resources. An
 // administrator can only read from disks, because the evidence about a disk does not allow for his writes.
-func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, err error) {
+func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
 	for _, id := range request.Devices {
 		s, err := c.inventory.Current(ctx, id)
 		if err != nil {
-			return all, err
+			return all, nil, err
 		}
-		switch {
-		case !s.Present:
-			return all, fmt.Errorf("%s: %w", id, device.ErrGone)
-		case !request.Admin && !s.Ready(uid):
-			return all, fmt.Errorf("%s: the claim lost it while it was prepared", id)
+		if !s.Present || !request.Admin && !s.Ready(uid) {
+			return all, nil, fmt.Errorf("%s: %w, or the claim has lost it", id, device.ErrGone)
 		}
-		by[s.Resource] = append(by[s.Resource], s)
+		by[s.Resource], devices = append(by[s.Resource], s), append(devices, s)
 	}
 	for _, r := range c.config.Load().Resources {
 		if by[r.Name] == nil {
@@ -209,16 +199,16 @@ func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest
 		}
 		g, err := plugin.Give(offer, c.host, by[r.Name])
 		if err != nil {
-			return all, err
+			return all, nil, err
 		}
 		all.Nodes, all.CDI = append(all.Nodes, g.Nodes...), append(all.CDI, g.CDI...)
 		maps.Copy(all.Env, g.Env)
 		delete(by, r.Name)
 	}
 	for resource, devices := range by {
-		return all, fmt.Errorf("%s: resource %s is not configured any more", devices[0].Device.ID, resource)
+		return all, nil, fmt.Errorf("%s: resource %s is not configured any more", devices[0].Device.ID, resource)
 	}
-	return all, nil
+	return all, devices, nil
 }
 
 // isBlock reports whether a device has the node of a disk or of a part of a disk.

@@ -40,30 +40,35 @@ func TestClaimWorkOutlastsTheKubelet(t *testing.T) {
 		}
 		gone := errors.New("the disk is gone")
 		erase, release := work("E", gone), work("R", nil)
+		await := func(releases bool, start func(context.Context) (api.Prepared, error)) error {
+			defer synctest.Wait()
+			_, err := c.await(t.Context(), "u1", releases, start)
+			return err
+		}
 		for range 2 {
-			if _, err := c.await(t.Context(), "u1", false, erase); !errors.Is(err, control.ErrWorking) {
+			if err := await(false, erase); !errors.Is(err, control.ErrWorking) {
 				t.Errorf("prepare = %v", err)
 			}
 		}
-		if _, err := c.await(t.Context(), "u1", true, release); !errors.Is(err, control.ErrWorking) || begun != "ER" {
+		if err := await(true, release); !errors.Is(err, control.ErrWorking) || begun != "ER" {
 			t.Errorf("unprepare = %v, and the work that began is %s", err, begun)
 		}
-		if _, err := c.await(t.Context(), "u1", false, erase); !errors.Is(err, control.ErrWorking) || begun != "ER" {
+		if err := await(false, erase); !errors.Is(err, control.ErrWorking) || begun != "ER" {
 			t.Errorf("prepare during unprepare = %v, and the work that began is %s", err, begun)
 		}
 		time.Sleep(claimLimit)
-		if _, err := c.await(t.Context(), "u1", false, erase); !errors.Is(err, control.ErrWorking) || begun != "ERE" {
+		if err := await(false, erase); !errors.Is(err, control.ErrWorking) || begun != "ERE" {
 			t.Errorf("prepare after unprepare = %v, and the work that began is %s", err, begun)
 		}
 		time.Sleep(claimLimit)
-		if _, err := c.await(t.Context(), "u1", false, erase); !errors.Is(err, gone) {
+		if err := await(false, erase); !errors.Is(err, gone) {
 			t.Errorf("prepare waits for %v", err)
 		}
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if _, err := c.await(t.Context(), "u1", false, erase); err == nil || errors.Is(err, gone) {
+		if err := await(false, erase); err == nil || errors.Is(err, gone) {
 			t.Error("work begins after the end")
 		}
 	})

@@ -50,28 +50,63 @@ func (s *story) prepareOnce(words []string, admin bool) (answer api.Prepared, er
 
 // describedClaim checks that the CDI spec of a claim has the nodes and variables of the answer, and these permissions.
 func (s *story) describedClaim(uid string, answer api.Prepared, permissions string) error {
-	text, err := os.ReadFile(s.path("cdi/metalplug-claim_" + uid + ".json"))
+	devices, err := s.claimSpec(uid)
 	if err != nil {
 		return err
 	}
-	var spec specs.Spec
-	if err := json.Unmarshal(text, &spec); err != nil {
-		return err
-	}
-	for i, r := range answer.Requests {
-		d := spec.Devices[i]
+	for _, r := range answer.Requests {
 		var nodes []string
-		for _, n := range d.ContainerEdits.DeviceNodes {
-			nodes = append(nodes, n.Path)
-			if n.Permissions != permissions {
-				return fmt.Errorf("the permissions of %s are %q", n.Path, n.Permissions)
+		env := 0
+		for _, name := range r.CDI {
+			edits, ok := devices[name]
+			if !ok {
+				return fmt.Errorf("the spec lacks %s", name)
+			}
+			env += len(edits.Env)
+			for _, n := range edits.DeviceNodes {
+				nodes = append(nodes, n.Path)
+				if n.Permissions != permissions {
+					return fmt.Errorf("the permissions of %s are %q", n.Path, n.Permissions)
+				}
 			}
 		}
-		if r.CDI[0] != spec.Kind+"="+d.Name || len(nodes) == 0 || !slices.Equal(nodes, r.Nodes) || len(d.ContainerEdits.Env) != len(r.Env) {
-			return fmt.Errorf("the answer is %+v, the spec says %+v", r, d)
+		if len(nodes) == 0 || !slices.Equal(nodes, r.Nodes) || env != len(r.Env) {
+			return fmt.Errorf("the answer is %+v, the spec says %+v", r, devices)
 		}
 	}
 	return nil
+}
+
+// claimSpec returns the edits in the CDI spec of a claim by CDI name.
+func (s *story) claimSpec(uid string) (map[string]specs.ContainerEdits, error) {
+	text, err := os.ReadFile(s.path("cdi/metalplug-claim_" + uid + ".json"))
+	if err != nil {
+		return nil, err
+	}
+	var spec specs.Spec
+	err = json.Unmarshal(text, &spec)
+	devices := make(map[string]specs.ContainerEdits)
+	for _, d := range spec.Devices {
+		devices[spec.Kind+"="+d.Name] = d.ContainerEdits
+	}
+	return devices, err
+}
+
+// claimNodes waits until the CDI spec of a claim has exactly these nodes.
+func (s *story) claimNodes(words []string) error {
+	return eventually(func() error {
+		devices, err := s.claimSpec(words[0])
+		var nodes []string
+		for _, edits := range devices {
+			for _, n := range edits.DeviceNodes {
+				nodes = append(nodes, n.HostPath)
+			}
+		}
+		if slices.Sort(nodes); err == nil && !slices.Equal(nodes, words[1:]) {
+			err = fmt.Errorf("it has the nodes %v", nodes)
+		}
+		return err
+	})
 }
 
 // prepareFails prepares a claim with one device, and expects an error that contains the text.

@@ -94,7 +94,7 @@ func (s *story) play(file string) {
 // do executes one command.
 func (s *story) do(words []string) error {
 	verbs := map[string]func([]string) error{
-		"plug":                 s.plug,               // plug widget|gadget NAME SERIAL [NUMA] or plug disk NUMBER EUI [CONTENT]
+		"plug":                 s.plug,               // plug widget|gadget NAME SERIAL [NUMA] or plug disk NUMBER EUI [CONTENT] or plug later-disk NUMBER EUI MINOR
 		"unplug":               s.unplug,             // unplug NAME...
 		"at-once":              s.atOnce,             // at-once COUNT plugs that many widgets
 		"resource":             s.addResource,        // resource LINE of the configuration, in [[resource]] widgets
@@ -146,6 +146,7 @@ func (s *story) do(words []string) error {
 		"prepare-fails":        s.prepareFails, // prepare-fails CLAIM NAME TEXT...
 		"admin":                s.admin,        // admin CLAIM NAME PERMISSIONS
 		"unprepare":            s.unprepare,    // unprepare CLAIM, twice
+		"claim-nodes":          s.claimNodes,   // claim-nodes CLAIM [PATH...] waits until its CDI spec has these nodes
 		"claimed":              s.claimed,      // claimed NAME CLAIM waits until the claim holds the device
 	}
 	verb := verbs[words[0]]
@@ -197,6 +198,10 @@ func (s *story) plug(words []string) error {
 			content = "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=" + words[3] + "\n"
 		}
 		s.devices["disk"+name] = fmt.Sprintf(diskRecording, name, words[2], content)
+		return s.save()
+	case "later-disk": // in the place and with the name of a disk, but with another device number
+		s.devices["disk"+name] = strings.NewReplacer("MINOR="+name, "MINOR="+words[3], "diskseq="+name, "diskseq="+words[3]).
+			Replace(fmt.Sprintf(diskRecording, name, words[2], ""))
 		return s.save()
 	case "widget", "gadget":
 	default:

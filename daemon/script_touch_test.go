@@ -222,13 +222,13 @@ func (s *story) client() api.Client {
 	return api.Client{Socket: s.path("run") + "/control.sock"}
 }
 
-// find returns the device of a disk from the control socket.
+// find returns the device with that name of its directory, or with that ID, from the control socket.
 func (s *story) find(name string) (d api.Device, err error) {
 	var all []api.Device
 	if err := s.client().Get(context.Background(), "/v1/devices", &all); err != nil {
 		return d, err
 	}
-	i := slices.IndexFunc(all, func(d api.Device) bool { return path.Base(d.SysPath) == name })
+	i := slices.IndexFunc(all, func(d api.Device) bool { return path.Base(d.SysPath) == name || d.ID == name })
 	if i < 0 {
 		return d, errors.New("no such device")
 	}

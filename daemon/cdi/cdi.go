@@ -33,8 +33,9 @@ type Specs struct {
 	Host      *device.Host
 	Log       *slog.Logger
 
-	mu    sync.Mutex
-	specs map[string]*spec // keys are resource names
+	mu     sync.Mutex
+	specs  map[string]*spec // keys are resource names
+	pruned uint64           // version of the snapshot with which the specs of claims were last compared
 }
 
 // Set sets the resources, and removes the files of all other resources. The next [Specs.Update] writes their files.
@@ -84,7 +85,7 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 }
 
 // Update writes the files for the newest snapshot. Before the first complete snapshot it does nothing. It logs an error
-// once, and then returns false.
+// and returns false.
 func (s *Specs) Update() (ok bool) {
 	select {
 	case <-s.Inventory.Ready():
@@ -94,7 +95,10 @@ func (s *Specs) Update() (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snapshot, _ := s.Inventory.Snapshot()
-	ok = true
+	err := s.pruneClaims(snapshot)
+	if ok = err == nil; !ok {
+		s.Log.Error("CDI spec not written", "err", err)
+	}
 	for name, sp := range s.specs {
 		ok = s.put(sp, snapshot.Offer(name)) == nil && ok
 	}

@@ -5,6 +5,7 @@ package cdi_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -258,5 +259,82 @@ func TestLastDeviceTakesTheFileAlong(t *testing.T) {
 	}
 	if _, err := b.specs.Names(resource, was); err == nil || !strings.Contains(err.Error(), "has just changed") {
 		t.Errorf("the device that is gone: %v", err)
+	}
+}
+
+// realNodes lets the recorded nodes lead to the nodes of this machine, which have numbers.
+func (b *bench) realNodes() {
+	b.t.Helper()
+	for _, name := range []string{"null", "zero"} {
+		node := filepath.Join(b.machine.Root(), "dev", name)
+		if err := errors.Join(os.Remove(node), os.Symlink("/dev/"+name, node)); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// TestClaimLosesAbsentDevice checks that the spec of a claim has the numbers of the nodes, and that it lacks a device while
+// the device is absent, also after a restart of the daemon.
+func TestClaimLosesAbsentDevice(t *testing.T) {
+	b := newBench(t, null+zero)
+	request := cdi.Request{Name: "all", Admin: true, Devices: b.devices(2), Env: map[string]string{"A": "b"}}
+	b.realNodes()
+	for _, d := range request.Devices {
+		request.Nodes = append(request.Nodes, device.Node{Container: d.Allocation.Nodes[0].Container, Permissions: "r"})
+	}
+	names, err := b.specs.Claim("0f5c", []cdi.Request{request})
+	if err != nil || len(names) != 1 || len(names[0]) != 3 {
+		t.Fatalf("names are %v, %v", names, err)
+	}
+	missing := func() []string {
+		container := &specs.Spec{}
+		missing, err := b.load().InjectDevices(container, names[0]...)
+		if len(missing) > 0 {
+			return missing
+		}
+		if null := container.Linux.Devices[0]; err != nil || null.Path != "/dev/null" || null.Major != 1 || null.Minor != 3 || container.Process.Env[0] != "A=b" {
+			t.Errorf("the container is %+v, %v", container, err)
+		}
+		return nil
+	}
+	numbered := func() {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(b.dir, "metalplug-claim_0f5c.json"))
+		for _, want := range []string{`"type": "c"`, `"major": 1`, `"minor": 3`} {
+			if err != nil || !strings.Contains(string(text), want) {
+				t.Errorf("the spec lacks %s: %s, %v", want, text, err)
+			}
+		}
+	}
+	b.update(true)
+	if lacks := missing(); lacks != nil {
+		t.Errorf("the spec lacks %v", lacks)
+	}
+	numbered()
+	b.specs = &cdi.Specs{Dir: b.dir, Inventory: b.inventory, Host: b.specs.Host, Log: b.specs.Log}
+	b.machine.Apply(zero)
+	b.devices(1)
+	b.update(true)
+	if lacks := missing(); !slices.Equal(lacks, names[0][1:2]) {
+		t.Errorf("without the device the spec lacks %v", lacks)
+	}
+	b.machine.Apply(null + zero)
+	request.Devices = b.devices(2)
+	b.realNodes()
+	if _, err := b.specs.Claim("0f5c", []cdi.Request{request}); err != nil {
+		t.Fatal(err)
+	}
+	b.update(true)
+	if lacks := missing(); lacks != nil {
+		t.Errorf("with the device the spec lacks %v", lacks)
+	}
+	numbered()
+	b.machine.Apply(zero)
+	b.devices(1)
+	if err := os.RemoveAll(b.machine.Root() + "/dev/null"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.specs.Claim("0f5c", []cdi.Request{request}); err == nil {
+		t.Error("the claim is prepared with an absent device")
 	}
 }

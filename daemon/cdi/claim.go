@@ -3,68 +3,143 @@
 package cdi
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/internal/fsutil"
+	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// claimKind is the kind of the devices in the specs of claims. Each claim has a file, in which each request is a device.
+// claimKind is the kind of the devices in the specs of claims. Each claim has a file.
 const claimKind = "metalplug.io/claim"
+
+// claimPrefix is the prefix of these files. [Specs.Set] does not remove them.
+const claimPrefix = "metalplug-claim_"
+
+// admin marks the devices of a request with admin access. No request and no UID of a claim contains a dot.
+const admin = ".admin"
 
 // Request is what containers get for a request of a claim.
 type Request struct {
-	Name  string
-	Nodes []device.Node
-	Env   map[string]string
+	Name    string
+	Admin   bool // an administrator's access to devices that other tenants may hold
+	Devices []*inventory.Status
+	Nodes   []device.Node // nodes of the devices, or none if other CDI devices have them
+	Env     map[string]string
 }
 
-// Claim writes the spec of a claim, and returns the CDI name of each request. It always writes, since the runtime's directory
-// is empty after a boot.
-func (s *Specs) Claim(uid string, requests []Request) (names []string, err error) {
+// Claim writes the spec of a claim, and returns the CDI names of each request. The first name has the variables, and each
+// other one has the nodes of a device. Claim always writes, since the runtime's directory is empty after a boot.
+func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snapshot, _ := s.Inventory.Snapshot() // it may be older than the devices, so this claim is not compared with it
+	err = s.pruneClaims(snapshot)
 	spec := specs.Spec{Kind: claimKind}
-	for _, r := range requests {
-		d := specs.Device{Name: uid + "_" + strings.ReplaceAll(r.Name, "/", "_")}
-		for _, n := range r.Nodes {
-			host, err := s.resolve(n.Host)
-			if err != nil {
-				return nil, fmt.Errorf("find the node %s: %w", n.Host, fsutil.Cause(err))
-			}
-			d.ContainerEdits.DeviceNodes = append(d.ContainerEdits.DeviceNodes, &specs.DeviceNode{Path: n.Container, HostPath: host, Permissions: n.Permissions})
+	names = make([][]string, len(requests))
+	for i, r := range requests {
+		add := func(name string, edits specs.ContainerEdits) {
+			spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: edits})
+			names[i] = append(names[i], claimKind+"="+name)
 		}
+		name, variables := uid+"_"+strings.ReplaceAll(r.Name, "/", "_"), specs.ContainerEdits{}
 		for _, key := range slices.Sorted(maps.Keys(r.Env)) {
-			d.ContainerEdits.Env = append(d.ContainerEdits.Env, key+"="+r.Env[key])
+			variables.Env = append(variables.Env, key+"="+r.Env[key])
 		}
-		spec.Devices = append(spec.Devices, d)
-		names = append(names, claimKind+"="+d.Name)
+		add(name, variables)
+		for _, d := range r.Devices {
+			var edits specs.ContainerEdits
+			for _, n := range r.Nodes {
+				if slices.ContainsFunc(d.Allocation.Nodes, func(own device.Node) bool { return own.Container == n.Container }) {
+					edits.DeviceNodes = append(edits.DeviceNodes, s.node(d, n.Container, n.Permissions))
+				}
+			}
+			if slices.Contains(edits.DeviceNodes, nil) {
+				return nil, fmt.Errorf("%s: a node is %w", d.Device.ID, device.ErrGone)
+			}
+			if edits.DeviceNodes != nil {
+				add(name+map[bool]string{true: admin}[r.Admin]+":"+d.Device.ID, edits)
+			}
+		}
 	}
-	_ = os.MkdirAll(s.Dir, 0o755) // if this fails, writing the file reports it
-	err = fsutil.ReplaceFile(s.claimFile(uid), 0o644, func(w io.Writer) error { return write(w, spec) })
-	if err != nil && !errors.Is(err, fsutil.ErrUnsynced) {
-		return nil, fmt.Errorf("write the CDI spec of claim %s: %w", uid, err)
+	return names, errors.Join(err, replace(s.claimFile(uid), spec))
+}
+
+// pruneClaims removes from the specs of claims each device that is absent, has other nodes or belongs to another tenant. So a
+// container of the claim does not start again with it, until the claim is prepared again. The state is in the files, so this
+// also works after a restart of the daemon.
+func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
+	if s.pruned == snapshot.Version {
+		return nil
 	}
-	return names, nil
+	found, _ := filepath.Glob(s.claimFile("*")) // the pattern is well formed
+	for _, file := range found {
+		uid := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), claimPrefix), suffix)
+		var spec specs.Spec
+		text, readErr := os.ReadFile(file)
+		if errors.Join(readErr, json.Unmarshal(text, &spec)) != nil { // the runtime ignores it too
+			continue
+		}
+		all := len(spec.Devices)
+		spec.Devices = slices.DeleteFunc(spec.Devices, func(d specs.Device) bool {
+			request, id, ok := strings.Cut(d.Name, ":")
+			now := snapshot.Find(id)
+			if ok && (now == nil || !strings.HasSuffix(request, admin) && !(now.Ready(uid) && (now.Medium == "" || now.Same()))) {
+				return true
+			}
+			return slices.ContainsFunc(d.ContainerEdits.DeviceNodes, func(n *specs.DeviceNode) bool {
+				return !reflect.DeepEqual(n, s.node(now, n.Path, n.Permissions))
+			})
+		})
+		if len(spec.Devices) < all {
+			err = errors.Join(err, replace(file, spec))
+		}
+	}
+	if err == nil {
+		s.pruned = snapshot.Version
+	}
+	return err
+}
+
+// node returns the node that a device now has at a path in a container, or nil. The result has the device number, so that the
+// runtime does not look up a name that another device has by now.
+func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {
+	i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return n.Container == path })
+	if i < 0 || !d.Present {
+		return nil
+	}
+	host, err := s.resolve(d.Allocation.Nodes[i].Host)
+	file, statErr := s.Host.Stat(d.Allocation.Nodes[i].Host)
+	if err != nil || statErr != nil {
+		return nil
+	}
+	n := &specs.DeviceNode{Path: path, HostPath: host, Permissions: permissions}
+	if n.Type = map[uint32]string{unix.S_IFBLK: "b", unix.S_IFCHR: "c"}[file.Mode&unix.S_IFMT]; n.Type != "" {
+		n.Major, n.Minor = int64(unix.Major(file.Rdev)), int64(unix.Minor(file.Rdev))
+	}
+	return n
 }
 
 // Unclaim removes the spec of a claim, which may be missing.
 func (s *Specs) Unclaim(uid string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := os.Remove(s.claimFile(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the CDI spec of claim %s: %w", uid, err)
 	}
 	return nil
 }
 
-// claimFile returns the path of the spec of a claim. [Specs.Set] does not remove it.
-func (s *Specs) claimFile(uid string) string {
-	return filepath.Join(s.Dir, "metalplug-claim_"+uid+suffix)
-}
+// claimFile returns the path of the spec of a claim.
+func (s *Specs) claimFile(uid string) string { return filepath.Join(s.Dir, claimPrefix+uid+suffix) }

@@ -34,30 +34,26 @@ type spec struct {
 }
 
 // put writes d to the file. The runtime rejects a spec without devices, so in this case the file is removed.
-func (s *spec) put(d description) error {
+func (s *spec) put(d description) (err error) {
 	if s.written != nil && maps.EqualFunc(s.written, d, slices.Equal) {
 		return nil
 	}
 	s.written = nil
-	var err error
 	if len(d) == 0 {
 		if err = os.Remove(s.file); errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
 	} else {
-		_ = os.MkdirAll(filepath.Dir(s.file), 0o755) // an error is reported when the file is written
-		// Rootless engines read the spec too. The library's writer makes it readable for root only.
-		err = fsutil.ReplaceFile(s.file, 0o644, func(w io.Writer) error { return encode(w, Kind(s.resource.Name), d) })
+		err = replace(s.file, encode(Kind(s.resource.Name), d))
 	}
-	if err != nil && !errors.Is(err, fsutil.ErrUnsynced) { // after a crash it is written again
-		return err
+	if err == nil {
+		s.written = d
 	}
-	s.written = d
-	return nil
+	return err
 }
 
-// encode writes the spec of a resource as JSON.
-func encode(w io.Writer, kind string, d description) error {
+// encode returns the spec of a resource.
+func encode(kind string, d description) specs.Spec {
 	spec := specs.Spec{Kind: kind}
 	for _, id := range slices.Sorted(maps.Keys(d)) {
 		var edits specs.ContainerEdits
@@ -66,17 +62,25 @@ func encode(w io.Writer, kind string, d description) error {
 		}
 		spec.Devices = append(spec.Devices, specs.Device{Name: id, ContainerEdits: edits})
 	}
-	return write(w, spec)
+	return spec
 }
 
-// write writes a spec, in the oldest version of the format that supports all of it.
-func write(w io.Writer, spec specs.Spec) (err error) {
+// replace writes a spec to a file, in the oldest version of the format that supports all of it.
+func replace(file string, spec specs.Spec) (err error) {
 	if spec.Version, err = specs.MinimumRequiredVersion(&spec); err != nil {
 		return err
 	}
-	lines := json.NewEncoder(w)
-	lines.SetIndent("", "\t")
-	return lines.Encode(spec)
+	_ = os.MkdirAll(filepath.Dir(file), 0o755) // an error is reported when the file is written
+	// Rootless engines read the spec too. The library's writer makes it readable for root only.
+	err = fsutil.ReplaceFile(file, 0o644, func(w io.Writer) error {
+		lines := json.NewEncoder(w)
+		lines.SetIndent("", "\t")
+		return lines.Encode(spec)
+	})
+	if errors.Is(err, fsutil.ErrUnsynced) { // after a crash it is written again
+		return nil
+	}
+	return err
 }
 
 // nodes returns the nodes of a device, or nil if one is missing.

@@ -83,18 +83,12 @@ func (l Lease) Held() bool { return l.Hold != NoTenant }
 // OfClaim returns the name of a claim in the tenants of a lease. No UID of a pod contains a slash.
 func OfClaim(uid string) string { return "claim/" + uid }
 
-// Pods returns the tenants that are pods. If a tenant is a claim, all is false, because the pods of a claim are unknown.
+// Pods returns the pods that have had the device. If a claim has had it, its pods are unknown, and all is false.
 func (l Lease) Pods() (pods []string, all bool) {
-	pods = slices.DeleteFunc(slices.Clone(l.Tenants), func(uid string) bool { return strings.HasPrefix(uid, OfClaim("")) })
-	return pods, len(pods) == len(l.Tenants)
-}
-
-// AllPods returns the pods that have had the device, or nil if some of them are unknown.
-func (l Lease) AllPods() []string {
-	if pods, all := l.Pods(); all {
-		return pods
+	if slices.ContainsFunc(l.Tenants, func(uid string) bool { return strings.HasPrefix(uid, OfClaim("")) }) {
+		return nil, false
 	}
-	return nil
+	return l.Tenants, true
 }
 
 // Working reports whether metalplug works on the device. During this time, changes of the hardware count as caused by

@@ -45,7 +45,7 @@ func (j *job) read(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
 	defer cancel()
 	target := *j.Target
-	target.Pods = j.AllPods()
+	target.Pods, _ = j.Pods()
 	found, err := j.Host.Touch.Survey(limited, target, from.Read)
 	switch {
 	case ctx.Err() != nil:

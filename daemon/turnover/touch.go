@@ -47,7 +47,8 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
 	}
 	target := *j.Target
-	target.Fingerprint, target.Pods = j.Fingerprint, j.AllPods()
+	target.Fingerprint = j.Fingerprint
+	target.Pods, _ = j.Pods()
 	if w.Scrub != "" {
 		target.Written = j.Written
 	}
