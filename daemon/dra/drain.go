@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
@@ -31,7 +32,7 @@ type requests struct {
 
 // intercept counts a request while it is in progress. It repeats a request to prepare claims while the API server or
 // metalplugd does not answer. After an error, the kubelet would wait for 60 to 90 s before it repeats the request
-// (kubernetes/kubernetes#139836).
+// (kubernetes/kubernetes#139836). A request for a claim that does not exist is not repeated.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)
@@ -41,7 +42,7 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 	limit := time.After(repeatLimit)
 	for {
 		answer, err := handle(ctx, request)
-		if _, prepares := request.(*drapb.NodePrepareResourcesRequest); err == nil || !prepares {
+		if _, prepares := request.(*drapb.NodePrepareResourcesRequest); err == nil || !prepares || apierrors.IsNotFound(err) {
 			return answer, err
 		}
 		select {

@@ -5,11 +5,14 @@ package dra
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
@@ -43,14 +46,18 @@ func TestDrain(t *testing.T) {
 
 // After an error the kubelet would wait for a minute, although the API server was down for a second.
 func TestRepeat(t *testing.T) {
+	errDown := errors.New("the API server does not answer")
+	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "resourceclaims"}, "c1")
 	for name, c := range map[string]struct {
 		request           any
 		down, stops, want time.Duration
+		err               error
 	}{
-		"prepare, down for a second":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, time.Second},
-		"prepare, down for an hour":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, 2 * time.Hour, repeatLimit},
-		"prepare, the driver stops":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, time.Second, time.Second},
-		"unprepare, which may repeat": {&drapb.NodeUnprepareResourcesRequest{}, time.Second, time.Hour, 0},
+		"prepare, down for a second":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, time.Second, errDown},
+		"prepare, down for an hour":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, 2 * time.Hour, repeatLimit, errDown},
+		"prepare, the driver stops":   {&drapb.NodePrepareResourcesRequest{}, time.Hour, time.Second, time.Second, errDown},
+		"unprepare, which may repeat": {&drapb.NodeUnprepareResourcesRequest{}, time.Second, time.Hour, 0, errDown},
+		"prepare, the claim is gone":  {&drapb.NodePrepareResourcesRequest{}, time.Second, time.Hour, 0, fmt.Errorf("get resource claims: %w", gone)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,7 +66,7 @@ func TestRepeat(t *testing.T) {
 				r, began := requests{stop: ctx.Done()}, time.Now()
 				_, err := r.intercept(t.Context(), c.request, nil, func(context.Context, any) (any, error) {
 					if time.Since(began) < c.down {
-						return nil, errors.New("the API server does not answer")
+						return nil, c.err
 					}
 					return nil, nil
 				})
