@@ -79,7 +79,8 @@ In another terminal:
     kubectl describe node node1
     kubectl get pods -A --watch
 
-The log of a container says which devices it got. The programs of a node write their logs to %[3]s/*.log.
+Containers run no program. kubectl logs POD shows the devices that a container got, and the pod stays Running. With the
+command ["exit", "0"] it ends at once. The programs of a node write their logs to %[3]s/*.log.
 To unplug a device, remove it from %[3]s/var/hardware/recording and save the file. metalplugctl on a node is
 
     export METALPLUG_SOCKET=%[3]s/run/metalplug/control.sock
