@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
@@ -26,12 +27,19 @@ type Client struct {
 // for each pod and node. If a process could not be read, the error is the result of [Answer.Err] without pods, and the
 // answer still contains the holders that were found. Call [Answer.Err] to check the unread processes of certain pods.
 func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
-	r, err := exchange.Call[response](ctx, c.Peer, func() []byte { return exchange.Encode(request{wanted()}) })
+	var numbers []Number
+	r, err := exchange.Call[response](ctx, c.Peer, func() []byte {
+		numbers = wanted()
+		return exchange.Encode(request{numbers})
+	})
+	other := func(h Holder) bool { return !slices.Contains(numbers, h.Number) }
 	switch {
 	case err != nil:
 		return Answer{}, err
 	case r.Error != "":
 		return Answer{}, fmt.Errorf("read the answer of %s: %s", c.Peer.Program, r.Error)
+	case slices.ContainsFunc(r.Holders, other):
+		return Answer{}, fmt.Errorf("read the answer of %s: %w: it has devices that were not requested", c.Peer.Program, exchange.ErrMessage)
 	}
 	return r.Answer, r.Err()
 }

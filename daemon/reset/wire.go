@@ -97,5 +97,16 @@ type Client struct{ Peer exchange.Peer }
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
-	return exchange.Call[Answer](ctx, c.Peer, r.Encode)
+	a, err := exchange.Call[Answer](ctx, c.Peer, r.Encode)
+	if err == nil && !a.fits(r) {
+		return Answer{}, fmt.Errorf("read the answer of %s: %w: it is not the answer to a %s", c.Peer.Program, exchange.ErrMessage, r.Do)
+	}
+	return a, err
+}
+
+// fits reports whether an answer has the fields that prove that the request was executed. An empty answer of a helper of
+// another version must not prove that a disk is blank or erased.
+func (a Answer) fits(r Request) bool {
+	return a.Result != OK || (a.Done != "") == (r.Do == Prepare) && a.Erased == (r.Do == Prepare && r.Scrub != "") &&
+		(r.Do != Survey || a.Size > 0 && a.Read >= r.From)
 }
