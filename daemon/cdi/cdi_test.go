@@ -273,6 +273,21 @@ func (b *bench) realNodes() {
 	}
 }
 
+// TestUnknownDeviceInClaim checks that a spec of a claim keeps no nodes whose device is not known.
+func TestUnknownDeviceInClaim(t *testing.T) {
+	b := newBench(t, null)
+	file := filepath.Join(b.dir, "metalplug-claim_1.json")
+	text := `{"cdiVersion":"0.5.0","kind":"metalplug.io/claim","devices":[{"name":"1_all","containerEdits":{"deviceNodes":[{"path":"/dev/null"}]}},` +
+		`{"name":"1_env","containerEdits":{"env":["A=b"]}}]}`
+	if err := errors.Join(os.MkdirAll(b.dir, 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	b.update(true)
+	if left, err := os.ReadFile(file); err != nil || strings.Contains(string(left), "/dev/null") || !strings.Contains(string(left), "A=b") {
+		t.Errorf("the spec is %s, %v", left, err)
+	}
+}
+
 // TestClaimLosesAbsentDevice checks that the spec of a claim has the numbers of the nodes, and that it lacks a device while
 // the device is absent, also after a restart of the daemon.
 func TestClaimLosesAbsentDevice(t *testing.T) {

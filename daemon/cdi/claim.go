@@ -88,14 +88,20 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 		uid := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), claimPrefix), suffix)
 		var spec specs.Spec
 		text, readErr := os.ReadFile(file)
-		if errors.Join(readErr, json.Unmarshal(text, &spec)) != nil { // the runtime ignores it too
+		if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
+			err = errors.Join(err, readErr)
+		}
+		if readErr != nil || json.Unmarshal(text, &spec) != nil { // the runtime ignores a malformed file too
 			continue
 		}
 		all := len(spec.Devices)
 		spec.Devices = slices.DeleteFunc(spec.Devices, func(d specs.Device) bool {
-			request, id, ok := strings.Cut(d.Name, ":")
+			request, id, _ := strings.Cut(d.Name, ":")
 			now := snapshot.Find(id)
-			if ok && (now == nil || !strings.HasSuffix(request, admin) && !(now.Ready(uid) && (now.Medium == "" || now.Same()))) {
+			if now == nil { // the variables of a request have no nodes
+				return len(d.ContainerEdits.DeviceNodes) > 0
+			}
+			if !strings.HasSuffix(request, admin) && !(now.Ready(uid) && (now.Medium == "" || now.Same())) {
 				return true
 			}
 			return slices.ContainsFunc(d.ContainerEdits.DeviceNodes, func(n *specs.DeviceNode) bool {
