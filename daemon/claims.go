@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
@@ -174,7 +172,8 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 }
 
 // given returns the nodes, variables and devices of a container for a request, whose devices may belong to several resources. An
-// administrator can only read from disks, because the evidence about a disk does not allow for his writes.
+// administrator can only read from devices that may give access to a disk, because metalplug would take what he writes for the
+// data of a tenant.
 func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
@@ -194,7 +193,7 @@ func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest
 		}
 		slices.SortFunc(by[r.Name], func(a, b *inventory.Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
 		offer := offered(c.daemon, r)
-		if request.Admin && (r.Class == device.NVMeName || slices.ContainsFunc(by[r.Name], c.isBlock)) {
+		if request.Admin && (r.Class == device.NVMeName || r.Class == device.NodeName) {
 			offer.CDI, offer.Permissions = nil, "r"
 		}
 		g, err := plugin.Give(offer, c.host, by[r.Name])
@@ -209,14 +208,6 @@ func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest
 		return all, nil, fmt.Errorf("%s: resource %s is not configured any more", devices[0].Device.ID, resource)
 	}
 	return all, devices, nil
-}
-
-// isBlock reports whether a device has the node of a disk or of a part of a disk.
-func (c *claims) isBlock(s *inventory.Status) bool {
-	return slices.ContainsFunc(s.Allocation.Nodes, func(n device.Node) bool {
-		file, err := c.host.Stat(n.Host)
-		return err == nil && file.Mode&unix.S_IFMT == unix.S_IFBLK
-	})
 }
 
 // byPlugin returns the resources that the device plugin also serves under the next configuration. The endpoints of the other
