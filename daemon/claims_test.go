@@ -56,11 +56,11 @@ func TestClaimWorkOutlastsTheKubelet(t *testing.T) {
 		if err := await(false, erase); !errors.Is(err, control.ErrWorking) || begun != "ER" {
 			t.Errorf("prepare during unprepare = %v, and the work that began is %s", err, begun)
 		}
-		time.Sleep(claimLimit)
+		<-time.After(claimLimit)
 		if err := await(false, erase); !errors.Is(err, control.ErrWorking) || begun != "ERE" {
 			t.Errorf("prepare after unprepare = %v, and the work that began is %s", err, begun)
 		}
-		time.Sleep(claimLimit)
+		<-time.After(claimLimit)
 		if err := await(false, erase); !errors.Is(err, gone) {
 			t.Errorf("prepare waits for %v", err)
 		}

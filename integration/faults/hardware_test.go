@@ -281,7 +281,7 @@ func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (d
 		return device.Report{}, err
 	case w.Scrub != "" && !w.Tenant:
 		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be erased though no pod has left anything there", d.serial))
-		return device.Report{}, fmt.Errorf("%w: an erasure for nobody", turnover.ErrUnfit)
+		return device.Report{}, fmt.Errorf("%w: an erasure without a tenant", turnover.ErrUnfit)
 	case d.content != "" && d.moved && h.has != nil && !h.has(d.content, d.id()):
 		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be reset though %s, whose disk it was, has gone", d.serial, d.content))
 	}
