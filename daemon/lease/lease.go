@@ -111,7 +111,7 @@ type Event struct {
 	// Proven reports whether the device can be offered when it has no tenant. Either the device needs no evidence, or its
 	// evidence is complete, or its residue is erased before the next start.
 	Proven bool
-	Given  bool // only for started: whether the kubelet gave the device to the next tenant during the work
+	Given  bool // only for started: whether the next tenant, a pod or a claim, got the device during the work
 	// For proven, Residue reports whether a tenant's data is on the disk and is erased before the next start. For started
 	// and listed, it reports whether metalplug attributes the content to the tenant from now on. This requires that the disk
 	// was proven or erased, that it is the disk that was prepared, and that its resource does not offer disks in use by the

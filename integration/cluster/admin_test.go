@@ -91,16 +91,7 @@ func (s *story) claimedBy(node *Node) map[string]string {
 func TestClaimAdminDisk(t *testing.T) {
 	s := tell(t, "a container with admin access cannot write to the disk of another pod, and delays nothing once it has ended")
 	disk, _ := s.disk()
-	node, _ := s.claims(NodeOptions{Containerd: true, Disk: disk, Resources: fmt.Sprintf(`
-[[resource]]
-name = %q
-class = "node"
-serve = "dra"
-match = { DEVNAME = %q }
-[resource.reset]
-method = "none"
-scrub = "zero"
-`, widget, disk)}, 1)
+	node, _ := s.claims(NodeOptions{Containerd: true, Disk: disk, Resources: erasedByClaim(disk)}, 1)
 	holding := func(name string, command ...string) *corev1.Pod {
 		p, by := filling(node, name, 0, command...), claiming(node, name)
 		p.Spec.ResourceClaims, p.Spec.Containers[0].Resources = by.Spec.ResourceClaims, by.Spec.Containers[0].Resources

@@ -372,10 +372,9 @@ func (s *story) claimHealth(name string, want corev1.ResourceHealthStatus) {
 	})
 }
 
-func TestClaimErased(t *testing.T) {
-	s := tell(t, "three pods with claims write on one disk, and each finds it erased")
-	disk, _ := s.disk()
-	node, _ := s.claims(NodeOptions{Disk: disk, Resources: fmt.Sprintf(`
+// erasedByClaim returns a resource of a disk that is offered to claims and erased after each.
+func erasedByClaim(disk string) string {
+	return fmt.Sprintf(`
 [[resource]]
 name = %q
 class = "node"
@@ -384,7 +383,13 @@ match = { DEVNAME = %q }
 [resource.reset]
 method = "none"
 scrub = "zero"
-`, widget, disk)}, 1)
+`, widget, disk)
+}
+
+func TestClaimErased(t *testing.T) {
+	s := tell(t, "three pods with claims write on one disk, and each finds it erased")
+	disk, _ := s.disk()
+	node, _ := s.claims(NodeOptions{Disk: disk, Resources: erasedByClaim(disk)}, 1)
 	var names []string
 	for i := range 3 {
 		p := claiming(node, s.label(fmt.Sprintf("-%d", i)))
