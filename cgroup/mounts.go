@@ -47,10 +47,11 @@ func isKernelObject(l link) bool {
 	return err == nil && n == 1 && start[0] != '/'
 }
 
-// mountID returns the ID of the mount of an open file, or 0 if it is unknown. The fdinfo of another process (proc_pid_fdinfo(5)) may be too large
-// to read. It has a line for each lock of a file and for each entry of an epoll descriptor, and the kernel charges all
-// of them to the memory of the reader. So mountID opens the file with O_PATH and reads the fdinfo of that descriptor, which
-// has no such lines. An open with O_PATH calls neither a driver nor a file server (fs/open.c, do_dentry_open).
+// mountID returns the ID of the mount of an open file, or 0 if it is unknown. The fdinfo of another process
+// (proc_pid_fdinfo(5)) may be too large to read. It has a line for each lock of a file and for each entry of an epoll
+// descriptor, and the kernel charges all of them to the memory of the reader. So mountID opens the file with O_PATH and
+// reads the fdinfo of that descriptor, which has no such lines. An open with O_PATH calls neither a driver nor a file
+// server (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

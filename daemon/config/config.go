@@ -153,9 +153,9 @@ type ResourceReset struct {
 	Scrub string
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
-	// Timeout is the maximum duration of the work. The default is 20 s, or 1 h if a device is erased after its release.
-	// For [WhenStart] it is at most 25 s, unless the resource is served by DRA. With [WhenBoth] it applies to the release only, and the work before a start
-	// must end within 25 s.
+	// Timeout is the maximum duration of the work. The default is 20 s, or 1 h if a device is erased after its release. For
+	// [WhenStart] it is at most 25 s, unless the resource is served by DRA. With [WhenBoth] it applies to the release only,
+	// and the work before a start must end within 25 s.
 	Timeout time.Duration
 	// ScrubUnset reports whether the resource has class node and no file configures a scrub for it. Such a resource
 	// offers no disks.

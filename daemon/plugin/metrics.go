@@ -4,7 +4,8 @@ package plugin
 
 import "time"
 
-// Metrics has callbacks for the counters of endpoints. They are called from many goroutines and must not block. err is nil if the kubelet's call succeeded.
+// Metrics has callbacks for the counters of endpoints. They are called from many goroutines and must not block. err is nil
+// if the kubelet's call succeeded.
 type Metrics struct {
 	// Answered is called for each call of Allocate, and for each refused PreStartContainer.
 	Answered   func(resource, call string, err error)

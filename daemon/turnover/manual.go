@@ -133,9 +133,9 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	}
 	t.note(j.Status, audit.Adopted, nil, audit.Entry{Method: scrub})
 	if j.Cordon != nil {
-		return "it is erased with " + scrub + ", and offered once you uncordon it", nil
+		return "when you uncordon it, it will be erased with " + scrub + " and then offered", nil
 	}
-	return "it is being erased with " + scrub + ", and offered after that", nil
+	return "it is being erased with " + scrub + ", and will then be offered", nil
 }
 
 // adoptable returns why the operator cannot adopt the disk, or nil. It uses the newest status, which also shows whether a

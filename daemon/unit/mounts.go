@@ -14,8 +14,8 @@ import (
 )
 
 // Mounts creates dir with the link "cdi" to specs, the directory of CDI specs, if a resource has inject = "cdi" and no
-// cdi_kind, or serve = "dra". Otherwise it removes the link, and the files of an earlier start in specs. metalplugd.service binds the target
-// of the link. Old specs must be removed, because the daemon cannot see or update them without the link.
+// cdi_kind, or serve = "dra". Otherwise it removes the link, and the files of an earlier start in specs. metalplugd.service
+// binds the target of the link. Old specs must be removed, because the daemon cannot see or update them without the link.
 func Mounts(file, dir, specs string) error {
 	link := filepath.Join(dir, "cdi")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

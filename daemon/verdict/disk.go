@@ -75,6 +75,8 @@ func (f *Facts) doubt() error {
 		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to identify it by; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
 	case v.Scrub != "" && f.Delay != "":
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, f.Delay)
+	case v.Scrub != "" && f.Cordon != "":
+		return fmt.Errorf("%w: adopted; to have it erased, run \"metalplugctl uncordon %s\"", device.ErrUnproven, d.ID)
 	case v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
 	case offer != nil && v.Proves(f.Disk.Presence):

@@ -58,6 +58,10 @@ func TestVerdict(t *testing.T) {
 			disk(f, evidence.Evidence{Found: "ext4"})
 		}, "unproven: ext4; metalplugctl reset nvme-1 --scrub zero erases and offers it, until it is plugged in again", ""},
 		{"adopted", func(f *verdict.Facts) { disk(f, evidence.Evidence{Scrub: "zero"}) }, "unproven: adopted, being erased", ""},
+		{"adopted and cordoned", func(f *verdict.Facts) {
+			disk(f, evidence.Evidence{Scrub: "zero"})
+			f.Cordon = "new"
+		}, "unproven: adopted; to have it erased, run \"metalplugctl uncordon nvme-1\"", ""},
 		{"adopted, and in use", func(f *verdict.Facts) {
 			disk(f, evidence.Evidence{Scrub: "zero"})
 			f.Delay = "dd has it open"
