@@ -24,7 +24,7 @@ type scanner struct {
 	pid     int
 	podUID  string       // UID of the pod of the process, or "" while unknown
 	careful bool         // files on network file systems are not read
-	steps   atomic.Int64 // incremented with each answer of the kernel
+	steps   atomic.Int64 // incremented with each answer from the kernel
 	looking atomic.Bool  // a request about a file is in progress
 	mounts  *mounts      // nil before the first use
 

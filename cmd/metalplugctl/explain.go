@@ -100,7 +100,7 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 	case builtin || r.Bundle != nil:
 		return
 	case len(t.Devices) == 0 && t.excludes:
-		t.key, text = "exclude", "exclude matches every device that match matches"
+		t.key, text = "exclude", "every device selected by match is also excluded"
 	case len(t.Devices) == 0 && r.Group != nil:
 		t.key = "group"
 		for _, node := range r.Group.Nodes {

@@ -105,7 +105,7 @@ func (r Resource) KubeletState() (text string, ok bool) {
 	return strings.TrimSuffix("the kubelet does not know it: "+r.Complaint, ": "), false
 }
 
-// Configuration has the files of the configuration and the result of the last reload.
+// Configuration lists the configuration files and has the result of the last reload.
 type Configuration struct {
 	File     string     `json:"file"`     // absolute path of the main file, which may be absent, or empty
 	Files    []string   `json:"files"`    // configuration files in the order in which they are read; empty if there are none

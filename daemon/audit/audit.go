@@ -28,7 +28,7 @@ const (
 	Reset     Event = "reset"
 	Erased    Event = "erased"
 	Proven    Event = "proven"   // a disk was read in full and is blank
-	Unproven  Event = "unproven" // a disk was read and has data that is not from a pod of this node
+	Unproven  Event = "unproven" // a disk was read and has data that is not from a pod on this node
 	Adopted   Event = "adopted"  // the operator allows the erasure of a disk, with any content
 	Stepped   Event = "unit"     // a vendor unit was run
 	Refused   Event = "refused"  // a container was not started with the device

@@ -186,7 +186,7 @@ func TestTooMuchForAFullDisk(t *testing.T) {
 	if len(all) != waiting+1 || all[0].Method != "zero" || all[0].Lost != 9 || all[1].Lost != 0 {
 		t.Errorf("%d entries, the first are %+v", len(all), all[:2])
 	}
-	if text := said.String(); strings.Count(text, `msg="audit entries lost" err="9 entries are missing in `) != 1 || !strings.Contains(text, "device erased") {
+	if text := said.String(); strings.Count(text, `msg="audit entries lost" err="9 entries are missing from `) != 1 || !strings.Contains(text, "device erased") {
 		t.Errorf("the log is %q", text)
 	}
 }
@@ -213,7 +213,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 	l.Note(audit.Entry{Event: audit.Erased, Method: "zero"})
 	l.Note(audit.Entry{Event: audit.Erased, Method: "format"})
 	l.Close()
-	if text := said.String(); !strings.Contains(text, `msg="audit entries lost" err="2 entries are missing in `) || strings.Count(text, "device erased") != 2 {
+	if text := said.String(); !strings.Contains(text, `msg="audit entries lost" err="2 entries are missing from `) || strings.Count(text, "device erased") != 2 {
 		t.Errorf("the log is %q", text)
 	}
 }
@@ -228,7 +228,7 @@ func TestNothingHalfWritten(t *testing.T) {
 		l.Note(audit.Entry{Event: audit.Failed, Method: strings.Repeat("x", 2900)})
 		l.Close()
 	}
-	if all, torn := entries(t, filepath.Join(dir, "audit.jsonl")); len(all) != 2 || torn > 0 || strings.Count(said.String(), `err="1 entries are missing in `) != 2 {
+	if all, torn := entries(t, filepath.Join(dir, "audit.jsonl")); len(all) != 2 || torn > 0 || strings.Count(said.String(), `err="1 entries are missing from `) != 2 {
 		t.Errorf("%d whole lines, %d torn\n%s", len(all), torn, said)
 	}
 }

@@ -59,10 +59,10 @@ func (l *Log) writeAll() {
 	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
 }
 
-// lost logs how many entries are missing in the file.
+// lost logs how many entries are missing from the file.
 func (l *Log) lost(n int) {
 	if n > 0 {
-		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing in %s, but are in the journal", n, l.file.name))
+		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing from %s, but are in the journal", n, l.file.name))
 	}
 }
 

@@ -37,7 +37,7 @@ func (f *file) reportUnknown() {
 	for _, p := range f.unknown {
 		switch meant := f.meant(unnumbered(p.path)); {
 		case meant == "":
-			p.reportf("unknown key; the keys here are %s", strings.Join(f.beside(unnumbered(p.path)), ", "))
+			p.reportf("unknown key; valid keys are %s", strings.Join(f.beside(unnumbered(p.path)), ", "))
 		case strings.Contains(meant, " "):
 			p.reportf("unknown key; %s", meant)
 		case meant == p.path[len(p.path)-1]: // this key does not belong to a table

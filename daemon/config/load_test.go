@@ -159,7 +159,7 @@ func TestProblemsOfSeveralFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := config.Load(filepath.Join(dir, "m.toml"))
-	want := `m.toml:1: colour: unknown key; the keys here are builtin, hardware, paths, reset, resource
+	want := `m.toml:1: colour: unknown key; valid keys are builtin, hardware, paths, reset, resource
 conf.d/a.toml:1: unexpected '=': key name appears blank; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes
 conf.d/b.toml:4: resource.shares: 0 is not between 1 and 1000; write shares = 1
 conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2; merge the two
@@ -201,7 +201,7 @@ func TestFormsOfText(t *testing.T) {
 		"blanks at both ends":  strings.ReplaceAll(strings.ReplaceAll(text, "\n", " \t\n"), "\nclass", "\n  class"),
 		"comments at all ends": strings.ReplaceAll(text, "\n", " # = [ ' \"\"\"\n"),
 	} {
-		if got, want := problems(t, form), "m.toml:5: resource.colour: unknown key; the keys here are "+resourceKeys; got != want {
+		if got, want := problems(t, form), "m.toml:5: resource.colour: unknown key; valid keys are "+resourceKeys; got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 		if got := good(t, strings.Replace(form, "colour", "# colour", 1)).Resources[0].Shares; got != 3 {

@@ -117,7 +117,7 @@ func TestOverrideNestedKeys(t *testing.T) {
 	})
 	_, err := config.Load(filepath.Join(dir, "m.toml"))
 	want := `m.toml:5: resource.reset.scrub: zero would erase the data of other containers, shares = 3 (conf.d/c.toml:3); write shares = 1 or scrub = "none"
-conf.d/b.toml:3: resource.reset.colour: unknown key; the keys here are method, scrub, timeout, when`
+conf.d/b.toml:3: resource.reset.colour: unknown key; valid keys are method, scrub, timeout, when`
 	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}

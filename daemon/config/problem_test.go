@@ -64,8 +64,8 @@ func TestProblems(t *testing.T) {
 		{"integer too large", "a = 99999999999999999999\n", `m.toml:1: a: 99999999999999999999 is out of range for int64; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
 
 		// Unknown keys.
-		{"unknown table", "[colours]\n", `m.toml:1: colours: unknown key; the keys here are builtin, hardware, paths, reset, resource`},
-		{"unknown key", "\n[paths]\ncolour = 1\n", `m.toml:3: paths.colour: unknown key; the keys here are cdi, cgroup, dev, device_plugins, pod_resources, proc, run, state, sysfs`},
+		{"unknown table", "[colours]\n", `m.toml:1: colours: unknown key; valid keys are builtin, hardware, paths, reset, resource`},
+		{"unknown key", "\n[paths]\ncolour = 1\n", `m.toml:3: paths.colour: unknown key; valid keys are cdi, cgroup, dev, device_plugins, pod_resources, proc, run, state, sysfs`},
 		{"flag of the daemon", "log_level = \"debug\"\n", `m.toml:1: log_level: unknown key; use metalplugd --log-level`},
 		{"key of other plugins", valid + "replicas = 2\n", `m.toml:4: resource.replicas: unknown key; did you mean shares?`},
 		{"switch of other programs", valid + "enabled = false\n", `m.toml:4: resource.enabled: unknown key; to turn off a resource, remove its table; for a built-in one, write builtin = false and a [[resource]] for each of the others`},
@@ -81,8 +81,8 @@ func TestProblems(t *testing.T) {
 		{"key of no table", valid + "builtin = false\n", `m.toml:4: resource.builtin: unknown key; write builtin above the first table`},
 		{"misspelt built-in", "[[resource]]\nname = \"nvidia.com/gpus\"\n", `m.toml:1: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle; for a built-in resource write "nvidia.com/gpu"`},
 		{"misspelt, deep", valid + "reset.timout = \"1s\"\n", `m.toml:4: resource.reset.timout: unknown key; did you mean timeout?`},
-		{"quoted", "\"a b\" = 1\n", `m.toml:1: "a b": unknown key; the keys here are builtin, hardware, paths, reset, resource`},
-		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key; the keys here are builtin, hardware, paths, reset, resource`},
+		{"quoted", "\"a b\" = 1\n", `m.toml:1: "a b": unknown key; valid keys are builtin, hardware, paths, reset, resource`},
+		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key; valid keys are builtin, hardware, paths, reset, resource`},
 
 		// Types.
 		{"state in the kubelet's directory", "[paths]\nstate = \"/var/lib/kubelet/device-plugins\"\n", `m.toml:2: paths.state: is the directory of device plugins, which the kubelet empties; write another one`},
@@ -302,7 +302,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"issm without umad", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nissm = true\n",
-			`m.toml:4: resource.issm: needs umad, with which a subnet manager sends packets; write umad = true too`,
+			`m.toml:4: resource.issm: requires umad, which a subnet manager uses to send packets; write umad = true too`,
 		},
 		{
 			"issm for several", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nshares = 2\numad = true\nissm = true\n",
@@ -481,13 +481,13 @@ socket = ""
 [paths.x]
 `)
 	want := `m.toml:2: paths.dev: "dev" is not an absolute path; write dev = "/dev"
-m.toml:3: colour: unknown key; the keys here are builtin, hardware, paths, reset, resource
+m.toml:3: colour: unknown key; valid keys are builtin, hardware, paths, reset, resource
 m.toml:6: resource.name: "example" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."; write name = "example.com/gpu"
 m.toml:9: resource.match.PCI_ID: "[" is not a pattern: an unfinished "[" or a "\" at the end; write PCI_ID = "A*" or "A*|B"
 m.toml:10: resource.match."PCI ID": is neither a udev property like "PCI_ID" nor "ATTR{name}"; write ID_MODEL or "ATTR{size}"
 m.toml:15: resource.reset.scrub: "x" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize; write scrub = "none"
 m.toml:20: reset.socket: "" is not an absolute path or "direct"; write socket = "/run/metalplug/reset.sock"
-m.toml:22: paths.x: unknown key; the keys here are cdi, cgroup, dev, device_plugins, pod_resources, proc, run, state, sysfs`
+m.toml:22: paths.x: unknown key; valid keys are cdi, cgroup, dev, device_plugins, pod_resources, proc, run, state, sysfs`
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}
@@ -500,7 +500,7 @@ func TestLongTexts(t *testing.T) {
 	want := `m.toml:2: resource.name: "` + long[:160] + `" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."; write name = "example.com/gpu"
 m.toml:4: resource.match."` + long[:288] + `: is neither a udev property like "PCI_ID" nor "ATTR{name}"; write ID_MODEL or "ATTR{size}"
 m.toml:4: resource.match."` + long[:288] + `: "[" is not a pattern: an unfinished "[" or a "\" at the end; write "` + long[:318] + ` = "A*" or "A*|B"
-m.toml:5: resource."` + long[:300] + `: unknown key; the keys here are ` + resourceKeys
+m.toml:5: resource."` + long[:300] + `: unknown key; valid keys are ` + resourceKeys
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}

@@ -192,7 +192,7 @@ func takeManagement(t *table, r *Resource) {
 	switch {
 	case !slices.Contains(r.Extras, "issm"):
 	case len(r.Extras) == 1:
-		t.reportf("issm", "needs umad, with which a subnet manager sends packets; write umad = true too")
+		t.reportf("issm", "requires umad, which a subnet manager uses to send packets; write umad = true too")
 	case r.Shares > 1:
 		t.reportf("issm", "can be open in only one container, shares = %d; write shares = 1", r.Shares)
 	}

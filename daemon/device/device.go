@@ -139,7 +139,7 @@ type Class struct {
 // that vanish from a bus without hotplug, counters, and attributes of drivers.
 const slowCheck = time.Minute
 
-// Classes are all classes. A udev device belongs to the first class that matches it.
+// Classes lists the classes in order of precedence. A udev device belongs to the first class that matches it.
 var Classes = []*Class{&GPU, &FPGA, &InfiniBand, &NVMe, &Generic}
 
 // ClassNamed returns the class of that name, or nil.

@@ -24,7 +24,7 @@ package device
 // Reset: a DFL port is reset within a millisecond. The reset affects nothing else, and keeps the memory next to the
 // accelerator. Cards of other families have no reset.
 //
-// Needs: sysfs. It uses no ioctl and no capability, and opens no node.
+// Needs: sysfs. It needs no ioctl or capability, and does not open the device node.
 
 import (
 	"errors"
@@ -39,7 +39,7 @@ import (
 // FPGA is the class of accelerators in FPGAs. Each DFL port and each card of Xilinx is a device.
 var FPGA = Class{
 	Name: FPGAName,
-	Doc:  "FPGA accelerators: ports of DFL cards, cards of Xilinx with XRT or xdma",
+	Doc:  "FPGA accelerators: ports of DFL cards, and Xilinx cards with XRT or xdma",
 	Match: []udev.Match{
 		// Its subsystem is the bus, and its driver may be missing at first.
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},

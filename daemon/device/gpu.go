@@ -27,7 +27,7 @@ package device
 // Reset: not automatic, because the drivers of NVIDIA, AMD and Intel do not survive a reset of the PCI function. The
 // method "pci" takes 0.1 s, for drivers that survive it (daemon/reset/pci.go, resetSafeDrivers).
 //
-// Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. It uses no ioctl and no capability, and opens no node.
+// Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. It needs no ioctl or capability, and does not open the device node.
 
 import (
 	"errors"

@@ -8,7 +8,7 @@ package device
 // NVIDIA/open-gpu-kernel-modules.
 //
 // Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. The driver knows the UUID
-// only after a first process, such as nvidia-persistenced, has used the GPU since the driver was loaded.
+// only after a process, such as nvidia-persistenced, has used the GPU. This applies again after each load of the driver.
 //
 // Nodes: the nodes with the device minor that the driver reports. The minor depends on neither the PCI address nor the
 // UUID, and there is no link that stays correct when the minors change. A resource that needs stable nodes across
@@ -29,7 +29,7 @@ func nvidiaInformation(h *Host, address string) (information map[string]string, 
 	text, err := h.Read("/proc/driver/nvidia/gpus/" + address + "/information")
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil, "", incompletef("driver nvidia does not know it yet")
+		return nil, "", incompletef("the nvidia driver does not know this GPU yet")
 	case err != nil:
 		return nil, "", err
 	}

@@ -173,7 +173,7 @@ func TestNVIDIA(t *testing.T) {
 			"GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a", "GPU-????????-????-????-????-????????????",
 		}, want: unknown + "its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
 		{name: "unknown to its driver", recording: "gpu-nvidia", edits: []string{"gpus/0000:18:00.0", "gpus/0000:19:00.0"}, want: unknown +
-			"driver nvidia does not know it yet"},
+			"the nvidia driver does not know this GPU yet"},
 		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: itself +
 			"\n  held back: not complete: driver nvidia does not report its device minor"},
 		{name: "without a driver", recording: "gpu-nvidia", edits: []string{"L: driver=../../../../bus/pci/drivers/nvidia\n", ""}, want: unknown +

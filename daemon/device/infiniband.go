@@ -27,7 +27,8 @@ package device
 // Reset: not automatic, because no RDMA driver survives a reset of the PCI function. When a process closes uverbsN, the
 // driver frees all resources of the process on the adapter (ib_uverbs_close).
 //
-// Needs: sysfs. It uses no ioctl and no capability, and opens no node. Containers need RLIMIT_MEMLOCK or CAP_IPC_LOCK.
+// Needs: sysfs. It needs no ioctl or capability, and does not open the device node.
+// Containers need RLIMIT_MEMLOCK or CAP_IPC_LOCK.
 
 import (
 	"errors"

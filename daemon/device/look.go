@@ -51,7 +51,8 @@ func (s *Sighting) Twin(other string) {
 
 // Look inspects one udev device. It finds the devices in this udev device, their resources, their health, the reasons
 // against an offer, and the nodes for a container. It reads sysfs and may block as long as the kernel does. It returns
-// nothing if the udev device is not a subject of any class. The sightings refer to seen, so the caller must not modify it.
+// nothing if the udev device is not a subject of any class. The sightings share memory with seen, so the caller must not
+// modify seen.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, withFunction(h, seen))
 	if !ok {

@@ -22,7 +22,8 @@ package device
 // Reset: for a VFIO group, each of its functions is reset, in 0.1 s each. A disk cannot be reset, but it can be erased.
 // See daemon/reset.
 //
-// Needs: udev's database, and for disks the needs of block.go. It uses no ioctl and no capability, and opens no node.
+// Needs: udev's database, and for disks the needs of block.go. It needs no ioctl or capability, and does not open
+// the device node.
 
 import (
 	"fmt"

@@ -28,7 +28,7 @@ package device
 // Reset: the controller is reset in 0.1 s, if it has no other namespace. I/O to its namespaces waits during the reset.
 // The resource configures the method of the erasure. See daemon/reset.
 //
-// Needs: sysfs, /proc/swaps, the mountinfo of process 1. It uses no ioctl and no capability, and opens no node.
+// Needs: sysfs, /proc/swaps, the mountinfo of process 1. It needs no ioctl or capability, and does not open the device node.
 
 import (
 	"encoding/hex"

@@ -166,7 +166,7 @@ type Work struct {
 	// method of the attribute reset_method.
 	Method string `json:"method,omitempty"`
 	Scrub  string `json:"scrub,omitempty"`  // the erase method, such as "discard", or empty; it requires Tenant or ByHand
-	Tenant bool   `json:"tenant,omitempty"` // a pod of this node left the content of the disk
+	Tenant bool   `json:"tenant,omitempty"` // a pod on this node left the content of the disk
 	Blank  bool   `json:"-"`                // the disk must be blank
 	// ByHand means that the operator has ordered the work. The helper then also erases data that no pod wrote, and the
 	// signatures of volume managers, RAID, LUKS, ZFS and Ceph.

@@ -38,7 +38,7 @@ type Status struct {
 	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
 	Fingerprint string
 	Blocked     string       // why the disk cannot be adopted, such as use by the host, or empty
-	Init        string       // the vendor's unit that must run before a tenant gets the device, or empty
+	Init        string       // the vendor unit that must run before a tenant gets the device, or empty
 	Todo        verdict.Todo // the pending work of a device without a tenant
 }
 

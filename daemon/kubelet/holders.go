@@ -21,8 +21,8 @@ const (
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the maximum size of an answer in bytes. The kubelet has no limit.
 	podResourcesSize = 64 << 20
-	// If only the checkpoint names a device, Ask accepts this for rememberedFirst. Each repetition doubles the time, up to
-	// rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the checkpoint, so the
+	// rememberedFirst is how long Ask relies on the checkpoint if only the checkpoint names a device. Each repetition
+	// doubles the time, up to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the checkpoint, so the
 	// checkpoint may name a pod that has already ended. But it may also name a pod whose init container has the device for
 	// hours.
 	rememberedFirst = 20 * time.Second

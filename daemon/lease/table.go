@@ -55,7 +55,7 @@ const (
 	SetUsed         Effect = "record the tenants"
 	ClearUsed       Effect = "clear the recorded tenants"
 	SetResidue      Effect = "attribute the content to the tenant"
-	ClearResidue    Effect = "attribute the content to no tenant"
+	ClearResidue    Effect = "stop attributing the content to a tenant"
 	SetFailure      Effect = "record the failure"
 	ClearFailure    Effect = "clear the failure"
 	LapseErase      Effect = "cancel an order to erase"

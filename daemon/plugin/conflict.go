@@ -213,7 +213,7 @@ func (e *Endpoint) Foreign(counted []string) string {
 	return ""
 }
 
-// holdBack starts to hold the resource back.
+// holdBack starts to withhold the resource, and returns when to check again.
 func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	e := c.e
 	live, ended, _ := e.Watch.others()

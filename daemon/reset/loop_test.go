@@ -214,7 +214,7 @@ func TestLoopWithPartitions(t *testing.T) {
 		t.Errorf("a look finds %+v", got)
 	}
 	r := l.request(reset.Prepare, "zero")
-	if got := l.do(t, r); got.Result != reset.Refused || !strings.Contains(got.Detail, "its content is not from a pod of this node") {
+	if got := l.do(t, r); got.Result != reset.Refused || !strings.Contains(got.Detail, "its content is not from a pod on this node") {
 		t.Errorf("answer is %+v", got)
 	}
 	fd := must(unix.Open(l.node+"p1", unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t) // simulates a mount

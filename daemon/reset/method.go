@@ -80,7 +80,7 @@ func (t *task) resetControllers(context.Context) (string, error) {
 		return "", err
 	}
 	if !slices.Contains(disks, t.SysPath) {
-		return "", errorf(Failed, "%s is not among the disks that its reset affects", path.Base(t.SysPath))
+		return "", errorf(Failed, "%s is not affected by a reset of its controllers", path.Base(t.SysPath))
 	}
 	held, err := t.holdReset(disks)
 	if err != nil {

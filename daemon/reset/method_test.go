@@ -294,7 +294,7 @@ func TestVFIOReset(t *testing.T) {
 				t.Errorf("it did %q\nwant %q", m.calls, want)
 			}
 			m.kernel.open, m.calls = busyAt(m, "/dev/vfio/12"), nil
-			if got := m.ask(r); got.Result != Busy || got.Detail != "VFIO group 12 is open: a virtual machine or a pod has it" {
+			if got := m.ask(r); got.Result != Busy || got.Detail != "VFIO group 12 is open: a virtual machine or a pod uses it" {
 				t.Errorf("in a virtual machine: %+v", got)
 			}
 			m.untouched()

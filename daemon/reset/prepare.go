@@ -29,7 +29,7 @@ func (t *task) prepare(ctx context.Context) error {
 	case (t.Scrub != "" || t.Fingerprint == Blank) && !disk:
 		return errorf(Refused, "%s is not a disk: there is nothing to erase or to read", t.SysPath)
 	case t.Scrub != "" && !t.Tenant && !t.ByHand:
-		return errorf(Refused, "erase %s: its content is not from a pod of this node; only the operator may order its erasure: metalplugctl reset ID --scrub %s", t.SysPath, t.Scrub)
+		return errorf(Refused, "erase %s: its content is not from a pod on this node; only the operator may order its erasure: metalplugctl reset ID --scrub %s", t.SysPath, t.Scrub)
 	}
 	if t.Method != "" || t.Scrub != "" {
 		if err := t.selects(t.Request); err != nil {

@@ -161,7 +161,7 @@ func TestNoOneAnswersForIt(t *testing.T) {
 	r.Tenant = false
 	for _, change := range []func(){func() {}, func() { n.ext4() }} {
 		change()
-		if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "its content is not from a pod of this node") {
+		if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "its content is not from a pod on this node") {
 			t.Errorf("answer is %+v", got)
 		}
 	}

@@ -36,7 +36,7 @@ func (h *host) openGroup(group string) (fd int, err error) {
 	}
 	fd, err = h.opened(vfioGroupClass+group, unix.O_RDWR)
 	if errors.Is(err, Busy) {
-		return -1, errorf(Busy, "VFIO group %s is open: a virtual machine or a pod has it", group)
+		return -1, errorf(Busy, "VFIO group %s is open: a virtual machine or a pod uses it", group)
 	}
 	return fd, err
 }

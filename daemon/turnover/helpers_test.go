@@ -165,7 +165,7 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 	case len(t.Identity) == 0:
 		return fmt.Errorf("%w: nothing identifies the device", turnover.ErrUnfit)
 	case w.Scrub != "" && !w.Tenant && !w.ByHand:
-		return fmt.Errorf("%w: no pod of this node has left data", turnover.ErrUnfit)
+		return fmt.Errorf("%w: no pod on this node has left data", turnover.ErrUnfit)
 	case content == "", w.ByHand && w.Scrub != "" && known, w.Tenant && known:
 		return nil
 	}

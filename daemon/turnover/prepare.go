@@ -169,7 +169,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor's units after the reset and the erasure. If a pod got the device before the unit for init ran,
+// runUnits runs the vendor units after the reset and the erasure. If a pod got the device before the unit for init ran,
 // runUnits also runs that unit.
 func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // the remaining time is for stopping the unit

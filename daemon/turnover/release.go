@@ -15,8 +15,8 @@ import (
 )
 
 // cleanUpLimit is the time limit of a reset and an erasure that no container waits for. The limit before the start of a
-// container is much shorter, because the kubelet waits. Work that failed there is repeated with this limit, which leaves
-// enough time to read a whole disk.
+// container is much shorter, because the kubelet waits. If work fails before the start, the daemon repeats it with this
+// limit, which is enough time to read a whole disk.
 func (c care) cleanUpLimit() time.Duration {
 	if c.Reset.AtRelease() {
 		return max(c.Reset.Timeout, time.Second)
@@ -56,7 +56,7 @@ func (j *job) cleanUp(ctx context.Context) error {
 	return err
 }
 
-// restore resets and erases a released device as configured, and then runs the vendor's unit. It also repeats work that
+// restore resets and erases a released device as configured, and then runs the vendor unit. It also repeats work that
 // failed before.
 func (j *job) restore(ctx context.Context) error {
 	if !j.care.open() && (j.care.Reset.AtRelease() || j.Failure != "") {

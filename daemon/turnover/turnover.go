@@ -72,7 +72,7 @@ type Turnover struct {
 	Owners func() (map[string][]string, error)
 	// Running reports whether the pod with this UID still has a process. It may be nil.
 	Running func(pod string) (bool, error)
-	// Unit runs a vendor's unit for the device with this ID. The configuration names the unit for a stage, such as
+	// Unit runs a vendor unit for the device with this ID. The configuration names the unit for a stage, such as
 	// [unit.Start]. Unit returns when the unit has succeeded or failed, or when ctx ends. It is nil on a recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.

@@ -16,7 +16,7 @@ import (
 // shorter.
 const unitLimit = unit.MaxTimeout
 
-// unit runs the vendor's unit of a stage. It does nothing if the name is empty.
+// unit runs the vendor unit of a stage. It does nothing if the name is empty.
 func (j *job) unit(ctx context.Context, stage, template string) error {
 	if template == "" || j.Unit == nil {
 		return nil
@@ -30,7 +30,7 @@ func (j *job) unit(ctx context.Context, stage, template string) error {
 	return nil
 }
 
-// initialise runs the vendor's unit for init, which must run before the device is offered.
+// initialise runs the vendor unit for init, which must run before the device is offered.
 func (j *job) initialise(ctx context.Context) error {
 	if err := j.begin(ctx, lease.Clear, "being initialised"); err != nil {
 		return err

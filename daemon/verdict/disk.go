@@ -76,7 +76,7 @@ func (f *Facts) doubt() error {
 	case v.Scrub != "" && f.Delay != "":
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, f.Delay)
 	case v.Scrub != "" && f.Cordon != "":
-		return fmt.Errorf("%w: adopted; to have it erased, run \"metalplugctl uncordon %s\"", device.ErrUnproven, d.ID)
+		return fmt.Errorf("%w: adopted; to erase it, run \"metalplugctl uncordon %s\"", device.ErrUnproven, d.ID)
 	case v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
 	case offer != nil && v.Proves(f.Disk.Presence):

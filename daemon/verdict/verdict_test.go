@@ -61,7 +61,7 @@ func TestVerdict(t *testing.T) {
 		{"adopted and cordoned", func(f *verdict.Facts) {
 			disk(f, evidence.Evidence{Scrub: "zero"})
 			f.Cordon = "new"
-		}, "unproven: adopted; to have it erased, run \"metalplugctl uncordon nvme-1\"", ""},
+		}, "unproven: adopted; to erase it, run \"metalplugctl uncordon nvme-1\"", ""},
 		{"adopted, and in use", func(f *verdict.Facts) {
 			disk(f, evidence.Evidence{Scrub: "zero"})
 			f.Delay = "dd has it open"

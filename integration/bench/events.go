@@ -161,7 +161,7 @@ func (b *bench) burst() ([]result, error) {
 	return []result{
 		within(what+": all seen after, the slowest", "ms", took.percentile(100), 1000).of(len(took)),
 		within(what+": lists sent, at most", "lists", float64(sends), 20).of(len(took)),
-		within(what+": overflows of the socket, at most", "times", float64(overflows), 0).of(len(took)),
+		within(what+": socket overflows, at most", "times", float64(overflows), 0).of(len(took)),
 	}, nil
 }
 

@@ -326,6 +326,6 @@ func TestResetVFIO(t *testing.T) {
 	byGroup.Identity = []device.Attribute{{Name: "dev", Value: strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}}
 	want(t, d.ask(t, byGroup), reset.OK, "pci reset of "+address)
 	m.Sh("sleep 60 <>" + group + " >/dev/null 2>&1 & echo $! >/tmp/holder")
-	want(t, d.ask(t, byGroup), reset.Busy, "is open: a virtual machine or a pod has it")
+	want(t, d.ask(t, byGroup), reset.Busy, "is open: a virtual machine or a pod uses it")
 	m.Sh("kill $(cat /tmp/holder)")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fsutil reads and replaces the files of metalplug, with short errors.
+// Package fsutil reads and replaces metalplug's own files, with short errors.
 package fsutil
 
 import (
