@@ -53,9 +53,8 @@ func (in *installation) tell(t *testing.T, steps []step) {
 	}
 }
 
-// TestInstall tests the life of the package on a node, with its units and with SELinux enforcing. [TestKubelet] runs
-// without SELinux.
-func TestInstall(t *testing.T) {
+// installable boots a machine with a kubelet and SELinux, on which the packages are not installed yet.
+func installable(t *testing.T) *installation {
 	in := &installation{debs: vm.Packages(t)}
 	o := vm.Options{Kernel: enforcing, Unhurried: true, BootTimeout: 10 * time.Minute}
 	for _, d := range drives {
@@ -65,6 +64,13 @@ func TestInstall(t *testing.T) {
 	in.files = in.list()
 	in.kubelet = in.m.StartKubelet()
 	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a real kubelet labels this directory itself
+	return in
+}
+
+// TestInstall tests the life of the package on a node, with its units and with SELinux enforcing. [TestKubelet] runs
+// without SELinux.
+func TestInstall(t *testing.T) {
+	in := installable(t)
 	// With its usual name, Debian's policy runs the program in a domain that cannot read the journal.
 	in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
 	t.Cleanup(func() {
