@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-holders reports to metalplugd which processes have device nodes open. Standard input is a seqpacket
-// socket. The program answers one request there and exits. It opens no device. It needs CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH
-// and CAP_CHECKPOINT_RESTORE.
+// Command metalplug-holders reports to metalplugd which processes have device nodes open. Its standard input is a
+// seqpacket socket, from which it reads one request. It sends the answer and exits. It opens no device. It needs
+// CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE.
 package main
 
 import (

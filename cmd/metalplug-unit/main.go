@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-unit runs one vendor unit for metalplugd. It reads one request from the socket that is its standard
-// input, sends one answer, and exits. It needs no capability. It needs uid 0, because systemd requires that.
+// Command metalplug-unit runs one vendor unit for metalplugd. Its standard input is a socket, from which it reads one
+// request. It sends one answer and exits. It needs no capability, but it must run as root, because systemd requires uid
+// 0.
 package main
 
 import (

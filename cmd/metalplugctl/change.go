@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers, so the exit code 0
-// means that the cordon survives a power failure.
+// cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers, so exit code 0 means that
+// the cordon survives a power failure.
 func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
@@ -35,8 +35,8 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds the devices. It also waits while metalplugd restarts, because metalplugd knows no
-// device until it has inspected the hardware.
+// awaitRelease waits until no pod holds the devices. It keeps waiting while metalplugd restarts, because a new metalplugd
+// knows no devices until it has inspected the hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func([]byte, api.Event) error {
@@ -64,7 +64,8 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 // errReleased ends the wait for pods that hold devices.
 var errReleased = errors.New("released")
 
-// uncordonCommand ends a cordon. It also accepts the ID of an absent device, which would otherwise stay cordoned.
+// uncordonCommand ends a cordon. The command also accepts the ID of an absent device, whose cordon could not be ended
+// otherwise.
 func (o *clientOptions) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
@@ -73,8 +74,8 @@ func (o *clientOptions) uncordonCommand() *cobra.Command {
 	}, &api.Change{}, nil)
 }
 
-// resetCommand resets or erases a device. Before an erasure, the operator has to type the ID again on a terminal, and a
-// script has to pass --yes. The operator must also name the erase method, so that no disk is erased by mistake.
+// resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the ID again, and a
+// script must pass --yes. The erase method must also be given, so that no disk is erased by mistake.
 func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
@@ -82,8 +83,8 @@ func (o *clientOptions) resetCommand() *cobra.Command {
 	}, "erase it, with this method", false)
 }
 
-// adoptCommand allows metalplug to erase a disk without evidence and to offer it. Like reset with --scrub, it asks the
-// operator to type the ID again.
+// adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. Like reset --scrub, the command asks
+// the operator to type the ID again.
 func (o *clientOptions) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
@@ -91,7 +92,8 @@ func (o *clientOptions) adoptCommand() *cobra.Command {
 	}, "erase with this method (default: the resource's)", true)
 }
 
-// erasingCommand completes a command that erases a disk with --scrub. With always set, the command always erases.
+// erasingCommand completes a command that can erase a disk with --scrub. If always is set, the command always erases the
+// disk.
 func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c api.Change
 	var scrub *string
@@ -113,9 +115,9 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand completes a command that changes devices, and shows the new state of each device. may returns the ID
-// for a name, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. After an
-// error, the command continues with the other devices.
+// changeCommand completes a command that changes devices and shows their new states. may returns the ID of a named
+// device, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. An error for one
+// device does not stop the command from changing the others.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -151,7 +153,7 @@ func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may 
 	return cmd
 }
 
-// changed describes a device after a change in one line.
+// changed describes a changed device in one line.
 func changed(d api.Changed) string {
 	state := healthCell(d.Device).text
 	text := d.ID + ": " + state
@@ -167,9 +169,9 @@ func changed(d api.Changed) string {
 	return text
 }
 
-// mayErase shows the device to erase, and asks for its ID again unless yes is set. With yes, it accepts only the ID, because
-// any other name may belong to another disk after a reboot. It does not ask if metalplugd would refuse the erasure or has
-// nothing to erase.
+// mayErase shows the device to erase and, unless yes is set, asks for its ID again. If yes is set, the name must be an
+// ID, because any other name may belong to another disk after a reboot. mayErase does not ask if metalplugd would refuse
+// the erasure or has nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
 		return failed(cmd.Name(), name, fmt.Errorf("with --yes, name the disk by its ID, %s: nothing was done", d.ID))
@@ -187,7 +189,8 @@ func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, 
 	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
 }
 
-// wwid matches the kernel's WWID of a disk (nvme_wwid_show in drivers/nvme/host/sysfs.c, and VPD page 0x83 of SCSI).
+// wwid matches the WWID that the kernel gives to a disk (nvme_wwid_show in drivers/nvme/host/sysfs.c, and VPD page 0x83
+// of SCSI).
 var wwid = regexp.MustCompile(`^(eui|nvme|uuid|naa|t10)\.`)
 
 // describeDisk describes a disk so that the operator can recognise it.
@@ -213,7 +216,7 @@ func describeDisk(d api.Device) string {
 // (Documentation/ABI/stable/procfs-audit_loginuid).
 const loginFile = "/proc/self/loginuid"
 
-// login returns the name of the user who logged in, even after su or sudo. It is empty if unknown.
+// login returns the name of the user who logged in, even after su or sudo. The name is empty if the user is unknown.
 func login(file string) string {
 	text, _ := os.ReadFile(file)
 	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 means no user
@@ -247,8 +250,8 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device on the control socket. It escapes a name such as "..", so that metalplugd reports it
-// as an unknown device.
+// pathOf returns the path of a device on the control socket. A name such as ".." is escaped, so that metalplugd reports
+// it as an unknown device.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)
 	if id == "." || id == ".." {

@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
-// checkCommand reads the configuration like metalplugd and reports all errors. An operator may check a file for another
-// node, so a missing unit or device is only a warning.
+// checkCommand reads the configuration as metalplugd does and reports all errors. A missing unit or device causes only a
+// warning, because the file may be for another node.
 func (o *clientOptions) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
@@ -76,11 +76,11 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// backup matches names of files in the directory of drop-ins that are probably not meant to be drop-ins. Editors, package
-// managers and operators who disable a file write such names.
+// backup matches the names of files in the drop-in directory that are probably not drop-ins. Editors and package managers
+// write such files, and operators rename a file to disable it.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// ignored returns a warning for each file or directory next to the configuration that is probably meant to be a drop-in.
+// ignored returns a warning for each file or directory next to the configuration that is probably meant as a drop-in.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
 	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
@@ -98,10 +98,10 @@ func ignored(file string) (warnings []string) {
 	return warnings
 }
 
-// dropInDir is the name of the directory of drop-ins ([config.Load]).
+// dropInDir is the name of the drop-in directory ([config.Load]).
 const dropInDir = "conf.d"
 
-// warn adds a warning with the file and line of a key of a resource.
+// warn adds a warning about a key of a resource, with the file and line of the key.
 func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format string, args ...any) {
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }
@@ -118,8 +118,8 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	}
 }
 
-// compare adds warnings about a resource that matches no device of the node, or whose exclude matches no device. hint is the
-// command that shows the details.
+// compare adds warnings about a resource that matches no device on the node, or whose exclude matches no device. hint is
+// a command that shows the details.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch, hint string) {
 	switch key := cmp.Or(match.key, "match"); {
 	case match.idle() != "":
@@ -136,11 +136,12 @@ func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourc
 	}
 }
 
-// checkedFiles is the result of the check of a configuration.
+// checkedFiles is the result of checking a configuration.
 type checkedFiles struct {
-	File      string          `json:"file"` // main file, which may be absent
-	Files     []string        `json:"files"`
-	Problems  config.Problems `json:"problems,omitempty"`  // errors; if there are any, the other fields are empty
+	File  string   `json:"file"` // main file, which may be missing
+	Files []string `json:"files"`
+	// errors; if there are any, the other fields are empty
+	Problems  config.Problems `json:"problems,omitempty"`
 	Warnings  []string        `json:"warnings,omitempty"`  // units and devices that this node lacks
 	Resources []resourceMatch `json:"resources,omitempty"` // only with --explain: the devices of each resource
 	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // only with --explain: the devices without a resource

@@ -14,19 +14,19 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// clientOptions has the options of all commands that use metalplugd.
+// clientOptions holds the options shared by all commands that connect to metalplugd.
 type clientOptions struct {
 	socket string // value of the flag, or empty for the socket in the configuration
 }
 
-// client returns a client for the control socket.
+// client returns a client of the control socket.
 func (o *clientOptions) client() api.Client {
 	_, c := o.configured(config.DefaultFile)
 	return c
 }
 
-// configured returns the configuration in a file and a client for its control socket. If the file has errors, it
-// returns the defaults.
+// configured returns the configuration in a file and a client of its control socket. If the file contains errors,
+// configured uses the defaults.
 func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {
@@ -35,8 +35,8 @@ func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	return c, api.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
-// deviceIDs completes the IDs of devices, or only one ID unless the command accepts several. For uncordon it completes
-// only cordoned devices.
+// deviceIDs completes device IDs. It completes only one argument unless the command accepts several. For uncordon, only
+// cordoned devices are completed.
 func (o *clientOptions) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {

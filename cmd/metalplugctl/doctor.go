@@ -19,7 +19,7 @@ import (
 // The levels of findings.
 const (
 	levelOK   = "ok"
-	levelSkip = "skip" // the check was not possible, so the state of the part is unknown
+	levelSkip = "skip" // the check was not possible, so it is not known whether the part works
 	levelWarn = "warn" // the part works, but may fail later
 	levelFail = "fail" // the part does not work
 )
@@ -32,8 +32,8 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// doctor checks everything on a node that can withhold devices from pods. A check that is not possible is skipped, and never
-// counts as ok.
+// doctor checks everything on a node that can withhold devices from pods. A check that is not possible is skipped, and is
+// never reported as ok.
 type doctor struct {
 	machine
 	ctx    context.Context
@@ -55,14 +55,14 @@ type doctor struct {
 // check is one check of the doctor.
 type check struct {
 	name     string
-	daemon   bool // the check needs an answer of metalplugd
-	hardware bool // the check is about the hardware of this node, so it is skipped for a recording
-	// run adds findings. If it adds none and fine is not empty, the doctor adds the finding "ok" with the text fine.
+	daemon   bool // the check needs answers from metalplugd
+	hardware bool // the check inspects this node's hardware, so it is skipped with a recording
+	// run adds findings. If it adds none and returns a text, the doctor adds that text as an "ok" finding.
 	run func(*doctor) (fine string)
 }
 
-// checks has all checks in the order of their dependencies. The first check that fails is usually the cause of the
-// others.
+// checks lists all checks, each after the checks that it depends on. The first check that fails is usually the cause of
+// the others.
 var checks = []check{
 	{name: "configuration", run: (*doctor).checkConfiguration}, // metalplug
 	{name: "daemon", run: (*doctor).checkDaemon},
@@ -86,7 +86,7 @@ var checks = []check{
 	{name: "SELinux", run: (*doctor).checkSELinux},
 }
 
-// doctorCommand checks everything that can withhold devices from pods. It changes nothing, because the operator should
+// doctorCommand checks everything that can withhold devices from pods. It changes nothing, because an operator should
 // read a remedy before running it.
 func (o *clientOptions) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -113,7 +113,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// newDoctor returns a doctor for this node, with the configuration in a file.
+// newDoctor returns a doctor for this node. file is the configuration file.
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	d := &doctor{ctx: ctx, file: file, machine: thisMachine(), show: showUnit}
 	if unitfile.Booted() {
@@ -123,7 +123,7 @@ func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	return d
 }
 
-// errSilent is the error if metalplugd does not answer and the output has already shown this.
+// errSilent means that metalplugd does not answer, and that the output has already shown this.
 var errSilent = errors.New("the daemon does not answer")
 
 // examine runs all checks.
@@ -154,7 +154,7 @@ func (d *doctor) do(c check) {
 	}
 }
 
-// note adds a finding to the check in progress.
+// note adds a finding to the result of the check in progress.
 func (d *doctor) note(level, remedy, text string) {
 	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
 }
@@ -177,8 +177,8 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes the findings, failures first, and the number of each level. Checks that were skipped for the same
-// reason share a line.
+// findings writes the findings, failures first, and the number of findings at each level. Checks that were skipped for
+// the same reason share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
 	skipped := make(map[finding][]string) // the checks for each reason

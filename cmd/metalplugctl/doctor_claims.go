@@ -16,13 +16,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// driverProgram is the program of the package metalplug-dra.
+// driverProgram is the program in the package metalplug-dra.
 const driverProgram = "/usr/sbin/metalplug-dra"
 
-// checkClaims checks the driver for Dynamic Resource Allocation, if a resource has serve = "dra". Without such a resource
-// there is no finding. systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver
-// does not run. The driver's user may send claims only through the socket for claims. The status line of the unit has the
-// identity of the driver.
+// checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise it adds no
+// finding. systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not
+// running. The user of the driver may send claims only through the claims socket. The driver reports its identity in the
+// status line of its unit.
 func (d *doctor) checkClaims() (fine string) {
 	if recorded(d.status) || !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""
@@ -66,5 +66,5 @@ func showUnit(ctx context.Context, unit string) map[string]string {
 	return properties
 }
 
-// startDriver starts the driver, or shows why it does not run.
+// startDriver is the command that starts the driver, or shows why the driver does not start.
 const startDriver = "systemctl enable --now metalplug-dra; if it fails: journalctl -u metalplug-dra -e"

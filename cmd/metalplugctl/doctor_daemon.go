@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// checkConfiguration reads the file that metalplugd reads at its next start or reload. metalplugd may still use another
-// configuration.
+// checkConfiguration reads the file that metalplugd will read at its next start or reload. The running metalplugd may
+// still use an older configuration.
 func (d *doctor) checkConfiguration() (fine string) {
 	c, err := config.Load(d.file)
 	if err == nil {
@@ -29,7 +29,7 @@ func (d *doctor) checkConfiguration() (fine string) {
 	return cmp.Or(strings.Join(c.Files, ", "), "no configuration file: the defaults apply")
 }
 
-// ask requests the data for the checks from metalplugd.
+// ask requests from metalplugd the data that the checks need.
 func (d *doctor) ask() error {
 	var status api.Status
 	err := d.client.Get(d.ctx, "/v1/status", &status)
@@ -42,7 +42,7 @@ func (d *doctor) ask() error {
 	return err
 }
 
-// checkDaemon checks that metalplugd has answered, and which configuration it uses.
+// checkDaemon checks that metalplugd answers, and which configuration it uses.
 func (d *doctor) checkDaemon() (fine string) {
 	if d.silence != nil {
 		d.fail("systemctl status metalplugd; journalctl -u metalplugd -e; start it: systemctl start metalplugd", "%v", d.silence)
@@ -69,7 +69,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload compares the files with the parts of the present configuration that metalplugd reports.
+// checkReload compares the files with those parts of the active configuration that metalplugd reports.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct it, then: systemctl reload metalplugd", "the last reload was refused, and the previous configuration applies: %s", problem)
@@ -82,7 +82,7 @@ func (d *doctor) checkReload(status api.Status) {
 		return
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
-	if len(d.config.Files) > 0 && !told { // without files, the configuration has errors or does not exist
+	if len(d.config.Files) > 0 && !told { // if there are no files, the configuration has errors or does not exist
 		d.warn(restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)
 	}
 }
@@ -90,8 +90,8 @@ func (d *doctor) checkReload(status api.Status) {
 // recorded reports whether metalplugd runs on a recording.
 func recorded(s *api.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
 
-// checkUdev checks udevd by its files in /run/udev. control exists while udevd runs, and queue exists while it
-// processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
+// checkUdev checks that udevd is running by looking at its files in /run/udev. The file control exists while udevd runs,
+// and the file queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
 		d.fail("systemctl start systemd-udevd", "udevd is not running, so no hardware event arrives")
@@ -113,8 +113,8 @@ func (d *doctor) checkUdev() (fine string) {
 	return ""
 }
 
-// checkHelpers checks the sockets of the helpers that the resources need. Without metalplug-reset no disk is proven to
-// be empty. Without metalplug-holders no device is proven to be free.
+// checkHelpers checks that the sockets of the helpers that the resources need exist. Without metalplug-reset, metalplugd
+// cannot prove that a disk is empty. Without metalplug-holders, metalplugd cannot prove that a device is not in use.
 func (d *doctor) checkHelpers() (fine string) {
 	for _, helper := range []struct {
 		unit, socket, without string
@@ -148,7 +148,7 @@ func (d *doctor) checkHelpers() (fine string) {
 }
 
 // checkUnits checks the vendor units in the configuration. metalplugd cannot check them, because its sandbox hides
-// directories of systemd. Without vendor units there is no finding.
+// directories of systemd. Without vendor units, checkUnits adds no finding.
 func (d *doctor) checkUnits() (fine string) {
 	templates := d.config.Templates()
 	if len(templates) == 0 {
@@ -168,8 +168,8 @@ func (d *doctor) checkUnits() (fine string) {
 	return strings.Join(templates, ", ")
 }
 
-// checkDevices checks the devices. A default resource without devices is normal, because most nodes have no FPGA. A
-// cordoned device is reported, because the operator may have forgotten it.
+// checkDevices checks the devices. A default resource without devices is normal, because most nodes have no FPGA, for
+// example. checkDevices reports a cordoned device, because an operator may have forgotten it.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {
@@ -186,7 +186,7 @@ func (d *doctor) checkDevices() (fine string) {
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }
 
-// addUnhealthy adds one finding for each problem that devices have.
+// addUnhealthy adds one finding for each problem, naming the devices that have it.
 func (d *doctor) addUnhealthy() {
 	alike := make(map[[2]string]int)
 	for _, v := range d.devices {

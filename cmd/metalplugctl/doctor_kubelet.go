@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// defaultRoot is the default of the kubelet's --root-dir (kubernetes v1.36 cmd/kubelet/app/options/options.go,
+	// defaultRoot is the default value of the kubelet's --root-dir (kubernetes v1.36 cmd/kubelet/app/options/options.go,
 	// defaultRootDir).
 	defaultRoot = "/var/lib/kubelet"
 	// devicePluginDir is a constant in the kubelet. --root-dir does not change it
@@ -29,12 +29,13 @@ const (
 	devicePluginDir = "/var/lib/kubelet/device-plugins"
 )
 
-// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory at its first start and the
-// socket at each start. It does not remove the socket when it ends, so only a registration proves that a kubelet is running.
+// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory when it first starts, and the
+// socket at each start. The kubelet does not remove the socket when it exits, so only a registration proves that a
+// kubelet is running.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
-	elsewhere := "" // an additional remedy if the directory is not the default
+	elsewhere := "" // added to the remedy if the directory is not the default one
 	if dir != devicePluginDir {
 		elsewhere = "; or remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
 	}
@@ -60,7 +61,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	return socket + " exists"
 }
 
-// checkRootDir compares the directories of the running kubelets with [paths].
+// checkRootDir compares the directories that the running kubelets use with [paths].
 func (d *doctor) checkRootDir() (fine string) {
 	here, elsewhere := d.kubelets()
 	paths := d.config.Paths
@@ -90,9 +91,8 @@ func (d *doctor) checkRootDir() (fine string) {
 	return ""
 }
 
-// checkRegistration checks both parts of the registration of each resource. The kubelet must have accepted the registration,
-// and must keep the stream of the resource open. Only then are the devices allocatable. Resources in the same state share a
-// finding.
+// checkRegistration checks that the kubelet has accepted the registration of each resource, and that it keeps the stream
+// of the resource open. Devices are allocatable only if both are true. Resources in the same state share a finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding
@@ -119,9 +119,9 @@ func (d *doctor) checkRegistration() (fine string) {
 	return ""
 }
 
-// checkCounts compares the kubelet's count of devices with the offer. metalplugd queries the kubelet for it, because only
-// root can open the socket (kubelet, PodResources v1, GetAllocatableResources). A difference is normal for some milliseconds
-// after each list.
+// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. metalplugd queries the
+// kubelet, because only root can open the kubelet's socket (kubelet, PodResources v1, GetAllocatableResources). The two
+// numbers may differ for some milliseconds after the device list changes.
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
@@ -144,9 +144,9 @@ func (d *doctor) checkCounts() (fine string) {
 	return "the same as the device list"
 }
 
-// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Their pods cannot start. At its
-// start, metalplugd offers all devices in the checkpoint. So an unknown device means that the checkpoint is from another
-// node, or that the resource was configured later.
+// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Pods with these devices cannot
+// start. metalplugd offers all devices in the checkpoint when it starts. An unknown device therefore means that the
+// checkpoint is from another node, or that its resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))
@@ -176,8 +176,8 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	return "metalplug knows all devices in it"
 }
 
-// checkRefused reports the containers that did not get their devices. metalplugd records them, because the kubelet does
-// not report them without an API server. The status of their pods is UnexpectedAdmissionError.
+// checkRefused reports the containers that did not get their devices. metalplugd records them, because the kubelet
+// reports them only to an API server. The status of their pods is UnexpectedAdmissionError.
 func (d *doctor) checkRefused() (fine string) {
 	for _, r := range d.status.Refused {
 		state := "the pod is in UnexpectedAdmissionError"

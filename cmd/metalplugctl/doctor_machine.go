@@ -11,17 +11,17 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// driven has the PCI classes of devices that can be offered, as prefixes of the attribute class in sysfs
+// driven lists the PCI classes of the hardware that can be offered, as prefixes of the sysfs attribute class
 // (include/linux/pci_ids.h).
 var driven = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
 
-// modules has the kernel module of the driver for each PCI vendor.
+// modules maps PCI vendors to the kernel modules of their drivers.
 var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3": "mlx5_core"}
 
-// checkDrivers finds hardware without a driver. metalplugd may not show such hardware, because some classes recognise a
-// device only by its driver. This is only a warning, because the device may be for a virtual machine.
+// checkDrivers finds hardware without a driver. metalplugd may not list such hardware, because some classes recognise a
+// device only by its driver. checkDrivers only warns, because the hardware may be intended for a virtual machine.
 func (d *doctor) checkDrivers() (fine string) {
 	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // the pattern is valid
 	for _, name := range names {
@@ -42,9 +42,9 @@ func (d *doctor) checkDrivers() (fine string) {
 	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have a driver"
 }
 
-// checkLinks checks that each node of an offered device has its link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's systemd
-// driver names nodes by these links, and omits a node without a link from the list of the container. The next "systemctl
-// daemon-reload" then takes the device from the container (opencontainers/cgroups devices/systemd.go).
+// checkLinks checks that each node of an offered device has a link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's
+// systemd driver names nodes by these links, and leaves a node without a link out of the container's device list. The
+// container then loses the device at the next "systemctl daemon-reload" (opencontainers/cgroups devices/systemd.go).
 func (d *doctor) checkLinks() (fine string) {
 	seen := make(map[string]bool)
 	for _, v := range d.devices {
@@ -66,7 +66,7 @@ func (d *doctor) checkLinks() (fine string) {
 	return "all offered nodes have their links"
 }
 
-// checkRDMA checks whether containers see the RDMA devices of the host (parameter netns_mode of ib_core).
+// checkRDMA checks whether containers see the host's RDMA devices (parameter netns_mode of ib_core).
 func (d *doctor) checkRDMA() (fine string) {
 	switch d.read("/sys/module/ib_core/parameters/netns_mode") {
 	case "":
@@ -79,8 +79,9 @@ func (d *doctor) checkRDMA() (fine string) {
 	return ""
 }
 
-// moduleFiles has the file from which metalplug-selinux installs its policy module, for each package manager. The module
-// declares moduleBoolean (selinux/metalplug.te), so the boolean exists while the module is loaded. Every user can see it.
+// moduleFiles lists, for each package manager, the file from which metalplug-selinux installs its policy module. The
+// module declares moduleBoolean (selinux/metalplug.te), so the boolean exists while the module is loaded. Any user can
+// check whether the boolean exists.
 var moduleFiles = []struct{ file, reinstall string }{
 	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
 	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},
@@ -88,8 +89,8 @@ var moduleFiles = []struct{ file, reinstall string }{
 
 const moduleBoolean = "/sys/fs/selinux/booleans/metalplugd_metrics_tcp"
 
-// checkSELinux checks the label of the kubelet's directory. If the package of the policy module is installed, it checks
-// that the module is loaded. It also looks for denials.
+// checkSELinux checks the label of the kubelet's directory and looks for denials. If the package with the policy module
+// is installed, checkSELinux also checks that the module is loaded.
 func (d *doctor) checkSELinux() (fine string) {
 	enforcing := d.read("/sys/fs/selinux/enforce")
 	if enforcing == "" {
@@ -121,8 +122,8 @@ func (d *doctor) checkSELinux() (fine string) {
 	return mode + ", the labels are right and nothing was denied"
 }
 
-// checkSandbox checks that systemd can start the units. A masked unit or a kernel without user namespaces prevents that.
-// Otherwise checkSandbox adds no finding.
+// checkSandbox finds two reasons why systemd cannot start the units: a mask, and a kernel without user namespaces. If it
+// finds neither, it adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if recorded(d.status) {
 		return ""
@@ -131,7 +132,8 @@ func (d *doctor) checkSandbox() (fine string) {
 		d.fail("sysctl -w user.max_user_namespaces=1024, and the same in /etc/sysctl.d",
 			"user.max_user_namespaces is 0, so PrivateUsers= of metalplugd.service fails (217/USER)")
 	}
-	for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} { // the directories of systemctl mask
+	// the directories that systemctl mask uses
+	for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} {
 		units, _ := filepath.Glob(d.path(mask.dir + "/systemd/system/metalplug*")) // the pattern is valid
 		for _, unit := range units {
 			if to, err := os.Readlink(unit); err == nil && to == "/dev/null" {

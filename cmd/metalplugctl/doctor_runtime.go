@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// setting returns the first value of a key in a TOML file, in any section, or empty.
+// setting returns the first value of a key in a TOML file, in any section, or "" if there is none.
 func setting(text, key string) string {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(line, "=")
@@ -23,7 +23,7 @@ func setting(text, key string) string {
 	return ""
 }
 
-// infiniband is the class whose devices need locked memory.
+// infiniband is the class of devices that need locked memory.
 const infiniband = "infiniband"
 
 // The default configuration files of the container runtimes.
@@ -32,7 +32,7 @@ const (
 	crioFile       = "/etc/crio/crio.conf"
 )
 
-// checkCDI checks that the runtime accepts CDI device names, if a resource uses them.
+// checkCDI checks that the runtime accepts CDI device names if a resource uses them.
 func (d *doctor) checkCDI() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool {
 		return r.Inject == config.InjectCDI || r.Serve == config.ServeDRA
@@ -56,8 +56,8 @@ func (d *doctor) checkCDI() (fine string) {
 }
 
 // checkMemlock checks how much memory containers may lock, because RDMA locks all its buffers. A container inherits the
-// limit of its runtime. checkMemlock reads the limit of the running process, because the unit file may have changed since
-// the start.
+// limit of its runtime. checkMemlock reads the limit from the running process, because the unit file may have changed
+// since the process started.
 func (d *doctor) checkMemlock() (fine string) {
 	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })
 	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class == infiniband })

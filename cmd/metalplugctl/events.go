@@ -17,10 +17,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// lineSize is the maximum size of an event in bytes. A device with hundreds of nodes has the largest events.
+// lineSize is the maximum size of an event in bytes. The largest events are those of devices with hundreds of nodes.
 const lineSize = 1 << 20
 
-// eventsCommand prints events. It writes each line at once, so that the reader of a pipe gets the event without delay.
+// eventsCommand prints events. It writes each line immediately, so that a program that reads from a pipe receives each
+// event without delay.
 func (o *clientOptions) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
@@ -41,11 +42,11 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// retryPause is the wait before a new connection to a metalplugd that has stopped.
+// retryPause is the wait between attempts to reconnect to metalplugd.
 const retryPause = 500 * time.Millisecond
 
-// follow calls told with each event, raw and decoded, until ctx ends or told returns an error. If metalplugd has answered
-// and then stops, follow prints a note and waits for the next metalplugd. The next event is then "listening" again.
+// follow calls told with each event, raw and decoded, until ctx ends or told returns an error. If metalplugd stops after
+// it has answered, follow prints a note and waits until metalplugd runs again. The next event is then "listening".
 func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(line []byte, e api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
@@ -69,7 +70,8 @@ func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(line
 	}
 }
 
-// stream calls told with each event of one run of metalplugd. The error is [api.ErrNoAnswer] when that run ends.
+// stream calls told with each event until metalplugd stops or told returns an error. When metalplugd stops, the error is
+// [api.ErrNoAnswer].
 func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
@@ -94,7 +96,7 @@ func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api
 	return fmt.Errorf("%w: %s: metalplugd stopped, or disconnected a slow client", api.ErrNoAnswer, c.Socket)
 }
 
-// event writes an event. It needs one line, unless lines wrap.
+// event writes an event on one line, unless lines wrap.
 func (s *screen) event(e api.Event) {
 	var about []string
 	switch {
@@ -106,7 +108,7 @@ func (s *screen) event(e api.Event) {
 		if by := holder(*e.Device); e.Event == "allocated" && by != "-" {
 			about = append(about, "to "+by)
 		}
-		why := strings.TrimPrefix(cmp.Or(e.Device.Reason, e.Device.Warning), e.Event+": ") // "cordoned: ticket 4711"
+		why := strings.TrimPrefix(cmp.Or(e.Device.Reason, e.Device.Warning), e.Event+": ") // as in "cordoned: ticket 4711"
 		if why != "" && why != e.Event && e.Event != "released" {
 			about = append(about, "- "+why)
 		}

@@ -16,26 +16,27 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// resourceMatch has the present devices that a resource matches.
+// resourceMatch lists the present devices that match a resource.
 type resourceMatch struct {
 	Resource string          `json:"resource"`
-	Devices  []matchedDevice `json:"devices"` // the devices that the resource gets
-	Lost     []matchedDevice `json:"lost"`    // devices that the resource also matches, but an earlier resource gets
-	// Unfilled is the reason why a resource of class bundle has no bundle, or why a match or exclude of a file matches no
-	// device. It is empty if there is no such problem.
+	Devices  []matchedDevice `json:"devices"` // devices that the resource gets
+	Lost     []matchedDevice `json:"lost"`    // devices that also match, but that an earlier resource gets
+	// Unfilled is the reason why a bundle resource has no bundle, or why a match or exclude in a configuration file
+	// matches no device. It is empty if there is no such problem.
 	Unfilled string `json:"unfilled,omitempty"`
-	key      string // key to which Unfilled applies, such as "match.PCI_ID"
-	excludes bool   // the exclude matches a present device that the resource would get otherwise
+	key      string // the key that Unfilled is about, such as "match.PCI_ID"
+	excludes bool   // the exclude matches a present device that the resource would otherwise get
 }
 
 // matchedDevice is a device that a resource matches.
 type matchedDevice struct {
-	ID     string `json:"id"`
-	By     string `json:"by,omitempty"`     // the resource that gets the device instead
-	Reason string `json:"reason,omitempty"` // why the device is not offered or is Unhealthy at present
+	ID string `json:"id"`
+	By string `json:"by,omitempty"` // resource that gets the device instead
+	// why the device is not offered, or why it is Unhealthy
+	Reason string `json:"reason,omitempty"`
 }
 
-// matchResources assigns all devices of the node, or of the configured recording, to the resources. The order is that of the
+// matchResources assigns all devices of the node, or of the configured recording, to the resources, in the order of the
 // configuration. It reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
 	source, host, done, err := hardware(c)
@@ -60,7 +61,8 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 			if s.Resource == "" {
 				unclaimed = append(unclaimed, matchedDevice{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
 			}
-			takes := false // whether an earlier rule gets the device
+			// whether an earlier rule has already taken the device
+			takes := false
 			for i, r := range rules {
 				all[i].excludes = all[i].excludes || excludes(host, r, u, s.Device.ID)
 				switch {
@@ -93,7 +95,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 	return all, unclaimed, nil
 }
 
-// compare sets the reason why a rule matches or excludes no device.
+// compare sets t.Unfilled if a rule matches or excludes no device.
 func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*device.Class) *device.Population) {
 	key, text := "", ""
 	switch {
@@ -121,7 +123,7 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 	}
 }
 
-// idle returns why the resource gets no device, or empty if it gets one.
+// idle returns why the resource gets no device, or "" if it gets one.
 func (t resourceMatch) idle() string {
 	switch {
 	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):
@@ -136,8 +138,9 @@ func (t resourceMatch) idle() string {
 	return "no present device matches"
 }
 
-// mistakes are patterns that are valid but probably wrong, each with a remedy. Only the first entry that fits is reported.
-// An entry applies to each alternative of one property, or of all properties if key is empty.
+// mistakes lists patterns that are valid but probably wrong, each with a remedy. Only the first match is reported. An
+// entry with a key applies to that property, and an entry without a key applies to all properties. Each alternative in a
+// pattern is checked separately.
 var mistakes = []struct {
 	key     string
 	pattern *regexp.Regexp
@@ -153,7 +156,7 @@ var mistakes = []struct {
 	{"PCI_ID", regexp.MustCompile(`(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`), `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},
 }
 
-// mistaken returns a warning for each pattern of a table that is probably a mistake.
+// mistaken returns a warning for each pattern in a table that is probably a mistake.
 func mistaken(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
 	for _, key := range slices.Sorted(maps.Keys(patterns)) {
 		for _, m := range mistakes {
@@ -168,7 +171,7 @@ func mistaken(c config.Config, resource, table string, patterns map[string]strin
 	return warnings
 }
 
-// reason returns why a pod cannot use a device at present, or empty.
+// reason returns why pods cannot use a device at present, or "" if they can.
 func reason(s device.Sighting) string {
 	if err := cmp.Or(s.Offer, s.Health); err != nil {
 		return err.Error()
@@ -176,21 +179,21 @@ func reason(s device.Sighting) string {
 	return ""
 }
 
-// matchesToo reports whether a rule would match a device without the other rules.
+// matchesToo reports whether a rule would match a device if there were no other rules.
 func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	return slices.ContainsFunc(device.Look(h, []device.Rule{r}, &u), func(s device.Sighting) bool {
 		return s.Device.ID == id && s.Resource == r.Resource
 	})
 }
 
-// excludes reports whether a rule would match a device without its exclude.
+// excludes reports whether a rule would match a device if it had no exclude.
 func excludes(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	without := r
 	without.Exclude = nil
 	return len(r.Exclude) > 0 && matchesToo(h, without, u, id) && !matchesToo(h, r, u, id)
 }
 
-// resourceMatch writes the devices of a resource.
+// resourceMatch writes the devices that match a resource.
 func (s *screen) resourceMatch(t resourceMatch) {
 	text := fmt.Sprintf("devices: %d", len(t.Devices))
 	if len(t.Devices) == 0 {

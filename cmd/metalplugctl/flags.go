@@ -12,13 +12,15 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// textFlag adds a flag with a text value. value is the default. The usage has the name of the value in backquotes, and
-// the default. The shell completes the flag with values.
+// textFlag adds a flag with a text value. The default is value. The usage text contains the default, and the name of the
+// value in backquotes. The shell completes the flag with values.
 func textFlag(cmd *cobra.Command, name, value, usage string, values ...string) *string {
 	text := cmd.Flags().String(name, value, usage)
-	cmd.Flags().Lookup(name).DefValue = "" // the usage text already contains the default
+	// the usage text already contains the default
+	cmd.Flags().Lookup(name).DefValue = ""
 	if len(values) > 0 {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault)) // the only error is an unknown flag
+		// fails only for an unknown flag
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveDefault))
 	}
 	return text
 }
@@ -64,8 +66,8 @@ func (c *choice) String() string { return c.value }
 // Type returns the name of the value in the help.
 func (c *choice) Type() string { return c.of }
 
-// choiceFlag adds a flag with a fixed set of values. letter is its short name, or empty. of is the name of the value in
-// the help. value is the default.
+// choiceFlag adds a flag with a fixed set of values. letter is the short name of the flag, or empty. of is the name of
+// the value in the help, and value is the default.
 func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, values ...string) *string {
 	c := &choice{value: value, all: values, of: of}
 	if value != "" {
@@ -73,11 +75,12 @@ func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, value
 	}
 	cmd.Flags().VarP(c, name, letter, usage)
 	cmd.Flags().Lookup(name).DefValue = ""
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the only error is an unknown flag
+	// fails only for an unknown flag
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	return &c.value
 }
 
-// outputFlag adds the flag -o and returns its value. Each command supports table and json.
+// outputFlag adds the flag -o and returns its value. Every command supports table and json.
 func outputFlag(cmd *cobra.Command, more ...string) *string {
 	all := append([]string{"table", "json"}, more...)
 	return choiceFlag(cmd, "output", "o", "FORMAT", "table", config.Alternatives(all), all...)

@@ -37,7 +37,7 @@ func resourceSummary(r api.Resource) string {
 	return text + "; kubelet not connected"
 }
 
-// healthCell returns the health of a device. A cordoned device has a text of its own, because it is not faulty.
+// healthCell returns the health of a device. A cordoned device is shown as cordoned, because it is not faulty.
 func healthCell(d api.Device) cell {
 	switch {
 	case d.Resource == "":
@@ -52,8 +52,8 @@ func healthCell(d api.Device) cell {
 	return cell{d.Health, red}
 }
 
-// cordonedBy returns in brackets who cordoned a device and when. It is empty if the device is not cordoned or the time
-// is unknown.
+// cordonedBy returns, in brackets, who cordoned a device and when. The result is empty if the device is not cordoned or
+// the time is unknown.
 func cordonedBy(c *api.Cordon) string {
 	if c == nil || c.Since.IsZero() {
 		return ""
@@ -61,10 +61,11 @@ func cordonedBy(c *api.Cordon) string {
 	return fmt.Sprintf(" (by %s, %s)", c.By(), c.Since.UTC().Format(api.TimeFormat))
 }
 
-// reasonOf returns why a device is unhealthy or not offered. For a cordon it adds who cordoned the device and when.
+// reasonOf returns why a device is unhealthy or not offered. For a cordoned device, it adds who cordoned the device and
+// when.
 func reasonOf(d api.Device) string { return d.Reason + cordonedBy(d.Cordon) }
 
-// podsOf returns the known pods that hold a device.
+// podsOf returns the pods that are known to hold a device.
 func podsOf(d api.Device) []api.Pod {
 	if d.Allocated != nil && d.Holders == nil {
 		return []api.Pod{*d.Allocated}
@@ -72,7 +73,7 @@ func podsOf(d api.Device) []api.Pod {
 	return d.Holders
 }
 
-// holder returns the names of the pods that hold a device.
+// holder returns the names of the pods that hold a device, or "-".
 func holder(d api.Device) string {
 	var names []string
 	for _, p := range podsOf(d) {
@@ -95,8 +96,8 @@ func formatDuration(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// eventLine returns the number of events and the time of the last one. If hardware has changed since that time, metalplugd
-// does not receive the events.
+// eventLine returns the number of udev events and the time of the last one. If the hardware has changed since then,
+// metalplugd does not receive events.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {
@@ -105,8 +106,8 @@ func eventLine(e api.EventCounts, now time.Time) string {
 	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Events, last, e.Overflows, e.Resyncs)
 }
 
-// configured returns the files of the configuration. If a new configuration has errors and was not loaded, it also
-// returns these errors.
+// configured returns the configuration files. If the last reload was refused because of errors, configured also returns
+// these errors.
 func configured(c api.Configuration) string {
 	text := cmp.Or(strings.Join(c.Files, ", "), "the defaults")
 	if c.Problem != "" {
@@ -115,7 +116,7 @@ func configured(c api.Configuration) string {
 	return text
 }
 
-// firstOf returns the first name and the number of the others, or "-" if there is none.
+// firstOf returns the first name and the number of the others, or "-" if there are no names.
 func firstOf(names []string) string {
 	if len(names) < 2 {
 		return cmp.Or(strings.Join(names, ""), "-")
@@ -123,7 +124,7 @@ func firstOf(names []string) string {
 	return fmt.Sprintf("%s +%d", names[0], len(names)-1)
 }
 
-// numaNode formats a NUMA node. -1 means unknown and becomes "-".
+// numaNode formats the number of a NUMA node. It returns "-" for -1, which means unknown.
 func numaNode(node int) string {
 	if node < 0 {
 		return "-"

@@ -18,11 +18,11 @@ import (
 
 // machine gives access to the files and processes of a node.
 type machine struct {
-	root string // directory of its files, or empty for /
-	uid  int    // user ID of the doctor
+	root string // directory that contains its files, or empty for /
+	uid  int    // user ID that the doctor runs as
 
-	label  func(name string) (string, error)                       // the SELinux label of a file
-	number func(node string) (kind string, number string, ok bool) // returns "char" or "block", and MAJOR:MINOR of a node
+	label  func(name string) (string, error)                       // returns the SELinux label of a file
+	number func(node string) (kind string, number string, ok bool) // returns "char" or "block", and the MAJOR:MINOR of a node
 }
 
 // thisMachine returns the node on which the program runs.
@@ -30,23 +30,23 @@ func thisMachine() machine {
 	return machine{uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}
 }
 
-// path returns the path of a file of the node.
+// path returns the path of a file on the node.
 func (m machine) path(name string) string { return filepath.Join(m.root, name) }
 
-// exists reports whether the node has a file or a link. The target of the link may be absent.
+// exists reports whether a file or link exists on the node. The target of a link may be missing.
 func (m machine) exists(name string) bool {
 	_, err := os.Lstat(m.path(name))
 	return err == nil
 }
 
-// read returns the content of a small file of the node, or empty if it cannot be read.
+// read returns the content of a small file on the node, or "" if the file cannot be read.
 func (m machine) read(name string) string {
 	text, _ := os.ReadFile(m.path(name))
 	return strings.TrimSpace(string(text))
 }
 
-// readRemedy returns the remedy for a file that could not be read. Without permission, the remedy is to run the command as
-// root. Otherwise it is the given text.
+// readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the
+// command as root. Otherwise it is the text in otherwise.
 func (m machine) readRemedy(err error, otherwise string) string {
 	const denied = "access is denied even to root, for example by SELinux or in a namespace: run it on the node; ausearch -m avc -ts recent"
 	switch {
@@ -60,27 +60,28 @@ func (m machine) readRemedy(err error, otherwise string) string {
 	return "run it as root; or " + otherwise
 }
 
-// same reports whether two paths, which may be links, lead to the same directory.
+// same reports whether two paths, which may be links, refer to the same directory.
 func (m machine) same(a, b string) bool {
-	one, _ := os.Stat(m.path(a)) // SameFile is false for nil
+	// SameFile returns false for nil
+	one, _ := os.Stat(m.path(a))
 	other, _ := os.Stat(m.path(b))
 	return a == b || os.SameFile(one, other)
 }
 
-// auditLog is the file in which auditd records denials. auditSize is the number of bytes that are read from its end.
+// auditLog is the file in which auditd records denials. Only the last auditSize bytes are read.
 const (
 	auditLog  = "/var/log/audit/audit.log"
 	auditSize = 4 << 20
 )
 
-// denials counts the denials of metalplug's programs at the end of the audit log.
+// denials counts the denials of metalplug's programs near the end of the audit log.
 func (m machine) denials() (n int, err error) {
 	f, err := os.Open(m.path(auditLog))
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	_, _ = f.Seek(-auditSize, io.SeekEnd) // a shorter file is read from its start
+	_, _ = f.Seek(-auditSize, io.SeekEnd) // fails for a shorter file, which is then read from its start
 	text, err := io.ReadAll(io.LimitReader(f, 2*auditSize))
 	if err != nil {
 		return 0, err
@@ -103,7 +104,7 @@ func selinuxLabel(name string) (string, error) {
 	return strings.TrimRight(string(buf[:n]), "\x00"), nil
 }
 
-// nodeNumber returns the kind and the device number of a node.
+// nodeNumber returns the kind and the number of a device node.
 func nodeNumber(name string) (kind, number string, ok bool) {
 	var st unix.Stat_t
 	if unix.Stat(name, &st) != nil {

@@ -2,9 +2,10 @@
 
 // Command metalplugctl inspects and controls metalplugd.
 //
-// It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a table or
-// as JSON. Errors of the command or of metalplugd go to standard error, with a remedy at the end. The exit code
-// distinguishes these two. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes the change.
+// It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a table
+// or as JSON. Errors in the command or from metalplugd go to standard error, with a remedy at the end. The exit code
+// distinguishes these two kinds of errors. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes
+// the change.
 package main
 
 import (
@@ -36,21 +37,21 @@ const (
 	exitNoAnswer = 3
 )
 
-// helpTexts has the help text of each command without its flags.
+// helpTexts contains the help text of each command without its flags.
 //
 //go:embed help/*.txt
 var helpTexts embed.FS
 
-// version is set in a release build.
+// version is set at build time for releases.
 var version = "unreleased"
 
-// errFound means that the output has already shown a problem.
+// errFound means that the command found a problem, which the output has already shown.
 var errFound = errors.New("a problem was found")
 
 // usageError is an error in the command line.
 type usageError struct{ error }
 
-// Unwrap returns the cause, which may be a closed pipe.
+// Unwrap returns the cause, which may be EPIPE.
 func (e usageError) Unwrap() error { return e.error }
 
 // usage returns a [usageError].
@@ -59,7 +60,7 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 // main runs the command until it ends or is interrupted.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop)   // the second signal ends the process at once
+	context.AfterFunc(ctx, stop)   // a second signal then kills the process
 	signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe then returns an error, and the command can clean up
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -79,8 +80,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket of the daemon, a `PATH`")
-	root.PersistentFlags().Lookup("socket").DefValue = "" // the section ENVIRONMENT of the man page has the default
-	valid := false                                        // whether the command line is valid
+	// the section ENVIRONMENT of the man page documents the default
+	root.PersistentFlags().Lookup("socket").DefValue = ""
+	valid := false // whether the command line is valid
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		err := noEmptyValues(cmd, args)
 		valid = err == nil
@@ -90,7 +92,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), o.recordCommand(), o.topologyCommand())
 	for _, cmd := range append(root.Commands(), root) {
-		text, _ := helpTexts.ReadFile("help/" + cmd.Name() + ".txt") // a test checks that each command has one
+		text, _ := helpTexts.ReadFile("help/" + cmd.Name() + ".txt") // a test checks that each command has a help text
 		cmd.Long, cmd.Example, _ = strings.Cut(string(text), "\nExamples:\n")
 		cmd.Example = strings.TrimRight(cmd.Example, "\n")
 	}
@@ -101,7 +103,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitCode(err, stderr)
 }
 
-// exitCode prints the error, if there is one, and returns its exit code.
+// exitCode prints err, unless it is nil, and returns the exit code for it.
 func exitCode(err error, stderr io.Writer) int {
 	var wrongUsage usageError
 	var problems config.Problems
@@ -115,12 +117,12 @@ func exitCode(err error, stderr io.Writer) int {
 		return exitNoAnswer // the output has already shown the error
 	case errors.Is(err, api.ErrNoAnswer), errors.As(err, &refused) && refused.Code == api.Busy:
 		fmt.Fprintf(stderr, "metalplugctl: %s\n", cleanLines(err))
-		if refused == nil && !errors.Is(err, fs.ErrPermission) { // any other result means that metalplugd is running
+		if refused == nil && !errors.Is(err, fs.ErrPermission) { // in the other cases, metalplugd is running
 			fmt.Fprintln(stderr, "See why with: systemctl status metalplugd; start it with: systemctl start metalplugd")
 		}
 		return exitNoAnswer
 	case errors.As(err, &problems):
-		fmt.Fprintln(stderr, cleanLines(problems)) // each begins with its file and line
+		fmt.Fprintln(stderr, cleanLines(problems)) // each problem begins with its file and line
 		return exitProblem
 	case errors.As(err, &wrongUsage):
 		fmt.Fprintf(stderr, "metalplugctl: %s\nSee 'metalplugctl --help'.\n", cleanLines(err))
@@ -130,9 +132,9 @@ func exitCode(err error, stderr io.Writer) int {
 	return exitProblem
 }
 
-// noEmptyValues refuses an empty argument and a flag with an empty value, because a variable of a script may be unset. If
-// the command ignored such a flag, reset would not erase the disk, or the request would go to another metalplugd. During
-// completion, the shell may pass an empty word.
+// noEmptyValues rejects an empty argument and a flag with an empty value, because a variable in a script may be unset. If
+// the command ignored such a flag, reset would not erase the disk, or the request would go to another metalplugd. The
+// check does not apply to completion, because the shell may pass an empty word.
 func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")

@@ -14,32 +14,33 @@ import (
 // drawing is an unfinished picture in SVG.
 type drawing struct {
 	strings.Builder
-	width int // width of the drawn part
+	width int // width of the part drawn so far
 	y     int // top of the next element
 }
 
-// Lengths of a picture in pixels.
+// Lengths in a picture, in pixels.
 const (
 	margin    = 16
 	boxWidth  = 330
 	boxHeight = 36
 	rowHeight = 42
-	levelStep = 360 // distance from a bridge to its children
+	levelStep = 360 // horizontal distance from a bridge to its children
 	cellWidth = 46
 	lineHigh  = 20
 )
 
-// classColours has the colours of the classes. All other classes are grey.
+// classColours maps classes to colours. All other classes are grey.
 var classColours = map[string]string{"gpu": "#d5efcf", "infiniband": "#cfe3f7", "fpga": "#e6d6f2", "nvme": "#f8e8c4"}
 
-// distanceColours has the colours of the distances, nearest first, in the order of [legend].
+// distanceColours lists the colours of the distances, nearest first, in the same order as [legend].
 var distanceColours = []string{"#7fc97f", "#b3de8e", "#e5e58a", "#f3c886", "#e9a3a3"}
 
 // picture returns the PCI tree and the distances as SVG.
 func picture(t api.Topology) string {
 	root, ends, _ := treeOf(t)
 	d := &drawing{y: margin}
-	node := "" // the NUMA node of the last host bridge
+	// the NUMA node of the last host bridge
+	node := ""
 	for _, host := range root.below {
 		if now := numaNode(host.first().NUMANode); now != node {
 			node = now
@@ -56,7 +57,7 @@ func picture(t api.Topology) string {
 		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n%s</svg>\n", d.width+margin, d.y+margin, d)
 }
 
-// first returns the first device of a branch.
+// first returns the first device in a branch.
 func (b *branch) first() api.Place {
 	for len(b.devices) == 0 {
 		b = b.below[0]
@@ -64,7 +65,7 @@ func (b *branch) first() api.Place {
 	return b.devices[0]
 }
 
-// branch draws a branch and everything below it, starting at left. It returns the middle of its first box.
+// branch draws a branch and everything below it, starting at left. It returns the middle of the first box.
 func (d *drawing) branch(b *branch, left int) (middle int) {
 	name, b := b.joined()
 	var ends []int
@@ -87,8 +88,8 @@ func (d *drawing) branch(b *branch, left int) (middle int) {
 	return middle
 }
 
-// device draws a device of a PCI function and returns the middle of its box. A device that is not offered has a dashed
-// outline. The name of a pod that holds the device is bold.
+// device draws a device of a PCI function and returns the middle of its box. The box of a device that is not offered has
+// a dashed outline. The box of a device that a pod holds has a thick outline and names the pod.
 func (d *drawing) device(p api.Place, function string, left int) (middle int) {
 	style, below := "", p.Model
 	if p.Resource == "" {

@@ -18,13 +18,14 @@ type process struct {
 	pid    string
 	name   string
 	args   []string // flags of the kubelet
-	hidden bool     // the command line may not contain all flags
+	hidden bool     // args may not contain all flags
 }
 
-// String returns its name and its pid.
+// String returns the name and pid of the process.
 func (p process) String() string { return fmt.Sprintf("%s (pid %s)", p.name, p.pid) }
 
-// flag returns the last value of a flag, which is the value that the kubelet uses. It is empty if the flag is not set.
+// flag returns the last value of a flag, which is the one that the kubelet uses. The value is empty if the flag is not
+// set.
 func (p process) flag(name string) (value string) {
 	for i, arg := range p.args {
 		key, of, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -39,8 +40,8 @@ func (p process) flag(name string) (value string) {
 	return value
 }
 
-// kubelets returns the running kubelets. elsewhere has the kubelets in another mount namespace, such as a node in a
-// container. Their paths differ from the paths here.
+// kubelets returns the running kubelets. elsewhere contains those in another mount namespace, such as the kubelet of a
+// node in a container. Paths of such a kubelet do not name the same files here.
 func (m machine) kubelets() (here, elsewhere []process) {
 	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // the pattern is valid
 	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
@@ -59,14 +60,14 @@ func (m machine) kubelets() (here, elsewhere []process) {
 	return here, elsewhere
 }
 
-// kubelet reports whether a process of root is a kubelet. RKE2 and k0s run the kubelet as a separate process. In k3s,
-// MicroK8s and MicroShift, the kubelet is part of their process.
+// kubelet reports whether a process is a kubelet that runs as root. RKE2 and k0s run the kubelet as a separate process.
+// In k3s, MicroK8s and MicroShift, the kubelet is part of the main process.
 func (m machine) kubelet(pid string) (p process, ok bool) {
 	if !m.ofRoot(pid) {
 		return p, false
 	}
 	title, rest, _ := strings.Cut(m.read("/proc/"+pid+"/cmdline"), "\x00")
-	// k3s replaces its command line by "k3s server", which hides its flags.
+	// k3s replaces its command line with "k3s server", which hides its flags.
 	words := append(strings.Fields(title), strings.FieldsFunc(rest, func(r rune) bool { return r == 0 })...)
 	if len(words) == 0 {
 		return p, false
@@ -107,8 +108,8 @@ func k3sKubeletFlags(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the lines of a file with arguments, such as the file of MicroK8s. It replaces variables with their
-// values in the process.
+// argumentsFile returns the lines of a file of arguments, such as the one that MicroK8s uses. It replaces variables with
+// their values in the process's environment.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
 	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file

@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// recordCommand writes a recording. It reads sysfs itself, because a bug report is often about a metalplugd that does
-// not start.
+// recordCommand writes a recording. It reads sysfs without metalplugd, because bug reports are often about a metalplugd
+// that does not start.
 func (o *clientOptions) recordCommand() *cobra.Command {
 	var serials bool
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
-		if err != nil && *archive == "" { // a report may be about these errors
+		if err != nil && *archive == "" { // a bug report may be about these errors
 			return err
 		} else if err != nil {
 			files := c.Files
@@ -61,7 +61,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 	return cmd
 }
 
-// record writes the devices that metalplugd needs to form its device list.
+// record writes the devices that metalplugd needs to build its device list.
 func record(out io.Writer, r *recording.Recorder, c config.Config, devices []udev.Device) error {
 	masked := "Serial numbers were replaced."
 	if r.Serials {
@@ -73,17 +73,17 @@ func record(out io.Writer, r *recording.Recorder, c config.Config, devices []ude
 	return r.Record(out, relevant(&device.Host{Tree: sysfsOf(c)}, c.Rules(), devices))
 }
 
-// always has the subsystems that classes read in addition to those of their devices.
+// always lists the subsystems that classes read in addition to those of their devices.
 var always = []string{
 	"node", "block", "nvme", "nvme-subsystem", "drm", "accel", "kfd", "infiniband", "infiniband_verbs", "infiniband_mad", "infiniband_cm",
 	"fpga_region", "fpga_manager", "dfl", "vfio", "vfio-dev",
 }
 
-// drivers has the modules whose parameters classes read.
+// drivers lists the modules whose parameters classes read.
 var drivers = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices that a class uses, their parents, and the devices in the subsystems of always. It omits
-// memory disks and loop devices that are not set up.
+// relevant returns the devices that a class uses, the parents of these devices, and the devices in the subsystems listed
+// in always. It omits RAM disks, and loop devices that are not set up.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string
@@ -103,16 +103,16 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// mayOffer reports whether containers may get the node of a udev device in addition to the nodes of their device. An example
-// is rdma_cm, which all adapters share.
+// mayOffer reports whether containers may get the node of a udev device in addition to the nodes of the device that they
+// requested. An example is rdma_cm, which all adapters share.
 func mayOffer(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
 		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
 	})
 }
 
-// idle reports whether a node belongs to an unused block device that the kernel has created in advance, such as a loop
-// device that is not set up.
+// idle reports whether a device is an unused block device that the kernel created in advance, such as a loop device that
+// is not set up.
 func idle(h *device.Host, d udev.Device) bool {
 	name := strings.TrimPrefix(d.DevNode, "/dev/")
 	if strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "nbd") {

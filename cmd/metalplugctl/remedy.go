@@ -11,7 +11,7 @@ import (
 
 // Remedies for a resource that is not registered. For other states, the reason contains the remedy.
 const (
-	// restart is the remedy for settings that a reload does not apply.
+	// restart is the remedy for settings that take effect only at a restart.
 	restart   = "systemctl restart metalplugd"
 	endOther  = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
 	reconnect = "systemctl start kubelet; if it runs: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
@@ -25,7 +25,7 @@ func registrationRemedy(r api.Resource) string {
 	return reconnect
 }
 
-// remedy returns the remedy for a device that pods cannot get. It is empty if the reason contains the remedy.
+// remedy returns the remedy for a device that pods cannot get. It returns "" if the reason already contains a remedy.
 func remedy(d api.Device) string {
 	if !d.Cordoned {
 		return ""
@@ -39,15 +39,15 @@ func remedy(d api.Device) string {
 	return "ask who cordoned it; then: metalplugctl uncordon " + id
 }
 
-// The prefixes of reasons that [complaint] checks (daemon/device, reason.go and explain.go).
+// Prefixes of the reasons that [complaint] checks (daemon/device, reason.go and explain.go).
 const (
 	notComplete = "not complete"
 	noResource  = "no resource"
 	unproven    = "unproven"
 )
 
-// complaint returns the problem of a device, as a text that can follow its name, or empty. Hardware that the host uses or
-// that is not for pods counts as having no problem.
+// complaint returns the problem of a device as a text that can follow the device's name, or "" if there is no problem.
+// Hardware that the host uses or that is not meant for pods has no problem.
 func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):
@@ -67,9 +67,9 @@ func complaint(v api.Device) (level, text string) {
 }
 
 // isWithheld reports whether an operator could make the device available. It returns false for disks without a configured
-// resource, which is the normal state after the installation.
+// resource, which are normal after the installation.
 func isWithheld(v api.Device) bool {
-	if strings.HasPrefix(v.Reason, unproven) { // with any other reason, metalplug is still reading the disk
+	if strings.HasPrefix(v.Reason, unproven) { // for any other reason, metalplug is still reading the disk
 		return strings.Contains(v.Reason, "erases and offers it")
 	}
 	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMeName || v.Reason != noResource+" of class nvme is configured")

@@ -25,16 +25,16 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// bugReport has the files of a bug report. If a part is not available, its file has the reason.
+// bugReport collects the files of a bug report. If a part is not available, its file contains the reason.
 type bugReport struct {
-	recorder *recording.Recorder // masks all files
+	recorder *recording.Recorder // masks the contents of all files
 	files    []reported
 }
 
-// reported is a file of a report before masking.
+// reported is a file in a report before masking.
 type reported struct{ name, text string }
 
-// journalLines is the number of the newest journal lines in a report.
+// journalLines is the maximum number of journal lines in a report. The newest lines are kept.
 const journalLines = "5000"
 
 // add adds a file.
@@ -45,13 +45,14 @@ func (b *bugReport) add(name string, text []byte, err error) {
 	b.files = append(b.files, reported{name, string(text)})
 }
 
-// collect adds the recording, the configuration, the answers of metalplugd, the findings of the doctor, the journal of
-// the units and the versions.
+// collect adds the recording, the configuration, metalplugd's answers, the doctor's findings, the journal of the units,
+// and version numbers.
 func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, c config.Config, devices []udev.Device) {
 	var text bytes.Buffer
 	err := record(&text, b.recorder, c, devices)
 	b.add("machine.umockdev", text.Bytes(), err)
-	if len(c.Files) == 0 { // the file is absent or has errors
+	// the configuration file is missing or has errors
+	if len(c.Files) == 0 {
 		c.Files = []string{file}
 	}
 	for _, name := range c.Files {
@@ -66,11 +67,12 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 	b.versions()
 }
 
-// placeholder matches the part of an env value that metalplugd replaces, see [config.Resource.Env]. It is not a secret.
+// placeholder matches a part of an env value that metalplugd replaces, see [config.Resource.Env]. Such a part is not a
+// secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// configuration adds a configuration file. It masks the values of env, because they may be passwords. If it cannot find the
-// values in the text, it omits the file. This happens if the text of a value has escape sequences.
+// configuration adds a configuration file. It masks the values of env, because they may be passwords. If it cannot find a
+// value in the text, which happens if the value is written with escape sequences, it omits the file.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
@@ -89,8 +91,8 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds the answers of metalplugd. It replaces the names of pods and users, because short names cannot be masked
-// safely.
+// answers adds the answers from metalplugd. It replaces the names of pods and users, because masking such short names in
+// the text would not be safe.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // cannot fail, because the answer was decoded from JSON
@@ -128,17 +130,17 @@ func (b *bugReport) hideUser(c *api.Cordon) {
 	}
 }
 
-// pciAddress matches the ID of a device that has no other identity. It is not masked.
+// pciAddress matches the ID of a device that has no identity except its PCI address. Such an ID is not masked.
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
 
-// hideDevice masks the identity in a device ID. It keeps the prefix with the class.
+// hideDevice masks the identity in a device ID. It keeps the class prefix.
 func (b *bugReport) hideDevice(id string) {
 	if _, identity, _ := strings.Cut(id, "-"); !pciAddress.MatchString(identity) {
 		b.recorder.Hide(identity)
 	}
 }
 
-// journal adds the newest lines of metalplug's units. It replaces the name of the node.
+// journal adds the newest journal lines of metalplug's units. It replaces the name of the node.
 func (b *bugReport) journal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder

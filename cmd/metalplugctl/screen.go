@@ -24,17 +24,18 @@ const (
 	normal = "\x1b[0m"
 )
 
-// screen collects text and writes it in one call, so that a terminal does not flicker, and a closed pipe causes only
-// one error.
+// screen collects text and writes it in one call. A terminal then does not flicker, and a closed pipe causes only one
+// error.
 type screen struct {
 	bytes.Buffer
 	colours bool
-	width   int  // width of the terminal in columns, or 0 for no limit
-	wraps   bool // lines wrap too, and not only tables; false for a pipe
+	width   int // width of the terminal in columns, or 0 for no limit
+	// whether lines outside tables wrap too, which is false for a pipe
+	wraps bool
 }
 
-// newScreen returns an empty screen for output to out. If out is not a terminal, the variable COLUMNS sets the width. The
-// man page uses this.
+// newScreen returns an empty screen for output to out. If out is not a terminal, the environment variable COLUMNS sets
+// the width, which the examples in the man page need.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
 	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width, wraps: width > 0}
@@ -47,7 +48,7 @@ func newScreen(out io.Writer) *screen {
 // canMove reports whether the terminal supports control sequences.
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
-// show writes a state as JSON, or as text with the function table. With compact, the JSON is one line.
+// show writes a state as JSON, or as text with the function table. If compact is set, the JSON is written on one line.
 func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
 	if output == "json" {
@@ -65,7 +66,8 @@ func show(out io.Writer, output string, compact bool, state any, table func(*scr
 	return err
 }
 
-// terminalSize returns the columns and rows of the terminal that out writes to. They are 0 if out is not a terminal.
+// terminalSize returns the number of columns and rows of the terminal that out writes to. Both are 0 if out is not a
+// terminal.
 func terminalSize(out io.Writer) (width, height int) {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -75,7 +77,7 @@ func terminalSize(out io.Writer) (width, height int) {
 	if err != nil {
 		return 0, 0
 	}
-	if size.Col == 0 || size.Row == 0 { // a serial line does not report its size
+	if size.Col == 0 || size.Row == 0 { // a serial line does not report a size
 		return 80, 24
 	}
 	return int(size.Col), int(size.Row)
@@ -89,10 +91,10 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes a mark and a text. It writes a single line if lines do not wrap, so that tools can search the output.
+// line writes a mark and a text. If lines do not wrap, it writes a single line, so that tools can search the output.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}
-	if s.wraps && len(mark) > s.width/2 { // the text needs its own line
+	if s.wraps && len(mark) > s.width/2 { // the text needs a line of its own
 		if strings.TrimSpace(mark) != "" {
 			s.WriteString(s.paint(colour, strings.TrimRight(mark, " ")) + "\n")
 		}
@@ -109,8 +111,8 @@ func (s *screen) line(mark, colour, text string) {
 	}
 }
 
-// wrapped breaks a text between words into lines of at most width columns. It does not break a longer word, so that users
-// can copy the word.
+// wrapped breaks a text between words into lines of at most width columns. It does not break a word that is longer than a
+// line, so that users can copy the word.
 func wrapped(text string, width int) (lines []string) {
 	width = max(width, 8)
 	line := ""
@@ -125,7 +127,7 @@ func wrapped(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// clean removes control characters from a text, because hardware provides parts of it.
+// clean removes control characters from a text, because parts of the text come from hardware.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -135,8 +137,8 @@ func clean(text string) string {
 	}, text)
 }
 
-// cleanLines returns the text of an error without control characters, because it may repeat an argument or a name of
-// the hardware.
+// cleanLines returns the text of an error without control characters, which may come from an argument or from a name that
+// hardware provides.
 func cleanLines(err error) string {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
@@ -159,15 +161,15 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// gap separates two columns of a table. A row that is wider than the terminal continues on the next line, indented by
-// deeper.
+// gap separates two columns of a table. If a row is wider than the terminal, it continues on the next line, which is
+// indented by deeper.
 const (
 	gap    = "  "
 	deeper = "    "
 )
 
-// table writes rows in columns without separator lines, so that cut and sort work. The first row is the head. The last
-// cell of a row may be longer than its column.
+// table writes rows in columns without separator lines, so that cut and sort work. The first row is the header. The last
+// cell in a row may be wider than its column.
 func (s *screen) table(indent string, rows ...[]cell) {
 	var widths []int
 	for _, row := range rows {

@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. An existing directory must
-// be empty. remove removes the directory, or only its content if the directory existed before.
+// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. A directory that already
+// exists must be empty. remove removes the directory, or only its contents if the directory existed before.
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
@@ -61,8 +61,7 @@ func (p *preview) unpack(dir string) error {
 	return nil
 }
 
-// simulate makes a configuration use a recording until remove is called. recorded is a file or the name of a bundled
-// recording.
+// simulate makes a configuration use a recording until remove is called. recorded names a file or a bundled recording.
 func simulate(c *config.Config, file, recorded string) (remove func(), err error) {
 	p := preview{file: file}
 	if err := p.machine(recorded); err != nil {
@@ -80,7 +79,8 @@ func simulate(c *config.Config, file, recorded string) (remove func(), err error
 	return remove, nil
 }
 
-// daemonFile returns the path of metalplugd, next to this program or in the directory of the package.
+// daemonFile returns the path of metalplugd. It looks next to this program, and then where the package installs
+// metalplugd.
 func daemonFile() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -95,8 +95,8 @@ func daemonFile() (string, error) {
 	return "", fmt.Errorf("metalplugd not found in %s or %s", dir, filepath.Join(dir, "../sbin"))
 }
 
-// run runs metalplugd until show returns or the command ends. Before it calls show, it waits until the resources are
-// registered and the containers have their devices. The client options that show gets are for this metalplugd.
+// run runs metalplugd until show returns or the command ends. It calls show when the resources are registered and the
+// containers have their devices. The client options passed to show are for this metalplugd.
 func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error {
 	file, err := daemonFile()
 	if err != nil {
@@ -115,7 +115,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	defer cancel()
 	child := exec.Command(file, "--preview", "--config", p.file, "--log-level", p.logLevel)
 	child.Stderr = cmd.ErrOrStderr()
-	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must only reach this program, which then ends metalplugd
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must reach only this program, which then stops metalplugd
 	in, inErr := child.StdinPipe()
 	out, outErr := child.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {
@@ -124,7 +124,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	if err := child.Start(); err != nil {
 		return fmt.Errorf("start metalplugd: %w", err)
 	}
-	context.AfterFunc(ctx, func() { in.Close() }) // metalplugd ends when its input is closed
+	context.AfterFunc(ctx, func() { in.Close() }) // metalplugd exits when its input is closed
 	err = json.NewEncoder(in).Encode(p.Preview)
 	if err == nil {
 		err = json.NewDecoder(out).Decode(&p.Preview)
@@ -136,7 +136,8 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 		cancel()
 	}()
 	switch {
-	case cmd.Context().Err() != nil || errors.Is(err, io.EOF): // interrupted, or metalplugd has printed the reason on standard error
+	// The command was interrupted, or metalplugd has printed the reason on standard error.
+	case cmd.Context().Err() != nil || errors.Is(err, io.EOF):
 		err = nil
 	case err == nil && p.Error != "":
 		err = errors.New(p.Error)

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// statusCommand shows the state of metalplugd in a few lines that fit into a ticket.
+// statusCommand shows the state of metalplugd in a few lines, so that an operator can paste them into a ticket.
 func (o *clientOptions) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -35,8 +35,9 @@ func (o *clientOptions) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// allWell reports whether there is no problem. It is true if each resource with devices is registered or held back for
-// another plugin, each device is healthy or cordoned, the last reload succeeded, and metalplugd can write its files.
+// allWell reports whether there is no problem. Each resource with devices must be registered or held back for another
+// plugin, and each device must be healthy or cordoned. The last reload must have succeeded, and metalplugd must be able
+// to write its files.
 func allWell(s api.Status) bool {
 	for _, r := range s.Resources {
 		if r.Expected() && !r.Connected && r.Held == "" {
@@ -46,7 +47,7 @@ func allWell(s api.Status) bool {
 	return s.Ready && s.Configuration.Problem == "" && len(s.Unwritten) == 0 && s.Devices.Unhealthy == s.Devices.Cordoned
 }
 
-// maxCordons is the maximum number of cordoned devices in the output. The command list shows all.
+// maxCordons is the maximum number of cordoned devices in the output. The command list shows all of them.
 const maxCordons = 5
 
 // status writes the state of metalplugd.
@@ -102,7 +103,7 @@ func (s *screen) standings(resources []api.Resource) {
 	s.table("", rows...)
 }
 
-// complaints writes the reasons why resources are held back or not connected, each reason once.
+// complaints writes the reasons why resources are held back or not connected. It writes each reason only once.
 func (s *screen) complaints(resources []api.Resource) {
 	var told []string
 	for _, r := range resources {

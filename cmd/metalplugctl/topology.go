@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// topologyCommand shows the places of the devices in the PCI tree.
+// topologyCommand shows where devices are in the PCI tree.
 func (o *clientOptions) topologyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topology",
@@ -47,7 +47,7 @@ func (o *clientOptions) topologyCommand() *cobra.Command {
 	return cmd
 }
 
-// legend explains the distances, nearest first, with the terms of nvidia-smi.
+// legend explains the distances, nearest first, in the terms that nvidia-smi uses.
 var legend = []struct {
 	distance api.Distance
 	text     string
@@ -104,8 +104,8 @@ func (s *screen) topology(t api.Topology) {
 	s.table("  ", rows...)
 }
 
-// treeOf returns the PCI tree. ends are the GPUs and HCAs, for the table of distances. elsewhere is the number of devices
-// that are not on PCI.
+// treeOf returns the PCI tree. ends contains the GPUs and HCAs for the table of distances. elsewhere is the number of
+// devices that are not on PCI.
 func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)
@@ -120,11 +120,11 @@ func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 		}
 		root.add(p.Path, p)
 	}
-	slices.SortStableFunc(ends, func(a, b api.Place) int { return cmp.Compare(a.Class, b.Class) }) // gpu, infiniband
+	slices.SortStableFunc(ends, func(a, b api.Place) int { return cmp.Compare(a.Class, b.Class) }) // "gpu" sorts before "infiniband"
 	return root, ends, elsewhere
 }
 
-// branch is a bridge, or a function with its devices.
+// branch is a bridge, or a PCI function with its devices.
 type branch struct {
 	name    string // address without the domain 0000
 	below   []*branch
@@ -145,7 +145,8 @@ func (b *branch) add(path []string, p api.Place) {
 	b.below[at].add(path[1:], p)
 }
 
-// joined follows a chain of bridges with only one branch below each. It returns the last branch and the joined names.
+// joined follows a chain of bridges that each have only one branch below them. It returns the joined names of the chain
+// and its last branch.
 func (b *branch) joined() (name string, end *branch) {
 	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
 		b = b.below[0]
@@ -153,7 +154,7 @@ func (b *branch) joined() (name string, end *branch) {
 	return name, b
 }
 
-// rows returns the rows of the branch and everything below it. A chain of bridges with only one branch below each shares a
+// rows returns the rows for the branch and everything below it. Bridges that each have only one branch below them share a
 // row.
 func (b *branch) rows(indent string) [][]cell {
 	name, b := b.joined()
@@ -172,7 +173,7 @@ func (b *branch) rows(indent string) [][]cell {
 	return rows
 }
 
-// placed returns the name of a device in the tree.
+// placed returns the name shown for a device in the tree.
 func placed(p api.Place) string {
 	if p.Resource == "" {
 		return cmp.Or(p.ID, p.Class) + " (not offered)"

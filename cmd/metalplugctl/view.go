@@ -15,25 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// view shows a state on the alternate screen of a terminal. It redraws after each change, and keys scroll it. At the
-// end it restores the terminal. Its methods are safe for concurrent use.
+// view shows a state on the alternate screen of a terminal. It redraws the state after each change, and the user can
+// scroll with keys. It restores the terminal at the end. Its methods are safe for concurrent use.
 type view struct {
 	out   *os.File
 	leave context.CancelFunc
 
 	mu    sync.Mutex
 	draw  func(*screen) // nil before the first state
-	notes []string      // shown below each state, the newest last
+	notes []string      // shown below each state, newest last
 	top   int           // index of the first visible line
-	shown string        // the present content of the terminal
+	shown string        // text that the terminal shows now
 	err   error         // error of the last write
 }
 
 // maxNotes is the maximum number of notes on the screen.
 const maxNotes = 3
 
-// Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"). They include the alternate screen without a
-// cursor and without line wrapping, and CUP, EL and ED.
+// Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"). They switch to the alternate screen without a
+// cursor or line wrapping, and include CUP, EL and ED.
 const (
 	openView  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	closeView = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -43,7 +43,7 @@ const (
 	reverse   = "\x1b[7m"
 )
 
-// keys has the actions of the keys: scroll by lines or pages, and quit.
+// keys maps keys to actions, which scroll by lines or pages, or quit.
 var keys = []struct {
 	codes        []string
 	lines, pages int
@@ -64,8 +64,8 @@ func isLive(out io.Writer) bool {
 	return width > 0 && canMove()
 }
 
-// inView calls run with a view on the terminal of a command. The context of run ends when the user quits. The view
-// shows errors that the command writes to a terminal.
+// inView calls run with a view on the terminal of a command. The context passed to run ends when the user quits. While
+// run is active, the view shows the errors that the command writes to the terminal.
 func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	v := &view{out: cmd.OutOrStdout().(*os.File), leave: cancel}
@@ -103,7 +103,7 @@ func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	return run(ctx, v)
 }
 
-// Write adds lines to the notes.
+// Write adds lines to the notes in the view.
 func (v *view) Write(text []byte) (int, error) {
 	return len(text), v.change(func() {
 		v.notes = append(v.notes, strings.Split(strings.TrimSpace(string(text)), "\n")...)
@@ -111,7 +111,7 @@ func (v *view) Write(text []byte) (int, error) {
 	})
 }
 
-// show replaces the state by a new one. If there is no view, it calls [show].
+// show replaces the state with a new one. If v is nil, it calls the function [show].
 func (v *view) show(out io.Writer, output string, compact bool, state any, draw func(*screen)) error {
 	if v == nil {
 		return show(out, output, compact, state, draw)
@@ -119,14 +119,14 @@ func (v *view) show(out io.Writer, output string, compact bool, state any, draw 
 	return v.change(func() { v.draw = draw })
 }
 
-// forget removes the notes, if there is a view.
+// forget removes the notes. It does nothing if v is nil.
 func (v *view) forget() {
 	if v != nil {
 		_ = v.change(func() { v.notes = nil })
 	}
 }
 
-// change changes the view and redraws it. It returns the error of the last write.
+// change calls of with the view locked, and redraws the view. It returns the error of the last write.
 func (v *view) change(of func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -138,8 +138,8 @@ func (v *view) change(of func()) error {
 	return v.err
 }
 
-// frame returns the new content of the terminal. Each line overwrites the old one, so that the terminal does not
-// flicker.
+// frame returns the new content of the terminal. Each line overwrites the line that was there before, so that the
+// terminal does not flicker.
 func (v *view) frame() string {
 	s := newScreen(v.out)
 	_, height := terminalSize(v.out)
@@ -173,7 +173,7 @@ func (v *view) frame() string {
 	return frame.String()
 }
 
-// readKeys carries out the actions of keys until ctx ends.
+// readKeys performs the actions of pressed keys until ctx ends.
 func (v *view) readKeys(ctx context.Context) {
 	buf := make([]byte, 64)
 	for ctx.Err() == nil {
@@ -187,7 +187,7 @@ func (v *view) readKeys(ctx context.Context) {
 	}
 }
 
-// press carries out the action of the first key. It returns the rest of the input.
+// press performs the action of the first key in typed. It returns the rest of the input.
 func (v *view) press(typed string) (rest string) {
 	for _, key := range keys {
 		for _, code := range key.codes {

@@ -11,11 +11,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// redrawPause is the minimum time between two redraws, because a person does not read faster.
+// redrawPause is the minimum time between two redraws. A person cannot read faster.
 const redrawPause = 100 * time.Millisecond
 
-// watchCommand redraws the list after each change. Each redraw requests the whole list, so a missed event does not falsify
-// the result.
+// watchCommand redraws the list after each change. Each redraw requests the whole list, so a missed event does not lead
+// to a wrong list.
 func (o *clientOptions) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
@@ -35,7 +35,7 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 	return cmd
 }
 
-// live calls run with a view, or with nil if the output cannot show one.
+// live calls run with a view, or with nil if the output cannot show a view.
 func live(cmd *cobra.Command, output string, once bool, run func(*view) error) error {
 	if once || output == "json" || !isLive(cmd.OutOrStdout()) {
 		return run(nil)
@@ -46,7 +46,7 @@ func live(cmd *cobra.Command, output string, once bool, run func(*view) error) e
 	})
 }
 
-// eachState calls draw once. If follow is set, it also calls draw after each change until the command ends.
+// eachState calls draw once. If follow is set, it then calls draw after each change until the command ends.
 func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]api.Device, []api.Resource) error) error {
 	state := func() error {
 		devices, resources, err := o.ask(cmd)
@@ -60,7 +60,7 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 	}
 	var drawn time.Time
 	return o.follow(cmd, false, func(_ []byte, e api.Event) error {
-		if e.Time.Equal(drawn) { // the redraw for the first of several changes has shown all of them
+		if e.Time.Equal(drawn) { // a redraw for an earlier event has already shown this change
 			return nil
 		}
 		drawn = e.Time
@@ -73,7 +73,7 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 	})
 }
 
-// watched writes the state of the resources and the devices.
+// watched writes the states of the resources and the devices.
 func (s *screen) watched(devices []api.Device, resources []api.Resource) {
 	s.standings(resources)
 	s.WriteString("\n")

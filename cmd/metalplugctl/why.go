@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// whyCommand explains one device. The explanation comes from metalplugd, with its present rules and state. Without a daemon,
-// the command preview explains a configuration.
+// whyCommand explains the state of one device. The explanation comes from metalplugd, with its present rules and state.
+// If metalplugd is not running, "metalplugctl preview" can explain a configuration.
 func (o *clientOptions) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "why ID|NODE|PCI|NAME|SERIAL",
@@ -39,13 +39,13 @@ func (o *clientOptions) whyCommand() *cobra.Command {
 	return cmd
 }
 
-// isUnavailable reports whether pods cannot get a device. The cause may be the device or its resource.
+// isUnavailable reports whether pods cannot get a device. The cause may be the device itself or its resource.
 func isUnavailable(e api.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
 		slices.ContainsFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
 }
 
-// remedyFor returns the remedy for a device that pods cannot get. It is empty if no remedy fits every node.
+// remedyFor returns the remedy for a device that pods cannot get, or "" if no remedy is valid on every node.
 func remedyFor(e api.Explanation) string {
 	at := slices.IndexFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
 	switch {
@@ -59,7 +59,7 @@ func remedyFor(e api.Explanation) string {
 	return ""
 }
 
-// absolutePath returns the absolute path of an argument that begins with a dot, because the shell completes relative paths.
+// absolutePath makes an argument that begins with a dot absolute, because the shell completes relative paths.
 func absolutePath(what string) string {
 	if absolute, err := filepath.Abs(what); err == nil && strings.HasPrefix(what, ".") {
 		return absolute
@@ -67,7 +67,7 @@ func absolutePath(what string) string {
 	return what
 }
 
-// answer writes why a device is or is not offered.
+// answer writes why a device is offered, or why it is not.
 func (s *screen) answer(a api.Answer) {
 	for i, e := range a.Found {
 		if i > 0 {

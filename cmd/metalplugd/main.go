@@ -28,7 +28,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitConfig = 78 // EX_CONFIG of sysexits.h, after which the unit is not restarted
+	exitConfig = 78 // EX_CONFIG in sysexits.h; the unit is not restarted after it
 )
 
 // version is set at build time for releases.
@@ -75,7 +75,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	load := func() (config.Config, error) { return usable(*file) }
 	absolute, err := filepath.Abs(*file)
-	if err != nil { // the working directory was removed
+	if err != nil { // the working directory has been removed
 		absolute = *file
 	}
 	loaded, err := load()
@@ -90,8 +90,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer log.Close()
 	plugin.LogTo(log.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop)   // the second signal kills the process
-	signal.Ignore(syscall.SIGPIPE) // the daemon must continue even if its log has no reader
+	context.AfterFunc(ctx, stop)   // a second signal then kills the process
+	signal.Ignore(syscall.SIGPIPE) // the daemon must continue even if nothing reads its log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	if *preview { // metalplugctl gets the error in the answer
@@ -116,7 +116,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checked prints further problems of a usable configuration, and returns the exit code.
+// checked prints problems that do not make the configuration invalid, and returns the exit code.
 func checked(c config.Config, stderr io.Writer) int {
 	if err := daemon.CheckCDI(c); err != nil { // systemctl reload runs this check inside the sandbox
 		fmt.Fprintln(stderr, err)
@@ -128,7 +128,7 @@ func checked(c config.Config, stderr io.Writer) int {
 	return exitOK
 }
 
-// usable reads a configuration, and returns an error if a daemon cannot start with it.
+// usable reads a configuration. It returns an error if a daemon cannot start with the configuration.
 func usable(file string) (config.Config, error) {
 	c, err := config.Load(file)
 	if err != nil {
@@ -137,7 +137,7 @@ func usable(file string) (config.Config, error) {
 	return c, c.Check()
 }
 
-// usage prints an error of the command line.
+// usage prints an error in the command line and returns the exit code.
 func usage(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "metalplugd: %v\nSee 'metalplugd --help'.\n", err)
 	return exitUsage
