@@ -7,6 +7,7 @@ import (
 	"context"
 	"iter"
 	"runtime"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -21,19 +22,37 @@ import (
 // executes in parallel. It is small enough for the data to stay in the processor's cache until it is compared.
 const stretch = 2 << 20
 
-// sweep reads a disk from an offset to its end, and yields each stretch in order. If a read fails or ctx ends, it
-// yields the error and stops. The bytes of a stretch are valid until the next stretch is read.
+// sweep reads a disk from an offset to its end, and yields each stretch in order. It reads the next stretch during a
+// yield. If a read fails or ctx ends, it yields the error and stops. It returns after its last read has ended. The bytes of
+// a stretch are valid until the yield returns. One goroutine makes all calls of read.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
+	type result struct {
+		chunk
+		err error
+	}
 	return func(yield func(chunk, error) bool) {
-		buffer := aligned(stretch)
-		for at := from; at < size; at += stretch {
-			one := chunk{at: at, b: buffer[:min(stretch, size-at)]}
-			err := ctx.Err()
-			if err == nil {
-				err = one.fill(read)
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		results := make(chan result) // without a buffer: when a send returns, the previous stretch is free again
+		go func() {
+			defer close(results)
+			this, other := aligned(stretch), aligned(stretch)
+			for at := from; at < size; at += stretch {
+				r := result{chunk{at: at, b: this[:min(stretch, size-at)]}, ctx.Err()}
+				if r.err == nil {
+					r.err = r.fill(read)
+				}
+				if results <- r; r.err != nil {
+					return
+				}
+				this, other = other, this
 			}
-			if !yield(one, err) || err != nil {
-				return
+		}()
+		stopped := false
+		for r := range results {
+			if !stopped && !yield(r.chunk, r.err) {
+				stopped = true
+				stop()
 			}
 		}
 	}
@@ -144,8 +163,10 @@ const watchEvery = time.Second
 // readSurvey reads the disk of a survey, and records how many bytes from the start are blank.
 func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.is("reading all of %s", c.Name())
-	runtime.LockOSThread() // for the I/O class, and never unlocked, because the program exits after this request
-	t.idle()
+	idle := sync.OnceFunc(func() {
+		runtime.LockOSThread() // for the I/O class, and never unlocked, because the program exits after this request
+		t.idle()
+	})
 	start := chunk{b: aligned(int(min(blockSize, c.size)))}
 	if err := start.fill(c.read); err != nil {
 		return err
@@ -153,7 +174,10 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	filler := (&surface{chunks: []chunk{start}}).filler()
 	a, looked := &t.answer, time.Now()
 	// Begin at a multiple of the block size, because an earlier survey may have stopped at the end of a smaller disk.
-	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, c.read) {
+	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, func(b []byte, at int64) error {
+		idle()
+		return c.read(b, at)
+	}) {
 		if err != nil && ctx.Err() != nil {
 			break
 		} else if err != nil {

@@ -25,8 +25,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// diskSize is the size of the probed disks in bytes, and largeSize the size of the disk that is read in full.
-const diskSize, largeSize = 1 << 30, 4 << 30
+// diskSize is the size of the probed disks in bytes. The disks that are read in full have largeSize in memory, and storedSize
+// in a file system.
+const diskSize, largeSize, storedSize = 1 << 30, 4 << 30, 512 << 20
 
 // probe measures the time until the helper has reported the content of a disk, with a new process for each request, as
 // systemd starts it. The disk is a loop device in memory, so the result excludes the time of a real drive. The budget
@@ -85,11 +86,25 @@ func (b *bench) probe() (results []result, err error) {
 		return results, err
 	}
 	disks = append(disks, large)
-	survey, err := b.survey(helpers.reset, large)
+	memory, err := b.survey(helpers.reset, large, "memory", largeSize)
 	if err != nil {
 		return results, err
 	}
-	return append(results, survey.noted("%s", note)), nil
+	dir, err := os.MkdirTemp("/var/tmp", "mp")
+	if err != nil {
+		return results, err
+	}
+	defer os.RemoveAll(dir)
+	stored, err := newStoredLoop(filepath.Join(dir, "stored"), storedSize)
+	if err != nil {
+		return results, err
+	}
+	disks = append(disks, stored)
+	file, err := b.survey(helpers.reset, stored, "a file", storedSize)
+	if err != nil {
+		return results, err
+	}
+	return append(results, memory.noted("%s", note), file.noted("%s", note)), nil
 }
 
 // alternate measures the daemon's work and its floor alternately.
@@ -244,10 +259,10 @@ func atOnce(disks []*loopDisk, do func(*loopDisk) error) (err error) {
 }
 
 // survey measures the speed of reading a whole disk, compared with dd.
-func (b *bench) survey(client reset.Client, disk *loopDisk) (result, error) {
+func (b *bench) survey(client reset.Client, disk *loopDisk, medium string, size int64) (result, error) {
 	ours, theirs, err := alternate(b.times(20), func() error {
 		return disk.ask(client, reset.Request{Do: reset.Survey}, func(a reset.Answer) error {
-			if a.Read != largeSize || a.Content != "" {
+			if a.Read != size || a.Content != "" {
 				return fmt.Errorf("a survey of a blank disk has read %d of %d bytes and found %q", a.Read, a.Size, a.Content)
 			}
 			return nil
@@ -261,8 +276,8 @@ func (b *bench) survey(client reset.Client, disk *loopDisk) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	rate := func(ms float64) float64 { return largeSize / (1 << 20) / ms * 1000 }
-	r := result{Name: "a disk is surveyed, p50", Value: rate(ours.percentile(50)), Unit: "MiB/s", Budget: "0.8 x dd"}.
+	rate := func(ms float64) float64 { return float64(size>>20) / ms * 1000 }
+	r := result{Name: fmt.Sprintf("a disk in %s is surveyed, p50", medium), Value: rate(ours.percentile(50)), Unit: "MiB/s", Budget: "0.8 x dd"}.
 		above(rate(theirs.percentile(50))).beside(rate(ours.percentile(99))).of(len(ours))
 	r.OK = *r.Ratio >= 0.8
 	return r, nil
@@ -320,6 +335,31 @@ func newLoop(file string, size int64) (*loopDisk, error) {
 	if err := backing.Truncate(size); err != nil {
 		return nil, err
 	}
+	return loopOver(backing, 0)
+}
+
+// newStoredLoop creates a disk from a new file with zeroes that are stored in its file system. Reads of the disk bypass the
+// page cache of the file.
+func newStoredLoop(file string, size int64) (*loopDisk, error) {
+	backing, err := os.Create(file)
+	if err != nil {
+		return nil, err
+	}
+	defer backing.Close()
+	zeroes := make([]byte, 1<<20)
+	for at := int64(0); at < size; at += int64(len(zeroes)) {
+		if _, err := backing.WriteAt(zeroes, at); err != nil {
+			return nil, err
+		}
+	}
+	if err := backing.Sync(); err != nil {
+		return nil, err
+	}
+	return loopOver(backing, unix.LO_FLAGS_DIRECT_IO)
+}
+
+// loopOver creates a loop device from a file, with flags from include/uapi/linux/loop.h.
+func loopOver(backing *os.File, flags uint32) (*loopDisk, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -332,10 +372,10 @@ func newLoop(file string, size int64) (*loopDisk, error) {
 	name := fmt.Sprintf("loop%d", number)
 	d := &loopDisk{node: "/dev/" + name, sysPath: "/sys/devices/virtual/block/" + name}
 	err = d.opened(func(f *os.File) error {
-		return unix.IoctlLoopConfigure(int(f.Fd()), &unix.LoopConfig{Fd: uint32(backing.Fd())})
+		return unix.IoctlLoopConfigure(int(f.Fd()), &unix.LoopConfig{Fd: uint32(backing.Fd()), Info: unix.LoopInfo64{Flags: flags}})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make %s of %s: %w", name, file, err)
+		return nil, fmt.Errorf("make %s of %s: %w", name, backing.Name(), err)
 	}
 	seq, err := os.ReadFile(d.sysPath + "/diskseq")
 	d.seq = strings.TrimSpace(string(seq))
