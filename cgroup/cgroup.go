@@ -2,30 +2,31 @@
 
 // Package cgroup finds the processes that hold a device node, and watches for the removal of pods' cgroups.
 //
-// It identifies a pod by the UID that the kubelet puts into the names of cgroups. It changes no cgroup.
+// It identifies a pod by the UID that the kubelet puts into cgroup names. It changes no cgroup.
 package cgroup
 
 import "strings"
 
-// podOf parses the path of a cgroup of version 1 or 2 in /proc/PID/cgroup (cgroups(7)). The path may lead out of the
-// reader's cgroup namespace ("/../../kubepods/…"). It returns the UID of the pod, or "" for a process of the host.
+// podOf returns the UID of the pod to which a cgroup belongs, or "" if the cgroup belongs to the host. The path comes
+// from /proc/PID/cgroup, in version 1 or 2 (cgroups(7)). It may lead out of the reader's cgroup namespace
+// ("/../../kubepods/…").
 //
-// In a nested path, podOf returns the outermost pod. A kubelet inside a container has its own pods, which the kubelet
-// of this host does not know. If the pods run inside a container, such as a node of kind or minikube, podOf ignores
-// that container. It finds no pod in user.slice, because users can create cgroups with any name there.
+// In a nested path, podOf returns the outermost pod, because a kubelet inside a container has its own pods, which the
+// kubelet on this host does not know. If the pods run inside a container that is a node of kind or minikube, for example,
+// podOf ignores that container. It finds no pod in user.slice, because users can create cgroups with any name there.
 //
-// The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths for pods:
+// The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths:
 //
 //	cgroupfs  /kubepods[/burstable|/besteffort]/podUID/[crio-]ID
 //	systemd   /kubepods.slice[/kubepods-QOS.slice]/kubepods[-QOS]-podUID.slice/{cri-containerd|crio|docker}-ID.scope
 //	mixed     [/system.slice/containerd.service]/kubepods[-QOS]-podUID.slice:cri-containerd:ID
 //
-// In the name of a slice, the UID has "_" instead of "-". With --cgroup-root R, the paths begin with R, as in
-// "/R/kubepods" and "/R.slice/R-kubepods.slice".
+// In a slice name, the UID has "_" in place of "-". With --cgroup-root R, the paths begin with R, as in "/R/kubepods" and
+// "/R.slice/R-kubepods.slice".
 func podOf(path string) string {
 	above := ""
-	// The kernel marks a removed cgroup of version 2 that still has a zombie (kernel/cgroup/cgroup.c,
-	// proc_cgroup_show).
+	// The kernel adds this suffix if the cgroup was removed while a zombie was still in it (version 2,
+	// kernel/cgroup/cgroup.c, proc_cgroup_show).
 	for element := range strings.SplitSeq(strings.TrimSuffix(path, " (deleted)"), "/") {
 		slice, _, _ := strings.Cut(element, ":")
 		switch uid, ok := podUID(above, slice); {
@@ -40,7 +41,7 @@ func podOf(path string) string {
 	return ""
 }
 
-// podUID parses the name of a pod's cgroup. above is the name of its parent cgroup.
+// podUID returns the UID in the name of a pod's cgroup. above is the name of the parent cgroup.
 func podUID(above, name string) (uid string, ok bool) {
 	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
 		at := strings.LastIndex(slice, kubepods+"-")
@@ -52,7 +53,7 @@ func podUID(above, name string) (uid string, ok bool) {
 			rest = strings.TrimPrefix(rest, "-"+class)
 		}
 		uid, ok = strings.CutPrefix(rest, "-pod")
-		if !ok || uid == "" || strings.Contains(uid, "-") { // such a slice would be below the slice of the pod
+		if !ok || uid == "" || strings.Contains(uid, "-") { // a slice with "-" in the UID would be below the pod's slice
 			return "", false
 		}
 		return strings.ReplaceAll(uid, "_", "-"), true
@@ -72,11 +73,11 @@ func podUID(above, name string) (uid string, ok bool) {
 // kubepods is the parent cgroup of all pods (kubernetes pkg/kubelet/cm, defaultNodeAllocatableCgroupName).
 const kubepods = "kubepods"
 
-// qos are the QoS classes that have their own cgroup below [kubepods], in lower case (pkg/apis/core/v1/helper/qos).
+// qos lists the QoS classes that have their own cgroup below [kubepods], in lower case (pkg/apis/core/v1/helper/qos).
 var qos = [...]string{"burstable", "besteffort"}
 
-// isUID reports whether a pod's UID has the usual form, which is a UUID, or the MD5 hash of a static pod's manifest
-// (pkg/kubelet/config, applyDefaults). A static pod may also have a UID of any other form.
+// isUID reports whether a pod UID has the usual form. It is either a UUID or, for a static pod, the MD5 hash of the
+// manifest (pkg/kubelet/config, applyDefaults). The UID in a static pod's manifest may have any other form.
 func isUID(uid string) bool {
 	digits := strings.ReplaceAll(uid, "-", "")
 	return len(digits) == 32 && isHex(digits)
@@ -86,7 +87,7 @@ func isUID(uid string) bool {
 // (internal/cri/util, GenerateID), CRI-O (containers/storage, pkg/stringid), docker (pkg/stringid) and podman.
 const idLength = 64
 
-// isContainer reports whether a cgroup has the name of a container, or of a helper process of the runtime.
+// isContainer reports whether a cgroup has the name of a container or of one of the runtime's helper processes.
 func isContainer(name string) bool {
 	name = strings.TrimSuffix(name, ".scope")
 	at := len(name) - idLength
@@ -97,8 +98,8 @@ func isHex(s string) bool {
 	return strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// podIn returns the pod UID in the text of /proc/PID/cgroup, or "". The text has a line ID:CONTROLLERS:PATH for each
-// hierarchy. In a hierarchy that the runtime does not manage, the process may be in any cgroup.
+// podIn returns the pod UID in the text of /proc/PID/cgroup, or "". The text contains a line ID:CONTROLLERS:PATH for each
+// hierarchy. The process may be in any cgroup of a hierarchy that the runtime does not manage.
 func podIn(text string) string {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)

@@ -12,20 +12,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// Program is the name of the program that [Client] uses.
+// Program is the name of the program that [Client] calls.
 const Program = "metalplug-holders"
 
-// Client sends requests to the program metalplug-holders, which has the right to inspect other processes. Its method is
-// safe for concurrent use.
+// Client sends requests to the program metalplug-holders, which has the privileges to inspect other processes. Its method
+// is safe for concurrent use.
 type Client struct {
 	Peer exchange.Peer
 }
 
-// Holders runs the function [Holders] in a separate process, which then ends. It blocks until the answer arrives or ctx
-// ends. The process starts while wanted runs, which returns at most [MaxNumbers] numbers. The answer omits the calling
-// process, which may have the devices open itself. If the holders do not fit into one message, the answer has one holder
-// for each pod and node. If a process could not be read, the error is the result of [Answer.Err] without pods, and the
-// answer still contains the holders that were found. Call [Answer.Err] to check the unread processes of certain pods.
+// Holders runs the function [Holders] in a separate process, which handles only this request. It blocks until the answer
+// arrives or ctx ends. It calls wanted, which returns at most [MaxNumbers] numbers, while the process starts. The answer
+// omits the calling process, which may itself have the devices open. If the holders do not fit into one message, the
+// answer contains one holder for each pod and node. If a process could not be read, the error is the result of
+// [Answer.Err] without pods, and the answer contains the holders that were found. To check the unread processes of
+// certain pods, call [Answer.Err].
 func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
 	var numbers []Number
 	r, err := exchange.Call[response](ctx, c.Peer, func() []byte {
@@ -44,8 +45,8 @@ func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, er
 	return r.Answer, r.Err()
 }
 
-// memoryLimit is the soft memory limit of the Go runtime, in bytes. maxProcs is the maximum GOMAXPROCS. With these
-// limits, the process stays below MemoryMax= and TasksMax= of metalplug-holders@.service on machines of any size.
+// memoryLimit is the soft memory limit of the Go runtime, in bytes. maxProcs is the maximum value of GOMAXPROCS. With
+// these limits, the process stays below MemoryMax= and TasksMax= in metalplug-holders@.service on machines of any size.
 const (
 	memoryLimit = 40 << 20
 	maxProcs    = 4

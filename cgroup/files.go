@@ -15,25 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is the number of a file system's device, which may be a virtual one.
+// device is the number of the device that contains a file system. The device may be virtual.
 type device struct{ major, minor uint32 }
 
-// file identifies a mapped file, as in /proc/PID/maps.
+// file identifies a mapped file as /proc/PID/maps does.
 type file struct {
 	device
 	inode uint64
 }
 
-// addresses is the range of addresses at which a file is mapped.
+// addresses is a range of addresses at which a file is mapped.
 type addresses struct{ from, to uint64 }
 
-// String returns the name of the link in map_files. The name has no leading zeros (%lx), unlike maps (%08lx).
+// String returns the name of the link in map_files. Unlike in maps (%08lx), the numbers have no leading zeros (%lx).
 func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// descriptors adds the devices that a thread has open to held. It follows the links in the directory, but does not read
-// their text, which may be a path in another mount namespace or the path of a deleted node.
+// descriptors adds the devices that a thread has open to held. It looks at the targets of the links in the directory, but
+// does not read the text of the links. That text may be a path in another mount namespace or the path of a deleted node.
 func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -62,21 +62,23 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	}))
 }
 
-// A mapping counts as work of the pod even if the scan has already inspected its file. So a child process costs as much
-// as the first process. One unit of work is one file, mappingsCharged mappings, or textCharged bytes of /proc/PID/maps.
+// Each mapping is charged to the pod, even if the scan has already inspected the mapped file. A child process therefore
+// costs as much as its parent. One unit of work is one file, mappingsCharged mappings, or textCharged bytes of
+// /proc/PID/maps.
 const (
 	mappingsCharged = 8
 	textCharged     = 1 << 10
 )
 
-// mappingRounds limits how often the mappings of a process are read again. A process may move a mapping before its link
-// is read.
+// mappingRounds limits how often the mappings of a process are read again. This can be necessary because the process may
+// move a mapping before its link is read.
 const mappingRounds = 32
 
-// mappings adds the devices that a process has mapped to held, and reports whether the process has any memory. "maps"
-// shows the path and the inode of a file. Only the links in map_files give its device number (proc_pid_map_files(5)). A
-// scan inspects each file once, because most are libraries of many processes. If the links of a listed file have
-// vanished, the process has moved or ended the mapping. The next round then uses the new links, if there are any.
+// mappings adds the devices that a process has mapped to held, and reports whether the process has any memory. The file
+// maps shows the path and the inode of each mapped file, but only the links in map_files lead to its device number
+// (proc_pid_map_files(5)). A scan inspects each file once, because most mapped files are libraries that many processes
+// share. If the links to a listed file have vanished, the process has moved or removed the mapping. The next round then
+// uses the new links, if there are any.
 func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
 	var missed map[file]bool // nil means all files
 	for range mappingRounds {
@@ -112,7 +114,7 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 	return some, nil
 }
 
-// ask returns the wanted device that a mapped file is a node of, or zero.
+// ask returns the number of the wanted device that a mapped file is a node of, or zero if there is none.
 func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	r.mu.Lock()
 	number, known := r.mapped[mapped]
@@ -136,8 +138,8 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	case err != nil:
 		return Number{}, &os.PathError{Op: "stat", Path: l.dir + "/" + l.name, Err: err}
 	}
-	// On btrfs and overlays, several files may have the device number that "maps" shows. Such a number belongs to no
-	// block device, and stat(2) returns another number (btrfs_getattr, ovl_map_dev_ino).
+	// On btrfs and overlays, several files may have the device number that maps shows. That number belongs to no block
+	// device, and stat(2) returns a different one (btrfs_getattr, ovl_map_dev_ino).
 	if f == l.file || l.file.major != 0 {
 		r.mu.Lock()
 		if len(r.mapped) < maxFiles {
@@ -148,9 +150,9 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	return number, nil
 }
 
-// eachMapping calls f for each mapping of a process. Inode 0 means memory without a file. Since Linux 6.11, eachMapping
-// can request only the numbers (PROCMAP_QUERY of include/uapi/linux/fs.h). The text of maps also has the paths, whose
-// length the process can choose. The kernel spends most of its time formatting them.
+// eachMapping calls f for each mapping of a process. Inode 0 means memory that is not backed by a file. Since Linux 6.11,
+// eachMapping can query the numbers alone (PROCMAP_QUERY in include/uapi/linux/fs.h). The text of maps also contains the
+// paths, which a process can make long, and the kernel spends most of the time formatting them.
 func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
 	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
@@ -186,7 +188,7 @@ func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) 
 	}
 }
 
-// procmapQuery is struct procmap_query of include/uapi/linux/fs.h.
+// procmapQuery is struct procmap_query in include/uapi/linux/fs.h.
 type procmapQuery struct {
 	size, flags, addr          uint64
 	start, end, vmaFlags, page uint64
@@ -202,7 +204,8 @@ const (
 	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// eachText is eachMapping for kernels without PROCMAP_QUERY. It reads the text of /proc/PID/maps (proc_pid_maps(5)).
+// eachText does the same as eachMapping on kernels without PROCMAP_QUERY. It reads the text of /proc/PID/maps
+// (proc_pid_maps(5)).
 func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error) error {
 	return r.eachLine(maps, func(line []byte) error {
 		at, of, err := parseMapping(line)
@@ -213,13 +216,14 @@ func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error)
 	})
 }
 
-// maxLine is the number of bytes that are kept of a line. A process chooses the paths in it.
+// maxLine is the maximum number of bytes of a line that are stored. Lines contain paths, whose length a process chooses.
 const maxLine = 8 << 10
 
-// eachLine calls f for each line of a file of procfs, without the part after maxLine. It counts the text as work.
+// eachLine calls f for each line of a procfs file. It cuts off each line after maxLine bytes. It charges the text as
+// work.
 func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	lines := bufio.NewReaderSize(file, maxLine)
-	size, rest := 0, false // rest means that the line has begun before
+	size, rest := 0, false // rest is set in the middle of a line
 	for {
 		line, more, err := lines.ReadLine()
 		r.steps.Add(1)
@@ -244,7 +248,7 @@ func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	}
 }
 
-// parseMapping reads a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH.
+// parseMapping parses a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH.
 func parseMapping(line []byte) (at addresses, f file, err error) {
 	fields := strings.SplitN(string(line), " ", 6)
 	if len(fields) < 5 {
@@ -261,8 +265,8 @@ func parseMapping(line []byte) (at addresses, f file, err error) {
 	return addresses{n[0], n[1]}, file{device{uint32(n[2]), uint32(n[3])}, n[4]}, nil
 }
 
-// ownMemory returns the device of the kernel's internal tmpfs, which memfd_create(2) and shared anonymous memory use.
-// No process can create a device node there (mm/shmem.c, shm_mnt). It returns zero if the device is unknown.
+// ownMemory returns the device number of the kernel's internal tmpfs, which memfd_create(2) and shared anonymous memory
+// use. No process can create a device node there (mm/shmem.c, shm_mnt). It returns zero if the number is unknown.
 func ownMemory() (d device) {
 	page, err := unix.Mmap(-1, 0, 1, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -286,7 +290,7 @@ func ownMemory() (d device) {
 type link struct {
 	dirfd     int // descriptor of dir, or AT_FDCWD
 	dir, name string
-	task      string // directory of the thread
+	task      string // procfs directory of the thread
 	file      file   // zero for a file that is open but not mapped
 }
 
@@ -294,8 +298,8 @@ func (l link) path() string {
 	return l.dir + "/" + l.name
 }
 
-// look returns the identity of a file. If the file is a node of a wanted device, it also returns the number of the
-// device, otherwise zero. It neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
+// look returns the identity of a file. If the file is a node of a wanted device, look also returns the device's number,
+// and otherwise zero. It neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
 func (r *scanner) look(l link) (Number, file, error) {
 	r.looking.Store(true)
 	defer r.looking.Store(false)
@@ -321,13 +325,13 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless reports whether a file that cannot be inspected certainly keeps no device in use, according to procfs and
-// the kernel's tables. The result does not depend on a file system, the SELinux policy or a file server.
+// harmless reports whether a file that cannot be inspected certainly does not keep a device in use. It decides from
+// procfs and the kernel's own tables. The result does not depend on a file system, the SELinux policy or a file server.
 func (r *scanner) harmless(l link) bool {
 	if isKernelObject(l) || r.barren(l) {
 		return true
 	}
-	// No permission for a file is needed to check whether it is a directory (open(2), O_PATH).
+	// Checking whether a file is a directory needs no permission for the file (open(2), O_PATH).
 	fd, err := unix.Open(l.path(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(fd)
@@ -336,8 +340,8 @@ func (r *scanner) harmless(l link) bool {
 	if !errors.Is(err, unix.ENOTDIR) {
 		return isGone(err)
 	}
-	// Only regular files and directories have user attributes. For other files the kernel returns ENODATA before it
-	// checks permissions or whether the file system has attributes (fs/xattr.c, xattr_permission, xattr(7)).
+	// Only regular files and directories have user attributes. For other files, the kernel returns ENODATA before it
+	// checks permissions or asks the file system (fs/xattr.c, xattr_permission, xattr(7)).
 	_, err = unix.Getxattr(l.path(), "user.metalplug", nil)
 	return err == nil || isGone(err) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -9,13 +9,13 @@ import (
 	"slices"
 )
 
-// ErrIncomplete means that an unnamed process may hold a device. A caller that needs a free device must treat the
-// device as in use.
+// ErrIncomplete means that a process that is not in the answer may hold a device. A caller that needs a free device must
+// assume that the device is in use.
 var ErrIncomplete = errors.New("not all processes could be inspected")
 
 // Number is the number of a device node.
 type Number struct {
-	Block        bool // a block device, else a character device
+	Block        bool // set for a block device, not set for a character device
 	Major, Minor uint32
 }
 
@@ -28,7 +28,7 @@ func (n Number) String() string {
 	return fmt.Sprintf("%c %d:%d", kind, n.Major, n.Minor)
 }
 
-// ParseNumber parses the sysfs attribute dev of a device, such as "259:1".
+// ParseNumber parses the sysfs attribute dev of a device, for example "259:1".
 func ParseNumber(block bool, dev string) (Number, error) {
 	n := Number{Block: block}
 	if _, err := fmt.Sscanf(dev, "%d:%d", &n.Major, &n.Minor); err != nil {
@@ -39,17 +39,18 @@ func ParseNumber(block bool, dev string) (Number, error) {
 
 // Holder is a process that has a device node open or mapped into its memory.
 type Holder struct {
-	PID    int    `json:"pid"`
-	Comm   string `json:"comm"` // name of at most 15 bytes that the process chose; print it in quotes
+	PID int `json:"pid"`
+	// name of at most 15 bytes, which the process chose, so print it in quotes
+	Comm   string `json:"comm"`
 	Number Number `json:"node"`
-	PodUID string `json:"pod,omitempty"` // UID of its pod, or "" for a process of the host
+	PodUID string `json:"pod,omitempty"` // UID of its pod, or "" for a process on the host
 }
 
-// Unread represents those processes of one pod, or of the host, that could not be read.
+// Unread represents the processes of one pod, or of the host, that could not be read.
 type Unread struct {
 	PodUID string `json:"pod,omitempty"` // "" for the host
-	// Any reports whether the processes may hold any device. This is true for the host, and for pods with
-	// CAP_SYS_ADMIN, which are privileged. Other pods can hold only the devices that the kubelet gave them.
+	// Any reports whether the processes may hold any device. It is set for the host and for pods with CAP_SYS_ADMIN,
+	// which are privileged. Other pods can hold only devices that the kubelet gave them.
 	Any   bool   `json:"any,omitempty"`
 	Count int    `json:"count"` // number of processes
 	Cause string `json:"cause"` // why the first of them could not be read
@@ -61,8 +62,8 @@ type Answer struct {
 	Unread  []Unread `json:"unread,omitempty"`  // sorted by PodUID
 }
 
-// Err returns an [ErrIncomplete] error if an unread process may hold a device that only the given pods could have. Unread
-// processes of the host and of privileged pods always count. Unread processes of other pods do not count.
+// Err returns an [ErrIncomplete] error if an unread process may hold a device that is available only to the given pods.
+// Unread processes of the host and of privileged pods always cause an error. Unread processes of other pods are ignored.
 func (a Answer) Err(pods ...string) error {
 	count, cause := 0, ""
 	for _, u := range a.Unread {
@@ -78,30 +79,31 @@ func (a Answer) Err(pods ...string) error {
 }
 
 // Holders returns the processes that hold device nodes with the given numbers. A process holds a node through a
-// descriptor, or through a mapping that remains after the descriptor is closed, as with VFIO, DFL and GPU memory. The
-// node may be anywhere, for example in the /dev of a container. For a disk, also pass the numbers of its other nodes,
-// partitions and controllers.
+// descriptor, or through a mapping, which remains after the descriptor is closed (as with VFIO, DFL and GPU memory). The
+// node may be anywhere, for example in the /dev of a container. For a disk, also pass the numbers of its other nodes, its
+// partitions and its controllers.
 //
 // proc is the mount point of the host's procfs. asker is the PID of the requesting process, or 0. The answer omits this
 // process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the descriptors of other
-// processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read mappings. The error is the result of
-// [Answer.Err] without pods. The answer then still has the holders that were found. A descriptor opened with O_PATH
-// counts, although it does not keep the device in use. The function opens no device.
+// processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read their mappings. The error is the result
+// of [Answer.Err] without pods. Even with an error, the answer contains the holders that were found. The answer includes
+// descriptors opened with O_PATH, although they do not keep the device in use. The function opens no device.
 //
-// No process can falsify the answer about another pod, or make the answer endless or large. A process counts as unread
-// if the kernel does not answer about it within a second. A pod counts as unread if it has too many descriptors,
-// mappings and threads to read with a bounded amount of work. If a file cannot be inspected, for example a file on
-// another user's FUSE mount, the result depends on the type and options of its mount. If a process is stuck in the
-// kernel, it blocks a thread of the calling process. So call the function in a process that can be abandoned.
+// No process can falsify the answer about another pod, delay the answer indefinitely, or make it large. A process is
+// reported as unread if the kernel does not answer a query about it within a second. A pod is reported as unread if its
+// descriptors, mappings and threads are too many to read with a bounded amount of work. If a file cannot be inspected,
+// for example a file on another user's FUSE mount, the result depends on the type and options of the mount. A process
+// that is stuck in the kernel blocks a thread of the calling process. Therefore call the function in a process that can
+// be abandoned.
 //
-// Holders lists the processes again until there is no new one, because a process may pass a descriptor on to a child. A
-// pod that constantly starts processes counts as unread. This does not apply to the host.
+// Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. A pod
+// that constantly starts processes is reported as unread. The host is not.
 //
-// The answer is a snapshot. A process can pass a descriptor on during the search. Only an exclusive open excludes all
-// other users. Holders does not see users in the kernel (mounts, swap, device mapper, md, loop devices, nvmet),
-// descriptors in transit between sockets (SCM_RIGHTS), or files registered with io_uring whose descriptor is closed. It
-// also does not see files that a driver creates itself (DMA buffers, the device descriptors of VFIO, queue pairs of
-// RDMA after the device is gone).
+// The answer is a snapshot, because a process can pass on a descriptor during the search. Only an exclusive open excludes
+// all other users. Holders does not find users in the kernel (mounts, swap, device mapper, md, loop devices, nvmet). It
+// does not find descriptors in transit between sockets (SCM_RIGHTS), or files registered with io_uring whose descriptors
+// are closed. It also does not find files that a driver creates itself (DMA buffers, the device descriptors of VFIO, and
+// queue pairs of an RDMA device that is gone).
 func Holders(proc string, numbers []Number, asker int) (Answer, error) {
 	s := newScan(proc, numbers, asker)
 	if err := s.run(); err != nil {
@@ -111,7 +113,7 @@ func Holders(proc string, numbers []Number, asker int) (Answer, error) {
 	return answer, answer.Err()
 }
 
-// compareHolders compares by PID, then by number.
+// compareHolders compares holders by PID and then by number.
 func compareHolders(a, b Holder) int {
 	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.Number.String(), b.Number.String()))
 }

@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts has the mounts of a process (proc_pid_mountinfo(5)). For each mount it records whether an open file there can
-// never be a device node. With the option nodev, this is certain. Mounts of file servers, which may never answer, count
-// as nodev too. Only root can mount a file server in a way that allows opening its device nodes.
+// mounts lists the mounts of a process (proc_pid_mountinfo(5)). It records for each mount whether a file opened there can
+// never be a device node. This is certain if the mount has the option nodev. Mounts of file servers, which may never
+// answer, are treated as nodev too, because only root can mount a file server such that its device nodes can be opened.
 type mounts struct {
 	byID     map[int]bool
-	byDevice map[device]bool // the result for all mounts of a device
+	byDevice map[device]bool // whether this is true of all mounts of a device
 }
 
-// servers are the file systems that a network server or a program provides. OrangeFS has the name pvfs2.
+// servers lists the file systems that a network server or a user-space program provides. OrangeFS is called pvfs2 here.
 var servers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// barren reports whether a link certainly does not lead to an open device node, because it leads to an object of the
-// kernel, or because of the mount of the file. It finds the mount of a mapping by its device.
+// barren reports whether a link certainly does not lead to an open device node. It may lead to a kernel object, or to a
+// file on a mount that allows no device nodes. The mount of a mapped file is found by its device number.
 func (r *scanner) barren(l link) bool {
 	id := 0
 	if l.file == (file{}) {
@@ -39,18 +39,18 @@ func (r *scanner) barren(l link) bool {
 	return r.mounts.byID[id] || r.mounts.byDevice[l.file.device] // no mount has the ID 0 or the device 0:0
 }
 
-// isKernelObject reports whether a link does not lead to a file with a path, as in "socket:[7]", "pipe:[7]" and
-// "anon_inode:[eventfd]". Such a file is never a device node.
+// isKernelObject reports whether a link leads to an object without a path, such as "socket:[7]", "pipe:[7]" or
+// "anon_inode:[eventfd]". Such an object is never a device node.
 func isKernelObject(l link) bool {
 	var start [1]byte
 	n, err := unix.Readlink(l.path(), start[:])
 	return err == nil && n == 1 && start[0] != '/'
 }
 
-// mountID returns the ID of the mount of an open file, or 0 if it is unknown. The fdinfo of another process
-// (proc_pid_fdinfo(5)) may be too large to read. It has a line for each lock of a file and for each entry of an epoll
-// descriptor, and the kernel charges all of them to the memory of the reader. So mountID opens the file with O_PATH and
-// reads the fdinfo of that descriptor, which has no such lines. An open with O_PATH calls neither a driver nor a file
+// mountID returns the ID of the mount that contains an open file, or 0 if it is unknown. The fdinfo of another process
+// (proc_pid_fdinfo(5)) may be too large to read. It contains a line for each lock on a file and for each entry of an
+// epoll descriptor, and the kernel charges all of them to the reader's memory. So mountID opens the file with O_PATH and
+// reads the fdinfo of the new descriptor, which has no such lines. An open with O_PATH calls neither a driver nor a file
 // server (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -64,11 +64,12 @@ func mountID(path string) (id int) {
 	return id
 }
 
-// maxMounts limits the mounts that are stored for a process, at about 50 bytes each. The kubelet mounts a few thousand.
+// maxMounts limits the mounts that are stored for a process, at about 50 bytes each. A kubelet's mount namespace contains
+// a few thousand.
 const maxMounts = 1 << 13
 
-// readMounts reads the mounts of a process. If they cannot be read or are too many, the result is empty, because one more
-// mount of a device could allow opening its nodes.
+// readMounts reads the mounts of a process. If they cannot be read, or if there are too many, the result is empty,
+// because a mount that was not read could allow device nodes to be opened.
 func (r *scanner) readMounts(task string) *mounts {
 	all := &mounts{byID: make(map[int]bool), byDevice: make(map[device]bool)}
 	info, err := openFile(task+"/mountinfo", 0)
@@ -92,7 +93,7 @@ func (r *scanner) readMounts(task string) *mounts {
 }
 
 // parseMount parses a line ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS. If the line was cut
-// before the type, the mount counts as one with device nodes.
+// off before the type, parseMount assumes that the mount has device nodes.
 func parseMount(line string) (id int, d device, barren bool, err error) {
 	var parent int
 	if _, err := fmt.Sscanf(line, "%d %d %d:%d ", &id, &parent, &d.major, &d.minor); err != nil {

@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoKubepods means that the parent cgroup of all pods does not exist. Either the kubelet has not started since the
-// boot, or it runs with cgroups-per-qos=false. So the error does not mean that a pod is gone.
+// ErrNoKubepods means that the parent cgroup of all pods does not exist. Either the kubelet has not started since boot,
+// or it runs with cgroups-per-qos=false. The error therefore does not mean that a pod is gone.
 var ErrNoKubepods = errors.New("no kubepods cgroup")
 
-// controllersFile exists in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), but in no cgroup of
+// controllersFile exists in every cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), but in no cgroup of
 // version 1.
 const controllersFile = "cgroup.controllers"
 
-// Populated reports whether the cgroup of a pod, or one below it, has a process. It returns false for a cgroup that
-// does not exist. Zombies do not count.
+// Populated reports whether a pod's cgroup, or a cgroup below it, contains a process. It returns false if the cgroup does
+// not exist. Zombies are ignored.
 func Populated(root, podUID string) (bool, error) {
 	pods, err := findPods(root)
 	if err != nil {
@@ -39,13 +39,13 @@ func Populated(root, podUID string) (bool, error) {
 	return false, nil
 }
 
-// findPods returns the directories of the pods that have a cgroup, by UID. root is the mount point of cgroups
-// ("/sys/fs/cgroup"), version 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
+// findPods returns the cgroup directories of pods by UID. root is the mount point of cgroups ("/sys/fs/cgroup"), version
+// 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
 //
-// The kubelet creates the cgroup of a pod before its first container. It removes the cgroup after the last process has
-// ended, even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver and containerd does not, the
-// containers are in other cgroups, which may outlive the cgroup of the pod. [Holders] finds the processes of these
-// containers, but findPods does not.
+// The kubelet creates a pod's cgroup before the first container starts. It removes the cgroup after the last process has
+// exited, even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver and containerd does not, the
+// containers are in other cgroups, which may outlive the pod's cgroup. [Holders] finds the processes in such containers,
+// but findPods does not.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {
@@ -61,12 +61,12 @@ func findPods(root string) (map[string][]string, error) {
 	return w.pods, nil
 }
 
-// hierarchies are the hierarchies of version 1 in which to look for pods. One of them is enough. The kubelet considers
-// a pod's cgroup complete only if it is in the memory hierarchy (pkg/kubelet/cm, Validate of the manager for version
-// 1).
+// hierarchies lists the version 1 hierarchies that may contain pods. It is enough to search the first one that exists.
+// The kubelet considers a pod's cgroup complete only if it is in the memory hierarchy (pkg/kubelet/cm, Validate in the
+// manager for version 1).
 var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
 
-// hierarchy returns the directory of the hierarchy in which to look for pods.
+// hierarchy returns the directory of the hierarchy that is searched for pods.
 func hierarchy(root string) (string, error) {
 	if _, err := os.Stat(filepath.Join(root, controllersFile)); err == nil {
 		return root, nil
@@ -89,16 +89,16 @@ type walk struct {
 }
 
 const (
-	// anywhere is the depth of a walk over all directories that may contain the parent cgroup of all pods.
+	// anywhere is the depth that includes every directory in which the parent cgroup of all pods may be.
 	anywhere = math.MaxInt
-	// prefixes is the maximum number of directories of a --cgroup-root above the parent cgroup of all pods, in a walk
-	// for [Watch]. Deeper cgroups are usually those of services, which change all the time.
+	// prefixes is the maximum number of directories of a --cgroup-root above the parent cgroup of all pods that [Watch]
+	// follows. Deeper cgroups usually belong to services and change all the time.
 	prefixes = 2
-	// inside is the depth of a walk in the parent cgroup of all pods, or in the cgroup of a QoS class.
+	// inside is the depth of a walk inside the parent cgroup of all pods, or in the cgroup of a QoS class.
 	inside = -1
 )
 
-// below searches a directory for pods. The parent cgroup of all pods may be up to depth directories further down. The
+// below searches a directory for pods. The parent cgroup of all pods may be up to depth levels further down. The
 // directory may be a link, such as "memory" in version 1.
 func (w *walk) below(dir string, depth int) error {
 	names, err := w.children(dir)
@@ -125,7 +125,7 @@ func isKubepods(name string) bool {
 	return name == kubepods || name == kubepods+".slice" || strings.HasSuffix(name, "-"+kubepods+".slice")
 }
 
-// leads reports whether a cgroup with this name may contain the parent cgroup of all pods. Pods in cgroups of users,
+// leads reports whether a cgroup with this name may contain the parent cgroup of all pods. Pods in the cgroups of users,
 // machines and containers belong to other kubelets.
 func (w *walk) leads(name string) bool {
 	switch {
@@ -137,14 +137,14 @@ func (w *walk) leads(name string) bool {
 	return name != "system.slice" && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
-// isClass reports whether name is the name of a QoS class's cgroup, such as "burstable" or "kubepods-burstable.slice".
+// isClass reports whether name is that of a QoS class's cgroup, such as "burstable" or "kubepods-burstable.slice".
 func isClass(name string) bool {
 	return slices.ContainsFunc(qos[:], func(class string) bool {
 		return name == class || strings.HasSuffix(name, kubepods+"-"+class+".slice")
 	})
 }
 
-// children returns the names of the subdirectories of a directory, or none if it is gone.
+// children returns the names of the subdirectories of a directory, or nil if the directory is gone.
 func (w *walk) children(dir string) ([]string, error) {
 	if w.visit != nil {
 		if err := w.visit(dir); err != nil {
@@ -161,8 +161,8 @@ func (w *walk) children(dir string) ([]string, error) {
 	return names, skipRemoved(err)
 }
 
-// isPopulated reports whether a cgroup, or one below it, has a process. In cgroup v2, the kernel shows this in
-// cgroup.events. In cgroup v1, each cgroup lists only its own processes.
+// isPopulated reports whether a cgroup, or one below it, contains a process. In cgroup v2, the file cgroup.events shows
+// this. In cgroup v1, each cgroup lists only its own processes.
 func isPopulated(dir string) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err == nil {
@@ -186,7 +186,7 @@ func isPopulated(dir string) (bool, error) {
 	return populated, err
 }
 
-// skipRemoved returns nil if the error means that a cgroup was removed in the meantime. The file has vanished, or an
+// skipRemoved returns nil if err means that a cgroup was removed while it was read. The file has then vanished, or the
 // open file no longer belongs to a cgroup (fs/kernfs, kernfs_get_active).
 func skipRemoved(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {

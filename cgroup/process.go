@@ -22,30 +22,30 @@ import (
 type scanner struct {
 	*scan
 	pid     int
-	podUID  string       // UID of the pod of the process, or "" while unknown
-	careful bool         // files on network file systems are not read
+	podUID  string       // UID of the pod that the process belongs to, or "" while unknown
+	careful bool         // set if files on network file systems must not be read
 	steps   atomic.Int64 // incremented with each answer from the kernel
-	looking atomic.Bool  // a request about a file is in progress
+	looking atomic.Bool  // set while a query about a file is in progress
 	mounts  *mounts      // nil before the first use
 
 	// guarded by scan.mu
 	comm  string
 	owner *owner
-	over  bool // the process was read or abandoned, so later results do not count
+	over  bool // set when the process was read or abandoned; later results are ignored
 
 	// used by [scan.drain]
 	last  int64 // value of steps at the last check
-	still int   // number of checks without a step since then
+	still int   // number of checks since the last step
 }
 
-// run reads the process. It returns false if the process was abandoned in the meantime.
+// run reads the process. It returns false if the process was abandoned while it was read.
 func (r *scanner) run() bool {
 	held := make(map[Number]bool)
 	podUID, err := r.process(held)
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether the kernel has not answered a call within patience. Each check calls it once.
+// rests reports whether a call to the kernel has not returned within patience. Each check for progress calls rests once.
 func (r *scanner) rests() bool {
 	r.still++
 	if steps := r.steps.Load(); steps != r.last {
@@ -54,8 +54,8 @@ func (r *scanner) rests() bool {
 	return r.still > looks
 }
 
-// process adds the devices that the scanner's process holds to held. A process that ends in the meantime holds nothing.
-// If a process was listed as a process of the host but belongs to a pod, it is postponed.
+// process adds the devices that the scanner's process holds to held. If the process exits during the scan, nothing is
+// added. If it was listed as a process of the host but belongs to a pod, it is postponed.
 func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
@@ -66,7 +66,7 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	if isGone(cgroupErr) {
 		return podUID, nil
 	}
-	podUID = podIn(string(text)) // the host if the text could not be read
+	podUID = podIn(string(text)) // treated as a process of the host if the text could not be read
 	r.steps.Add(1)
 	if podUID != "" && r.podUID == "" {
 		r.postpone(podUID, err == nil && p.zombie)
@@ -97,7 +97,8 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 			return err
 		}
 	}
-	// All threads share one memory, but a thread that has ended no longer shows it, even if others still run.
+	// All threads share the same memory, but a thread that has exited no longer shows it, even if others are still
+	// running.
 	for _, tid := range tids {
 		if some, err := r.mappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
 			return err
@@ -106,10 +107,10 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 	return nil
 }
 
-// charge adds work to the sum for the processes of a pod. It returns errWork if the sum exceeds the limit.
+// charge adds work to the total for the processes of a pod. It returns errWork if the total exceeds the limit.
 func (r *scanner) charge(work int) error {
 	r.steps.Add(1)
-	if r.owner == nil { // this is the helper itself
+	if r.owner == nil { // the process is the helper itself
 		return nil
 	}
 	if r.owner.work.Add(int64(work)) > maxWork && r.owner.pod {
@@ -118,21 +119,22 @@ func (r *scanner) charge(work int) error {
 	return nil
 }
 
-// status has the facts about a process that determine how it is read.
+// status holds the facts about a process that determine how the process is read.
 type status struct {
 	comm    string
 	threads int
 	kernel  bool // a kernel thread, which has no files
-	zombie  bool // all its threads have ended, and its files are closed
+	zombie  bool // all threads have exited, and the files are closed
 }
 
 const (
-	pfKthread = 0x00200000 // PF_KTHREAD of include/linux/sched.h, a kernel thread, which has no descriptors
-	kcmpFiles = 2          // KCMP_FILES of include/uapi/linux/kcmp.h
+	// PF_KTHREAD in include/linux/sched.h, which marks a kernel thread
+	pfKthread = 0x00200000
+	kcmpFiles = 2 // KCMP_FILES in include/uapi/linux/kcmp.h
 )
 
-// readStatus reads /proc/PID/stat (proc_pid_stat(5)). The file begins with PID (COMM) STATE. Field 9 has the flags, and
-// field 20 the number of threads.
+// readStatus reads /proc/PID/stat (proc_pid_stat(5)). The file begins with PID (COMM) STATE. Field 9 contains the flags,
+// and field 20 contains the number of threads.
 func readStatus(dir string) (status, error) {
 	text, err := readFile(dir + "/stat")
 	if err != nil {
@@ -157,13 +159,13 @@ func readStatus(dir string) (status, error) {
 	}, nil
 }
 
-// tables returns one thread for each descriptor table of the process. Most processes have one table, but a thread may
-// have made its own copy (unshare(2), CLONE_FILES). If the first thread has ended before the others, the directory of
-// the process shows no descriptors. Every thread has a directory like that of a process, which procfs does not list
+// tables returns one thread for each descriptor table that the process uses. Most processes have one table, but a thread
+// may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the directory of the
+// process shows no descriptors. Each thread has a directory like that of a process, although procfs does not list it
 // (proc_tid(5)).
 //
-// kcmp(2) defines a total order of tables, so that they can be sorted (kernel/kcmp.c, kptr_obfuscate). The work for the
-// sort is counted before the threads are listed, because the list alone could exceed the memory limit of this program.
+// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The work of
+// sorting is charged before the threads are listed, because the list alone could exceed the memory limit of this program.
 func (r *scanner) tables(dir string, threads int) ([]int, error) {
 	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 		return nil, err
@@ -183,8 +185,8 @@ func (r *scanner) tables(dir string, threads int) ([]int, error) {
 	return slices.CompactFunc(tids, func(a, b int) bool { return compare(a, b) == 0 }), nil
 }
 
-// compareTables compares threads by their descriptor tables. Tables that cannot be compared, such as that of an ended
-// thread, count as different.
+// compareTables compares threads by their descriptor tables. Tables that cannot be compared, such as that of a thread
+// that has exited, are treated as different.
 func compareTables(a, b int) int {
 	if a == b {
 		return 0
@@ -201,7 +203,7 @@ func compareTables(a, b int) int {
 	return a - b
 }
 
-// list returns the numeric names in a directory. It calls charge with the number of names as it reads them.
+// list returns the numeric names in a directory. While it reads them, it calls charge with their number.
 func list(dir string, charge func(int) error) (numbers []int, err error) {
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -219,8 +221,8 @@ func list(dir string, charge func(int) error) (numbers []int, err error) {
 	return numbers, err
 }
 
-// eachName calls f with the names in an open directory, some at a time. A list of all names could be too large, because
-// a process decides how many there are.
+// eachName calls f with the names in an open directory, a few at a time. A list of all names could be too large, because
+// a process determines how many there are.
 func eachName(fd descriptor, dir string, f func(names []string) error) error {
 	var buf [8 << 10]byte
 	var names []string
@@ -241,11 +243,11 @@ func eachName(fd descriptor, dir string, f func(names []string) error) error {
 
 func uncharged(int) error { return nil }
 
-// descriptor is an open file or directory of procfs. An os.File needs twice as many system calls, mostly for its
+// descriptor is an open procfs file or directory. An os.File would need twice as many system calls, mostly for the
 // poller.
 type descriptor int
 
-// openFile opens a file or a directory of procfs for reading.
+// openFile opens a procfs file or directory for reading.
 func openFile(name string, flags int) (descriptor, error) {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -263,14 +265,14 @@ func (d descriptor) Read(p []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// Close closes the descriptor. The file was only read, so an error has no meaning.
+// Close closes the descriptor. An error would be meaningless, because the file was only read.
 func (d descriptor) Close() { unix.Close(int(d)) }
 
-// maxRead is the maximum size of a file that [readFile] reads. The longest one is /proc/PID/status of a process with 65,536
-// groups (NGROUPS_MAX), which may have 700 kB.
+// maxRead is the maximum size of a file that [readFile] reads. The longest file is /proc/PID/status of a process with
+// 65,536 groups (NGROUPS_MAX), which may have 700 kB.
 const maxRead = 1 << 20
 
-// readFile returns the text of a file of procfs. A longer text is an error.
+// readFile returns the text of a procfs file. It returns an error if the text is longer than maxRead.
 func readFile(name string) (text []byte, err error) {
 	file, err := openFile(name, 0)
 	if err != nil {

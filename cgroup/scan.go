@@ -20,31 +20,31 @@ import (
 )
 
 const (
-	// rounds is the maximum number of times that processes are listed. Another round finds processes that were started
-	// during the last round and inherited descriptors. There must be a limit, because some nodes start processes all
-	// the time.
+	// rounds is the maximum number of times that processes are listed. Each further round finds processes that were
+	// started during the previous round and inherited descriptors. A limit is necessary, because some nodes start
+	// processes all the time.
 	rounds = 8
-	// scanners is the number of processes that are read at the same time. maxScanners is the number while some readers
-	// are stuck in the kernel.
+	// scanners is the number of processes that are read concurrently. maxScanners is the limit while some readers are
+	// stuck in the kernel.
 	scanners, maxScanners = 4, 32
-	// maxStuck limits the threads that wait in the kernel for an answer about a process. maxStuckPods limits the
-	// threads that wait for processes of pods. One pod can block one thread. The other threads are for processes of the
-	// host. By default the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service is large enough for all
+	// maxStuck limits the threads that wait in the kernel for information about a process. maxStuckPods limits those that
+	// wait for processes of pods. One pod can block only one thread. The remaining threads are reserved for processes of
+	// the host. By default, the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service allows all these
 	// threads.
 	maxStuck, maxStuckPods = 256, 224
-	// maxWork limits the work for the processes of one pod, in descriptors, mapped files and comparisons of threads. It
-	// is about ten times the work for a large pod, and takes a second or two.
+	// maxWork limits the work for the processes of one pod, counted in descriptors, mapped files and comparisons of
+	// threads. It is about ten times the work for a large pod. Work of this amount takes a second or two.
 	maxWork = 1 << 19
-	// maxFiles limits the mapped files that are stored, at about 40 bytes each.
+	// maxFiles limits the mapped files that are remembered, at about 40 bytes each.
 	maxFiles = 1 << 17
-	// maxSample limits how many processes of a pod are checked for privileges.
+	// maxSample limits how many of a pod's processes are checked for privileges.
 	maxSample = 1 << 10
-	// patience is the maximum time of one system call about a process. looks is how often the progress is checked in
-	// that time.
+	// patience is the maximum time that a system call about a process may take. looks is the number of times that
+	// progress is checked during that time.
 	patience, looks = time.Second, 4
 )
 
-// initPIDNamespace is the host's PID namespace (PID_NS_INIT_INO of include/uapi/linux/nsfs.h, 0xEFFFFFFC).
+// initPIDNamespace is the host's PID namespace (PID_NS_INIT_INO in include/uapi/linux/nsfs.h, 0xEFFFFFFC).
 const initPIDNamespace = "pid:[4026531836]"
 
 var (
@@ -62,7 +62,7 @@ type scan struct {
 	memory   device // device number of the kernel's internal tmpfs, or zero if unknown
 
 	seen map[int]bool
-	late bool // a later round than the first
+	late bool // set in all rounds except the first
 
 	mu      sync.Mutex
 	owners  map[string]*owner // keys are pod UIDs, and "" for the host
@@ -70,23 +70,24 @@ type scan struct {
 	holders []Holder
 	pods    []work // pods to read in this round
 	stuck   int    // threads that wait in the kernel
-	remote  bool   // the kernel did not answer about a file, so files on network file systems are no longer read
+	// set if a query about a file got no answer, so that files on network file systems are no longer read
+	remote bool
 }
 
-// work is a group of processes that are read one after the other. It is one process of the host, or all processes of a
-// pod, so that a pod with stuck processes blocks only one thread.
+// work is a group of processes that are read one after another. It contains one process of the host, or all processes of
+// a pod, so that a pod with stuck processes blocks only one thread.
 type work struct {
 	podUID string
 	pids   []int
 }
 
-// owner has the facts about the processes of a pod, or of the host.
+// owner holds the facts about the processes of a pod or of the host.
 type owner struct {
 	pod    bool
-	pids   []int // the first processes of a pod
+	pids   []int // the first maxSample processes of a pod
 	work   atomic.Int64
-	err    error // why no more processes are read, or nil
-	late   bool  // a process was started after the first round
+	err    error // why no more of its processes are read, or nil
+	late   bool  // set if a process was started after the first round
 	unread int
 	cause  string
 }
@@ -120,14 +121,14 @@ func (s *scan) run() error {
 	return nil
 }
 
-// round reads the processes that it has not seen before, and returns their number. It reads the processes of the host
-// first, so that only pods can exceed the limit of stuck threads.
+// round reads the processes that were not listed in an earlier round, and returns their number. It reads the processes of
+// the host first, so that only pods can exceed the limit of stuck threads.
 func (s *scan) round(n int) (found int, err error) {
 	pids, err := list(s.proc, uncharged)
 	if err != nil {
 		return 0, err
 	}
-	if !slices.Contains(pids, 1) { // hidepid of proc(5) hides processes without an error
+	if !slices.Contains(pids, 1) { // with the mount option hidepid, proc(5) hides processes without an error
 		return 0, fmt.Errorf("%w: %s hides the processes of other users: CAP_SYS_PTRACE is required", ErrIncomplete, s.proc)
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
@@ -143,9 +144,9 @@ func (s *scan) round(n int) (found int, err error) {
 	return len(pids), nil
 }
 
-// unsettled counts a pod as unread if it has started processes in every round. A process that ended before it was read
-// may have passed its descriptors on to another process. The host never counts as unread for this reason, because on
-// some nodes its processes start and end all the time.
+// unsettled marks a pod as unread if the pod has started processes in every round. A process that exited before it was
+// read may have passed its descriptors to another process. The host is never marked for this reason, because processes of
+// the host start and exit all the time on some nodes.
 func (s *scan) unsettled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,17 +158,17 @@ func (s *scan) unsettled() {
 	}
 }
 
-// reader is a goroutine that reads processes one after the other.
+// reader is a goroutine that reads processes one after another.
 type reader struct {
 	*scan
 
 	// guarded by scan.mu
-	now  *scanner // reads the current process, or nil before the first one
-	rest work     // taken from the queue and not read yet
+	now  *scanner // for the current process, or nil before the first one
+	rest work     // taken from the queue but not read yet
 }
 
-// drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain
-// abandons the reader and its process. Two new readers replace it, because the processes of many pods may be stuck.
+// drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain abandons
+// the reader and its process. Two new readers replace that reader, because the processes of many pods may be stuck.
 func (s *scan) drain(queue []work) {
 	next := make(chan work, len(queue))
 	for _, w := range queue {
@@ -206,8 +207,8 @@ func (s *scan) drain(queue []work) {
 	}
 }
 
-// run reads the reader's own processes, and then processes from the queue until the queue is empty. If drain has
-// abandoned the reader, run ends without a result.
+// run reads the processes in r.rest, and then processes from the queue until the queue is empty. If drain abandons the
+// reader, run returns without sending to ended.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {
 		for i, pid := range w.pids {
@@ -223,9 +224,10 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// giveUp abandons the process of a reader if the reader has made no step within patience, and reports whether it did.
-// The process then counts as unread, and no other process of its pod is read. But if a file on a network file system
-// may be the cause, the process is the first one in the returned rest, and is read again without such files.
+// giveUp abandons the current process if the reader has made no progress within patience, and reports whether it did so.
+// It returns the processes that the reader had not read yet. It marks the process as unread, and no other process of its
+// pod is read. If a file on a network file system may be the cause, giveUp instead puts the process first in rest, and
+// the process is read again without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,7 +236,7 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 		return work{}, false
 	}
 	p.over = true
-	r.stuck++ // counted first, so that the new readers respect the limit
+	r.stuck++ // incremented first, so that the new readers respect the limit
 	if p.looking.Load() && !p.careful {
 		r.remote = true
 		return work{p.podUID, slices.Concat([]int{p.pid}, r.rest.pids)}, true
@@ -246,8 +248,8 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	return r.rest, true
 }
 
-// postpone queues the process of a scanner until the processes of the host have been read. A zombie has nothing to
-// read, but it may have passed its files to a process that the next round finds.
+// postpone queues the scanner's process until the processes of the host have been read. A zombie has nothing to read, but
+// it may have passed its files to a process that the next round finds.
 func (r *scanner) postpone(podUID string, zombie bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -266,8 +268,8 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 	r.pods[i].pids = append(r.pods[i].pids, r.pid)
 }
 
-// admit records the owner of the scanner's process, which may have changed since the process was listed. It returns an error
-// if no more processes of that owner are read.
+// admit records the owner of the scanner's process, which may have changed since the process was listed. It returns an
+// error if no more processes of that owner are to be read.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +277,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 		return errStuck
 	}
 	r.comm = comm
-	if podUID != r.podUID { // for example, a process that a runtime has started for a container
+	if podUID != r.podUID { // for example, if a runtime has started the process for a container
 		r.owner = s.ownerOf(podUID, r.pid)
 	}
 	if s.stuck >= maxStuck || r.owner.pod && s.stuck >= maxStuckPods {
@@ -284,7 +286,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 	return r.owner.err
 }
 
-// ownerOf returns the owner of a process. The caller holds the lock, or no process is being read.
+// ownerOf returns the owner of a process. Either the caller holds the lock, or no process is being read.
 func (s *scan) ownerOf(podUID string, pid int) *owner {
 	o := s.owners[podUID]
 	if o == nil {
@@ -301,7 +303,7 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.over { // the pod already counts as unread
+	if r.over { // the pod is already marked as unread
 		return false
 	}
 	r.over = true
@@ -317,7 +319,7 @@ func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) b
 	return true
 }
 
-// unread counts a process as unread. The caller holds the lock.
+// unread marks a process as unread. The caller holds the lock.
 func (s *scan) unread(o *owner, pid int, comm string, err error) {
 	if o.unread == 0 {
 		o.cause = fmt.Sprintf("process %d (%q): %v", pid, comm, err)
@@ -341,14 +343,14 @@ func (s *scan) answer() Answer {
 	return a
 }
 
-// initUserNamespace is the host's user namespace (USER_NS_INIT_INO of include/uapi/linux/nsfs.h, 0xEFFFFFFD).
+// initUserNamespace is the host's user namespace (USER_NS_INIT_INO in include/uapi/linux/nsfs.h, 0xEFFFFFFD).
 const initUserNamespace = "user:[4026531837]"
 
-// privileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which has access
-// to all devices. There is no other cheap way to find out which devices a pod may open. The device cgroup of version 2
-// is a BPF program, which only a process with CAP_BPF may inspect. In its own user namespace a process has all
-// capabilities, but none of them applies to devices. In the host's user namespace, the bounding set can only shrink
-// (capabilities(7)). If the process has ended, its pod has other processes to check.
+// privileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which can access all
+// devices. There is no other cheap way to find out which devices a pod may open. In version 2, the device cgroup is a BPF
+// program, which only a process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but
+// none of them applies to devices. In the host's user namespace, the bounding set can only shrink (capabilities(7)). If
+// the process has exited, its pod has other processes to check.
 func (s *scan) privileged(pid int) bool {
 	dir := filepath.Join(s.proc, strconv.Itoa(pid))
 	space, err := os.Readlink(filepath.Join(dir, "ns/user"))
@@ -368,12 +370,12 @@ func (s *scan) privileged(pid int) bool {
 	return err != nil || bounding&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// isGone reports whether an error means that a process, or one of its descriptors, no longer exists.
+// isGone reports whether an error means that a process or one of its descriptors no longer exists.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
 }
 
-// skipGone returns nil if isGone is true for the error.
+// skipGone returns nil if isGone(err), and err otherwise.
 func skipGone(err error) error {
 	if isGone(err) {
 		return nil

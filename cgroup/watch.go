@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls gone after cgroups of pods were removed, until ctx ends. A removed cgroup has no process left. One call
-// stands for all removals since the last call, including those whose events were lost. Watch calls started once, as
-// soon as it can no longer miss a removal. root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
+// Watch calls gone after cgroups of pods were removed, until ctx ends. A removed cgroup contains no processes. One call
+// covers all removals since the last call, including those whose events were lost. Watch calls started once, when it can
+// no longer miss a removal. root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
 //
-// It sleeps until a cgroup next to the cgroup of a pod appears or vanishes. A missing parent cgroup of all pods is not an
-// error.
+// Watch sleeps until a cgroup appears or vanishes in a directory that contains cgroups of pods. A missing parent cgroup
+// of all pods is not an error.
 func Watch(ctx context.Context, root string, started, gone func()) error {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // with IN_NONBLOCK, os.NewFile uses the poller
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // because of IN_NONBLOCK, os.NewFile uses the poller
 	if err != nil {
 		return fmt.Errorf("watch cgroups: %w", err)
 	}
@@ -51,22 +51,23 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 	}
 }
 
-// watches are the inotify watches on directories in which pods may appear or vanish (inotify(7)), by watch descriptor.
+// watches holds the inotify watches on directories in which pods may appear or vanish (inotify(7)), by watch descriptor.
 //
-// The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself gets
-// neither IN_DELETE_SELF nor IN_IGNORED, and remains (Linux 6.18, both versions, because kernfs keeps the watched
-// inode).
+// The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself
+// receives neither IN_DELETE_SELF nor IN_IGNORED, and remains (Linux 6.18, both versions, because kernfs keeps the
+// watched inode).
 type watches struct {
 	fd   int
 	dirs map[int]string
 }
 
-// watched are the events for a directory that appears or vanishes. IN_MODIFY is omitted, because memory.events changes
-// all the time.
+// watched lists the events for directories that appear or vanish. IN_MODIFY is not included, because memory.events
+// changes all the time.
 const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF |
 	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// look watches the directories that exist now, and removes all other watches. It watches each directory before it reads it.
+// look watches the directories that exist now, and removes all other watches. It adds the watch on a directory before it
+// reads the directory.
 func (w watches) look(root string) error {
 	dir, err := hierarchy(root)
 	if err != nil {
@@ -90,15 +91,15 @@ func (w watches) look(root string) error {
 	for wd := range w.dirs {
 		if !seen[wd] {
 			delete(w.dirs, wd)
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL means that the watch has already ended, as on a tmpfs
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL means that the watch has already ended, as happens on a tmpfs
 		}
 	}
 	return nil
 }
 
-// removed reports whether events, in the format struct inotify_event (include/uapi/linux/inotify.h), may mean that the
-// cgroup of a pod was removed. An event has WD, MASK, COOKIE and LEN of four bytes each, and a name of LEN bytes that
-// is padded with zeros.
+// removed reports whether events may mean that a pod's cgroup was removed. The format is struct inotify_event
+// (include/uapi/linux/inotify.h). Each event consists of WD, MASK, COOKIE and LEN of four bytes each, and a name of LEN
+// bytes that is padded with zeros.
 func (w watches) removed(events []byte) (gone bool) {
 	for len(events) >= unix.SizeofInotifyEvent {
 		dir := w.dirs[int(int32(binary.NativeEndian.Uint32(events)))]

@@ -18,7 +18,7 @@ type request struct {
 	Nodes []Number `json:"nodes"`
 }
 
-// response has the answer to a request, or an error.
+// response contains the answer to a request, or an error.
 type response struct {
 	Answer
 	Error string `json:"error,omitempty"`
@@ -35,9 +35,9 @@ func decodeRequest(message []byte) ([]Number, error) {
 	return r.Nodes, err
 }
 
-// encodeAnswer encodes an answer. If the answer is too large for one message, it is reduced to one process for each pod
-// and node, without the causes of unread processes. The reduced answer is small enough for the maximum number of pods
-// on a node.
+// encodeAnswer encodes an answer. If the answer is too large for one message, encodeAnswer reduces it to one process for
+// each pod and node, and leaves out the causes of unread processes. The reduced answer fits into one message at the
+// maximum number of pods on a node.
 func encodeAnswer(a Answer) []byte {
 	out := response{Answer{slices.Clone(a.Holders), slices.Clone(a.Unread)}, ""}
 	for i, u := range out.Unread {
