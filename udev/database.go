@@ -15,11 +15,11 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// databaseSize is the maximum size of a device's record in udev's database, in bytes. An event of the kernel has at most 2
-// KiB (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
+// databaseSize is the maximum size of a device's record in udev's database, in bytes. A kernel event has at most 2 KiB
+// (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
-// ReadKernel returns a device with the data that the kernel has in sysfs, which is mounted at sys. After an error only
+// ReadKernel returns a device with the data that the kernel shows in sysfs, which is mounted at sys. After an error, only
 // the path of the device is set.
 func ReadKernel(sys, sysPath string) (Device, error) {
 	dir := sys + strings.TrimPrefix(sysPath, "/sys")
@@ -41,9 +41,9 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 	return NewDevice(sysPath, all), nil
 }
 
-// ReadDevice returns a device as udev reports it, without libudev. It reads sysfs at sys and the database of udevd
-// below run. A device that udevd has not processed yet has only the kernel's properties. The formats are those of
-// udevd's device_update_db_handle and device_read_db_internal (systemd, src/libsystemd/sd-device).
+// ReadDevice returns a device as udev reports it, without using libudev. It reads sysfs at sys and udevd's database below
+// run. A device that udevd has not processed yet has only the kernel's properties. The record format is defined by
+// device_update_db_handle and device_read_db_internal in systemd (src/libsystemd/sd-device).
 func ReadDevice(sys, run, sysPath string) (Device, error) {
 	d, err := ReadKernel(sys, sysPath)
 	if err != nil {
@@ -59,7 +59,7 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 	return d, nil
 }
 
-// recordName returns the name of a device's record (device_get_device_id, sd-device).
+// recordName returns the name of a device's record in the database (device_get_device_id, sd-device).
 func recordName(d Device, all map[string]string) string {
 	switch {
 	case all["MAJOR"] != "" && d.Subsystem == "block":
@@ -72,8 +72,8 @@ func recordName(d Device, all map[string]string) string {
 	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
-// takeRecord adds the content of a database record to all. E:KEY=VALUE is a property, S:NAME a link below /dev, G:TAG a
-// tag that the device had at some time, and Q:TAG a current tag.
+// takeRecord adds the content of a database record to all. A line E:KEY=VALUE is a property, S:NAME is a link below /dev,
+// G:TAG is a tag that the device has had at any time, and Q:TAG is a current tag.
 func takeRecord(all map[string]string, text string) {
 	var links, tags, current []string
 	for line := range strings.Lines(text) {

@@ -18,30 +18,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelLog turns messages of drivers about PCI functions into events, because drivers send no event for some faults.
+// kernelLog turns driver messages about PCI functions into events, because drivers send no event for some faults.
 //
 // The format is described in Documentation/ABI/testing/dev-kmsg. Each read returns one record,
-// "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", followed by lines that begin with a space. Unprintable bytes are
-// written as \xNN. If records were overwritten before they were read, a read fails once with EPIPE, and the next read
-// returns the oldest remaining record.
+// "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", followed by lines that begin with a space. Unprintable bytes are written
+// as \xNN. If records were overwritten before they were read, one read fails with EPIPE, and the next read returns the
+// oldest remaining record.
 type kernelLog struct {
 	file        *os.File
 	read        func(buf []byte) (int, error) // reads the file
-	functions   string                        // the directory of links to the PCI functions, by address
+	functions   string                        // directory with a link to each PCI function, by address
 	overwritten atomic.Uint64                 // how often the kernel overwrote unread records
 }
 
 const (
-	// kernelLogPath is the device node of the kernel log. Opening it needs CAP_SYSLOG if kernel.dmesg_restrict is set,
-	// as on Debian (devkmsg_open). No capability is needed to read a log that systemd has opened.
+	// kernelLogPath is the device node of the kernel log. Opening the node requires CAP_SYSLOG if kernel.dmesg_restrict
+	// is set, as on Debian (devkmsg_open). Reading a log that systemd has opened requires no capability.
 	kernelLogPath = "/dev/kmsg"
 	// longestRecord is larger than any record (PRINTK_MESSAGE_MAX). With a smaller buffer, read fails with EINVAL.
 	longestRecord = 16 << 10 // bytes
-	// fromUser is the lowest facility that a process can use for its messages. The kernel uses 0 (devkmsg_write).
+	// fromUser is the lowest facility that a process can use for its own messages. The kernel uses facility 0
+	// (devkmsg_write).
 	fromUser = 8
 )
 
-// openKernelLog opens the log at its end, so only later messages are read.
+// openKernelLog opens the log at its end, so that only later messages are read.
 func openKernelLog() (*kernelLog, error) {
 	file, err := os.Open(kernelLogPath)
 	if err != nil {
@@ -54,8 +55,8 @@ func openKernelLog() (*kernelLog, error) {
 	return newKernelLog(file), nil
 }
 
-// kernelLogFromFile uses a log that systemd has opened and keeps open. The first reads return the messages that were
-// not read through this descriptor before. The log duplicates the descriptor. The caller still owns f and may close it.
+// kernelLogFromFile uses a log that systemd has opened and keeps open. The first reads return the messages that were not
+// yet read through this descriptor. The log duplicates the descriptor. The caller still owns f and may close it.
 func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -68,14 +69,14 @@ func newKernelLog(file *os.File) *kernelLog {
 	return &kernelLog{file: file, read: file.Read, functions: "/sys/bus/pci/devices"}
 }
 
-// close closes the log. A nil log, which could not be opened, needs no close.
+// close closes the log. It does nothing if k is nil, which means that the log could not be opened.
 func (k *kernelLog) close() {
 	if k != nil {
 		k.file.Close()
 	}
 }
 
-// listen sends an event for each message about a PCI function until ctx ends, and returns the error of ctx.
+// listen sends an event for each message about a PCI function until ctx ends, and returns the context's error.
 func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, k.file)()
 	buf := make([]byte, longestRecord)
@@ -101,7 +102,8 @@ func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// event turns a line of a record into an event, if the kernel wrote it and it is about an existing PCI function.
+// event turns a line of a record into an event. It reports false unless the kernel wrote the line and the line is about
+// an existing PCI function.
 func (k *kernelLog) event(line string) (Event, bool) {
 	head, text, ok := strings.Cut(line, ";")
 	priority, _, _ := strings.Cut(head, ",")
@@ -125,8 +127,8 @@ func (k *kernelLog) event(line string) (Event, bool) {
 	}}, true
 }
 
-// functionIn returns the address of the PCI function in a health message, or "". NVIDIA's driver omits the function number,
-// which is 0 for every GPU.
+// functionIn returns the address of the PCI function that a health message is about, or "". NVIDIA's driver omits the
+// function number, which is 0 for every GPU.
 func functionIn(message string) string {
 	rest, ok := strings.CutPrefix(message, "NVRM: Xid (PCI:")
 	switch {

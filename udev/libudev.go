@@ -11,8 +11,8 @@ import (
 	libudev "github.com/jochenvg/go-udev"
 )
 
-// batch is the maximum number of libudev devices that wait for the garbage collector. Each has some KiB of C memory,
-// which the collector does not see and only a finalizer frees.
+// batch is the maximum number of libudev devices that wait for the garbage collector. Each device holds some KiB of C
+// memory, which the collector does not know about and only a finalizer frees.
 const batch = 512
 
 func checkLibudev() error { return nil }

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// The messages that udevd sends to its listeners begin with struct monitor_netlink_header of systemd's
-// src/libsystemd/sd-device/device-monitor.c. Offsets count from the start of the message. All numbers except the magic
-// number are in native byte order.
+// A message that udevd sends to its listeners begins with struct monitor_netlink_header (systemd,
+// src/libsystemd/sd-device/device-monitor.c). Offsets are relative to the start of the message. All numbers except the
+// magic number are in native byte order.
 const (
 	prefix       = "libudev\x00"
 	magic        = 0xfeedcafe
@@ -23,7 +23,7 @@ const (
 	shortestHead = 24
 )
 
-// decode parses a message of udevd. The returned event has no time.
+// decode parses a message from udevd. The returned event has no time.
 func decode(message []byte) (Event, error) {
 	text, err := body(message)
 	if err != nil {
@@ -40,7 +40,7 @@ func decode(message []byte) (Event, error) {
 	return newEvent(all)
 }
 
-// body returns the part of a message after its header, and checks all sizes in the header.
+// body checks the sizes in a message's header and returns the part after the header.
 func body(message []byte) (string, error) {
 	if len(message) < shortestHead || string(message[:len(prefix)]) != prefix {
 		return "", errors.New("decode udev message: it does not begin with libudev")
@@ -58,7 +58,7 @@ func body(message []byte) (string, error) {
 	return string(message[begin : begin+length]), nil
 }
 
-// newEvent makes an event from the properties of a message.
+// newEvent returns an event with the properties from a message.
 func newEvent(all map[string]string) (Event, error) {
 	if all["ACTION"] == "" || all["SUBSYSTEM"] == "" {
 		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM")
@@ -70,5 +70,5 @@ func newEvent(all map[string]string) (Event, error) {
 	return Event{Action: all["ACTION"], Device: NewDevice("/sys"+all[devPath], all)}, nil
 }
 
-// isDevPath reports whether a path stays below /sys.
+// isDevPath reports whether a path stays below /sys when it is appended to "/sys".
 func isDevPath(p string) bool { return len(p) > 1 && p[0] == '/' && path.Clean(p) == p }

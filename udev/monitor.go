@@ -13,42 +13,43 @@ import (
 )
 
 const (
-	// groupUdev is the multicast group to which udevd sends a device after its node, links and permissions are ready.
-	// The kernel sends its events to group 1. In an address, the bit of a group is 1 << (group - 1).
+	// groupUdev is the multicast group to which udevd sends a device when its node, links and permissions are ready. The
+	// kernel sends its own events to group 1. In an address, the bit for a group is 1 << (group - 1).
 	groupUdev    = 2
 	groupUdevBit = 1 << (groupUdev - 1)
 
-	// receiveBuffer is the same size that libudev requests. Each event needs more than 1 KiB.
+	// receiveBuffer is the size that libudev also requests. Each event needs more than 1 KiB.
 	receiveBuffer = 128 << 20 // bytes
 
-	// largestMessage is far larger than the messages of udevd. The kernel's part of a message has at most 2 KiB
+	// largestMessage is far larger than any message from udevd. The properties from the kernel have at most 2 KiB
 	// (UEVENT_BUFFER_SIZE).
 	largestMessage = 64 << 10 // bytes
 )
 
-// Monitor is the socket on which udevd reports events. It queues them from the moment it is opened.
+// Monitor is the socket on which udevd reports events. It queues events from the moment it is opened.
 //
-// It replaces libudev's monitor for three reasons. A socket passed by systemd does not need the host's network
-// namespace. libudev cannot distinguish an overflow from an empty queue. Without /run/udev/control, libudev silently
-// joins no group.
+// Monitor replaces libudev's monitor for three reasons. A socket passed by systemd works outside the host's network
+// namespace. libudev cannot distinguish an overflow from an empty queue. If /run/udev/control is missing, libudev joins
+// no group and reports no error.
 type Monitor struct {
-	file             *os.File
-	message, control []byte // room for one message
-	overflown        bool   // events were lost, and the queue has not been empty since
+	file *os.File
+	// buffers for one message and its control data
+	message, control []byte
+	overflown        bool // events were lost, and the queue has not been empty since
 
 	foreign, malformed, overflows atomic.Uint64
 }
 
-// Dropped counts the messages that were received but not reported since the monitor was opened.
+// Dropped counts the messages that were received since the monitor was opened but not reported.
 type Dropped struct {
 	Foreign   uint64 // messages from senders other than uid 0, or not sent to udev's group
 	Malformed uint64 // messages that could not be decoded
-	Overflows uint64 // times that the kernel dropped messages, each reported as [Overflow]
+	Overflows uint64 // number of times that the kernel dropped messages, each reported as [Overflow]
 
-	Overwritten uint64 // times that unread messages in the kernel log were overwritten
+	Overwritten uint64 // number of times that unread messages in the kernel log were overwritten
 }
 
-// OpenMonitor opens the socket. Events of the machine arrive only in the host's network namespace. Without
+// OpenMonitor opens the socket. It receives the machine's events only in the host's network namespace. Without
 // CAP_NET_ADMIN, the kernel limits the receive buffer to net.core.rmem_max.
 func OpenMonitor() (*Monitor, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
@@ -86,13 +87,13 @@ func newMonitor(fd int) (*Monitor, error) {
 // Close closes the socket. A running Listen returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
 
-// Dropped returns the counters. It is safe for concurrent use.
+// Dropped returns the current counters. It is safe for concurrent use.
 func (m *Monitor) Dropped() Dropped {
 	return Dropped{Foreign: m.foreign.Load(), Malformed: m.malformed.Load(), Overflows: m.overflows.Load()}
 }
 
-// Listen sends every event to events until ctx ends, and returns the error of ctx. It may be called once. If events
-// were lost, an [Overflow] follows the last event that the kernel kept. After the [Overflow], no event is missing.
+// Listen sends every event to events until ctx ends, and returns the context's error. It may be called only once. If
+// events were lost, an [Overflow] follows the last event that was not lost. After the [Overflow], no event is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event
 	return each(ctx, "read udev event socket", m.file, func(fd int) (err error) {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchMountTable calls changed after each change of the mounts of process 1 until ctx ends, and then returns the error
-// of ctx. proc is the directory of procfs. It sleeps until the kernel reports a change.
+// WatchMountTable calls changed after each change of the mounts of process 1, until ctx ends. It then returns the
+// context's error. proc is the mount point of procfs. WatchMountTable sleeps until the kernel reports a change.
 func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	t, err := openTable(filepath.Join(proc, "1/mountinfo"), func(line string) []string { return []string{line} })
 	if err != nil {
@@ -29,17 +29,17 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	})
 }
 
-// table is a file in procfs whose changes the runtime's poller reports. For each open file, the kernel reports a change
-// since the last poll as an exceptional condition (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c, swaps_poll
-// in mm/swapfile.c).
+// table is a procfs file whose changes are reported by the runtime's poller. For each open file, the kernel signals a
+// change since the last poll as an exceptional condition (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c,
+// swaps_poll in mm/swapfile.c).
 type table struct {
 	file *os.File
-	keys func(line string) []string // returns the keys in a line, whose changes are reported
-	used map[string]struct{}        // the keys of the last report
+	keys func(line string) []string // returns the keys in a line; only changes of keys are reported
+	used map[string]struct{}        // the keys at the last report
 }
 
-// openMounts opens the tables of swaps, of the mounts of this process and, if permitted, of the mounts of process 1. A
-// unit has its own mount namespace, so the two tables of mounts differ. proc is the directory of procfs.
+// openMounts opens the table of swaps, the table of the mounts of this process and, if permitted, the mounts of process
+// 1. A unit has its own mount namespace, so the two tables of mounts differ. proc is the mount point of procfs.
 func openMounts(proc string) (tables []*table, err error) {
 	for i, name := range []string{"self/mountinfo", "1/mountinfo", "swaps"} {
 		t, err := openTable(filepath.Join(proc, name), usedDevices)
@@ -74,12 +74,12 @@ func openTable(name string, keys func(line string) []string) (*table, error) {
 }
 
 // listen sends an [Event] with the action [Mounts] each time the set of mounted or swapped-to block devices changes. It
-// returns the error of ctx. The devices in use at the start cause no event.
+// returns the context's error. Devices that are already in use when it starts cause no event.
 func (t *table) listen(ctx context.Context, events chan<- Event) error {
 	return t.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }
 
-// each calls report after each change. It reads the file again whenever the poller wakes up.
+// each calls report after each change. Whenever the poller wakes up, each reads the file again.
 func (t *table) each(ctx context.Context, report func() error) error {
 	var used map[string]struct{}
 	return each(ctx, "watch mounts", t.file, func(int) (err error) {
@@ -95,7 +95,7 @@ func (t *table) each(ctx context.Context, report func() error) error {
 
 // read returns the keys of all lines of the file.
 func (t *table) read() (map[string]struct{}, error) {
-	// With each read at offset 0, the kernel generates the text again.
+	// Each read at offset 0 makes the kernel generate the text again.
 	text, err := io.ReadAll(io.NewSectionReader(t.file, 0, 1<<62))
 	if err != nil {
 		return nil, err
@@ -109,12 +109,13 @@ func (t *table) read() (map[string]struct{}, error) {
 	return used, nil
 }
 
-// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)). It
-// returns MAJOR:MINOR of a mounted device, and the name below /dev of a mounted device or swap.
+// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)). For a
+// mounted device, the result is MAJOR:MINOR and the path below /dev. For a swap, it is the path below /dev.
 func usedDevices(line string) (used []string) {
 	source := line
 	if mount, rest, ok := strings.Cut(line, " - "); ok {
-		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // tmpfs, btrfs and others have major 0
+		// On tmpfs, btrfs and some other file systems, the major number is 0.
+		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") {
 			used = append(used, fields[2])
 		}
 		_, source, _ = strings.Cut(rest, " ") // the source follows the file system type

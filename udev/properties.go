@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. DEVPATH is not among them, see
-// [Device.Property]. They are immutable and can be compared with ==. The zero value has no property.
+// Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. They do not include DEVPATH, see
+// [Device.Property]. They are immutable and can be compared with ==. The zero value has no properties.
 //
-// They are stored as one text, as udevd sends them, instead of a map. A device with twenty properties takes 0.5 KiB as
-// text and 2 KiB as a map, and a machine may have ten thousand devices.
+// The properties are stored as one text, as udevd sends them, instead of as a map. Twenty properties take 0.5 KiB as text
+// and 2 KiB as a map, and a machine may have ten thousand devices.
 type Properties struct {
-	text string // "KEY=VALUE\x00" for each property, sorted by key, without duplicates
+	// "KEY=VALUE\x00" for each property, sorted by key, without duplicate keys
+	text string
 }
 
-// NewProperties makes properties from a map. It omits DEVPATH. Keys of udev contain neither "=" nor NUL, and values
+// NewProperties returns the properties in a map. It omits DEVPATH. In udev, keys contain neither "=" nor NUL, and values
 // contain no NUL.
 func NewProperties(all map[string]string) Properties {
 	size := 0
@@ -44,7 +45,7 @@ func (p Properties) Value(key string) string {
 	return value
 }
 
-// Lookup returns the value of a property, and whether it exists.
+// Lookup returns the value of a property, and whether the property exists.
 func (p Properties) Lookup(key string) (value string, ok bool) {
 	for name, value := range p.All() {
 		if name == key {
@@ -54,7 +55,7 @@ func (p Properties) Lookup(key string) (value string, ok bool) {
 	return "", false
 }
 
-// All yields the keys and values, sorted by key.
+// All yields all keys and values, sorted by key.
 func (p Properties) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for rest := p.text; rest != ""; {

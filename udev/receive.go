@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// next returns the next event. The error is EAGAIN if there is none.
+// next returns the next event. The error is EAGAIN if there is no event.
 //
 // The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty
-// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). Events are still lost until then, so an enumeration of all devices
-// would be too early. So next reports the overflow only when the queue is empty.
+// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). If all devices were enumerated before then, later losses would go
+// unnoticed. So next reports the overflow only when the queue is empty.
 func (m *Monitor) next(fd int) (Event, error) {
 	for {
-		// With MSG_TRUNC as an argument, the kernel returns the true length of a message that is longer than the
+		// With the flag MSG_TRUNC, the kernel returns the true length of a message even if the message is longer than the
 		// buffer.
 		n, controlLen, flags, from, err := unix.Recvmsg(fd, m.message, m.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
@@ -40,8 +40,8 @@ func (m *Monitor) next(fd int) (Event, error) {
 	}
 }
 
-// trusted reports whether a message may be from udevd. A message of udevd comes from uid 0 and is sent to udev's group.
-// Root of another user namespace has a different uid here, and udevd sends no message to this socket alone.
+// trusted reports whether a message may be from udevd, which runs as uid 0 and sends to udev's group. The root user of
+// another user namespace has a different uid here. A message that was sent to this socket alone is not from udevd.
 func trusted(from unix.Sockaddr, control []byte) bool {
 	netlink, ok := from.(*unix.SockaddrNetlink)
 	if !ok || netlink.Groups != groupUdevBit {

@@ -11,18 +11,19 @@ import (
 	"sync/atomic"
 )
 
-// Options has the locations of the system's parts. The zero value uses the standard locations of this machine.
+// Options locates the parts of the system. The zero value selects the standard locations on this machine.
 type Options struct {
-	Socket *os.File // udev's event socket from systemd, for [MonitorFromFile], or nil to open one
-	// KernelLog is /dev/kmsg from systemd, which is read from the first unread message. If it is nil, [Open] opens the
-	// log itself, and only later messages are read.
+	Socket *os.File // udev's event socket passed by systemd, for [MonitorFromFile], or nil to open one
+	// KernelLog is /dev/kmsg passed by systemd, which is read from the first unread message. If it is nil, [Open] opens
+	// the log itself, and only later messages are read.
 	KernelLog *os.File
 	Proc      string // mount point of procfs, or empty for /proc
-	Cgroup    string // mount point of cgroup v2, which has a cgroup for udevd's unit, or empty for /sys/fs/cgroup
+	// mount point of cgroup v2, which contains the cgroup of udevd's unit, or empty for /sys/fs/cgroup
+	Cgroup string
 }
 
-// System is a [Source] for this machine's udev. Devices come from libudev, events from a [Monitor], mounts from procfs,
-// and messages of drivers from the kernel log. Its methods are safe for concurrent use.
+// System is a [Source] for this machine's udev. It gets devices from libudev, events from a [Monitor], mounts from
+// procfs, and driver messages from the kernel log. Its methods are safe for concurrent use.
 type System struct {
 	monitor *Monitor
 	mounts  []*table
@@ -32,7 +33,7 @@ type System struct {
 }
 
 // Open opens the sources of events. Events that arrive before Listen is called are queued. The caller must close the
-// system.
+// System.
 func Open(o Options) (s *System, err error) {
 	if err := checkLibudev(); err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func Open(o Options) (s *System, err error) {
 	return s, nil
 }
 
-// Close stops listening permanently. Listen must have returned.
+// Close permanently stops listening. Listen must have returned.
 func (s *System) Close() error {
 	closeTables(s.mounts)
 	s.udevd.close()
@@ -82,8 +83,8 @@ func (s *System) KernelLog() error {
 	return nil
 }
 
-// Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all
-// of sysfs and udev's database, which takes about 0.1 ms for each device. It omits a device that vanishes in between.
+// Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all of
+// sysfs and udev's database, which takes about 0.1 ms for each device. It omits devices that vanish while it runs.
 func (s *System) Enumerate() ([]Device, error) {
 	devices, err := enumerate()
 	if err != nil {
@@ -92,9 +93,9 @@ func (s *System) Enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-// Listen sends the events of udevd, the mounts and the kernel log, and an event when udevd ends or returns. When parent
-// ends, it returns the error of parent. If the kernel log becomes unreadable, it continues without the log. It may be
-// called once.
+// Listen sends the events of udevd, the mounts and the kernel log, and an event when udevd ends or starts again. When
+// parent ends, Listen returns parent's error. If the kernel log becomes unreadable, Listen continues without the log. It
+// may be called only once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -118,11 +119,11 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	return context.Cause(ctx)
 }
 
-// Running reports whether udevd runs. Without udevd there are no events, and nodes get no links. Listen then sends
-// [Missed] at intervals.
+// Running reports whether udevd is running. While udevd is not running, there are no events, nodes get no links, and
+// Listen sends [Missed] at intervals.
 func (s *System) Running() bool { return s.udevd.running() }
 
-// Dropped returns the counters of the event socket and the kernel log.
+// Dropped returns the counters of the event socket and of the kernel log.
 func (s *System) Dropped() Dropped {
 	dropped := s.monitor.Dropped()
 	if s.log != nil {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package udev reports the devices of this machine and their changes, as udevd sees them.
+// Package udev reports the devices on this machine, and their changes, as udevd sees them.
 //
-// Its users must follow two rules. An event is only a hint to inspect a sysfs path again, because the kernel may lose,
-// reorder and repeat events. A source listens from the moment it is opened, so a later enumeration misses nothing. A
-// change between the open and the enumeration is reported twice.
+// Users of this package must follow two rules. First, an event is only a hint to inspect a sysfs path again, because the
+// kernel may lose, reorder and repeat events. Second, devices must be enumerated only after the source was opened. The
+// source listens from the moment it is opened, so nothing is missed, but a change between the two steps is reported
+// twice.
 package udev
 
 import (
@@ -14,18 +15,17 @@ import (
 	"time"
 )
 
-// Device is a copy of one device as udev reports it. Handles of libudev do not leave this package. Two reports can be
-// compared with ==.
+// Device is a copy of one device as udev reports it. It refers to no libudev handle. Two copies can be compared with ==.
 type Device struct {
 	Subsystem  string // subsystem in the kernel, such as "nvme", "drm" or "infiniband"
-	DevType    string // type of device in its subsystem, such as "disk", "partition" or "drm_minor"; usually empty
-	SysPath    string // "/sys/devices/…", always with the prefix "/sys", even for a recording
+	DevType    string // type of the device within its subsystem, such as "disk", "partition" or "drm_minor"; usually empty
+	SysPath    string // "/sys/devices/…", always with the prefix "/sys", even in a recording
 	DevNode    string // "/dev/nvme0n1", empty for a device without a node
 	Properties Properties
 }
 
-// NewDevice returns the device at a path with all its properties. The kernel omits "/dev/" from DEVNAME, so NewDevice
-// adds it to the value in all. The strings of the device are parts of the text of its properties.
+// NewDevice returns the device at a path with the given properties. The kernel omits "/dev/" from DEVNAME, so NewDevice
+// adds it to the value in all. The device's strings are parts of the text that holds its properties.
 func NewDevice(sysPath string, all map[string]string) Device {
 	if name := all["DEVNAME"]; name != "" {
 		all["DEVNAME"] = "/dev/" + strings.TrimPrefix(name, "/dev/")
@@ -34,8 +34,8 @@ func NewDevice(sysPath string, all map[string]string) Device {
 	return Device{p.Value("SUBSYSTEM"), p.Value("DEVTYPE"), sysPath, p.Value("DEVNAME"), p}
 }
 
-// Property returns the value of a property, and whether the device has it. It also returns DEVPATH, which Properties
-// does not store because SysPath already contains this long path.
+// Property returns the value of a property, and whether the device has that property. It also returns DEVPATH, which is
+// not in Properties because SysPath already contains this long path.
 func (d Device) Property(key string) (value string, ok bool) {
 	if key == devPath {
 		return strings.CutPrefix(d.SysPath, "/sys")
@@ -43,7 +43,7 @@ func (d Device) Property(key string) (value string, ok bool) {
 	return d.Properties.Lookup(key)
 }
 
-// devPath is the property with the path of a device below /sys.
+// devPath is the property that contains the path of a device below /sys.
 const devPath = "DEVPATH"
 
 // Actions of an [Event] that this package adds to those of the kernel.
@@ -55,23 +55,23 @@ const (
 	// Mounts means that the set of mounted or swapped-to block devices has changed.
 	Mounts = "mounts"
 	// Logged means that a driver has written a message about a device to the kernel log. The property MESSAGE contains
-	// it.
+	// the message.
 	Logged = "logged"
 )
 
 // Event is a hint that something happened to a device.
 type Event struct {
 	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Missed], [Mounts], [Logged]
-	Device   Device    // empty for [Overflow], [Missed] and [Mounts]; for [Logged] it has little more than the path
-	Received time.Time // when this process read the event
+	Device   Device    // empty for [Overflow], [Missed] and [Mounts]; for [Logged], only the path and MESSAGE are set
+	Received time.Time // when this process received the event
 }
 
-// Source is a source of devices, either the machine's udev or a recording of another machine.
+// Source is a source of devices. It is either the machine's udev or a recording of another machine.
 type Source interface {
 	// Enumerate returns all devices that are present now. It blocks while it reads sysfs and udev's database.
 	Enumerate() ([]Device, error)
-	// Listen sends every event that occurs after the source was opened. It blocks until ctx ends, and returns the error
-	// of ctx. It may be called once.
+	// Listen sends every event that occurs after the source was opened. It blocks until ctx ends, and returns the
+	// context's error. It may be called only once.
 	Listen(ctx context.Context, events chan<- Event) error
 }
 
@@ -79,7 +79,7 @@ type Source interface {
 type Match struct {
 	Subsystem  string
 	DevType    string
-	Properties map[string]string // [Glob] patterns by property name, which must all match
+	Properties map[string]string // [Glob] patterns by property name; all of them must match
 }
 
 // Matches reports whether m selects d.
@@ -96,11 +96,12 @@ func (m Match) Matches(d Device) bool {
 	return true
 }
 
-// Glob reports whether value matches a shell pattern in the syntax of udev's rules. It has alternatives separated by
-// "|", each with "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in a file name, "*" also matches "/". A
-// malformed pattern matches nothing. [CheckGlob] reports such a pattern beforehand.
+// Glob reports whether value matches a shell pattern in the syntax of udev's rules. Alternatives are separated by "|",
+// and each may contain "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in file names, "*" also matches "/". A
+// malformed pattern matches nothing. Call [CheckGlob] to find such patterns in advance.
 func Glob(pattern, value string) bool {
-	// In path.Match, "*" does not match a slash. No property contains NUL, so NUL can replace the slash on both sides.
+	// In path.Match, "*" does not match a slash. Glob therefore replaces each slash with NUL on both sides. No property
+	// contains NUL.
 	pattern, value = strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00")
 	for alternative := range strings.SplitSeq(pattern, "|") {
 		if ok, err := path.Match(alternative, value); ok && err == nil {
@@ -120,8 +121,8 @@ func CheckGlob(pattern string) error {
 	return nil
 }
 
-// IsPCIAddress reports whether name is the address of a PCI function, such as 0000:3b:00.0. A domain may have more
-// digits.
+// IsPCIAddress reports whether name is the address of a PCI function, such as 0000:3b:00.0. The domain may have more than
+// four digits.
 func IsPCIAddress(name string) bool {
 	const hex = "0123456789abcdef"
 	domain, slot, _ := strings.Cut(name, ":")

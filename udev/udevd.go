@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// absentInterval is how often all devices are enumerated while udevd is absent, because there are no events.
+// absentInterval is how often all devices are enumerated while udevd is not running, because there are then no events.
 const absentInterval = 5 * time.Second
 
-// udevdCgroup is the file cgroup.events of udevd's unit. Its key "populated" shows whether the cgroup has a process,
-// and each change of it modifies the file ("[Un]populated Notification" in the kernel's
+// udevdCgroup is the file cgroup.events in the cgroup of udevd's unit. The key "populated" shows whether the cgroup
+// contains a process. The kernel modifies the file when this changes ("[Un]populated Notification" in the kernel's
 // Documentation/admin-guide/cgroup-v2.rst).
 const udevdCgroup = "system.slice/systemd-udevd.service/cgroup.events"
 
-// udevdWatch notices when udevd ends. Events that occur while udevd does not run are lost, because udevd does not send
-// them after a restart. The watch sleeps while udevd runs.
+// udevdWatch detects when udevd ends. Events that occur while udevd is not running are lost, because udevd does not send
+// them after it starts again. The watch sleeps while udevd is running.
 type udevdWatch struct {
 	cgroup   string // mount point of cgroup v2
 	interval time.Duration
-	fd       int      // descriptor of inotify
+	fd       int      // inotify descriptor
 	inotify  *os.File // the same descriptor, for blocking reads
 }
 
@@ -41,8 +41,8 @@ func openUdevdWatch(cgroup string) (*udevdWatch, error) {
 
 func (w *udevdWatch) close() { w.inotify.Close() }
 
-// running reports whether udevd's cgroup has a process. If systemd does not use cgroup v2, this is unknown, and udevd counts
-// as running.
+// running reports whether udevd's cgroup contains a process. If systemd does not use cgroup v2, this is unknown, and
+// running returns true.
 func (w *udevdWatch) running() bool {
 	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err != nil {
 		return true
@@ -51,15 +51,15 @@ func (w *udevdWatch) running() bool {
 	return err == nil && strings.Contains("\n"+string(text), "\npopulated 1")
 }
 
-// listen sends [Missed] when udevd ends, at intervals while udevd is absent, and when it returns. When ctx ends, it
-// returns the error of ctx.
+// listen sends [Missed] when udevd ends, at intervals while udevd is not running, and when it runs again. It returns the
+// context's error when ctx ends.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, w.inotify)()
 	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)
 	for changed := false; ; changed = true {
 		w.arm()
 		var limit time.Time
-		if absent := !w.running(); absent || changed { // from now on, changes wake up the watch
+		if absent := !w.running(); absent || changed { // checked after arm, so that no change is missed
 			if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 			}
 		}
 		_ = w.inotify.SetReadDeadline(limit)
-		if ctx.Err() != nil { // ctx may have ended and set the deadline already
+		if ctx.Err() != nil { // the new deadline may have replaced the one that interrupt set
 			return ctx.Err()
 		}
 		_, err := w.inotify.Read(buf)
@@ -81,11 +81,12 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// arm watches the cgroup if it exists, otherwise the directory in which it will appear. If the kernel allows no more
-// watches, listen checks at intervals whether udevd has returned, and does not notice when udevd ends.
+// arm watches udevd's cgroup if it exists, and otherwise the directory in which the cgroup will appear. If the kernel
+// allows no more watches, listen only checks at intervals whether udevd is running again, and does not notice when udevd
+// ends.
 func (w *udevdWatch) arm() {
 	file := filepath.Join(w.cgroup, udevdCgroup)
-	for range 2 { // the cgroup may appear before its directory is watched
+	for range 2 { // the cgroup may appear before the directory above it is watched
 		if _, err := unix.InotifyAddWatch(w.fd, file, unix.IN_MODIFY|unix.IN_DELETE_SELF); err == nil {
 			return
 		}

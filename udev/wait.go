@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// each alternates between waiting for try and calling then. It returns the error of ctx when ctx ends, or the error of
-// a failed step. It waits in the runtime's poller until try returns something other than EAGAIN. While there is nothing
-// to read, no thread waits and nothing wakes up. It may be called only once for each file.
+// each repeatedly waits for try and then calls then. It returns the context's error when ctx ends, or the error of a step
+// that failed. It waits in the runtime's poller until try returns something other than EAGAIN. While there is nothing to
+// read, no thread waits, and the process does not wake up. It may be called only once for each file.
 func each(ctx context.Context, what string, file *os.File, try func(fd int) error, then func() error) error {
 	defer interrupt(ctx, file)()
 	conn, err := file.SyscallConn()
@@ -30,7 +30,7 @@ func each(ctx context.Context, what string, file *os.File, try func(fd int) erro
 	return cmp.Or(ctx.Err(), fmt.Errorf("%s: %w", what, err))
 }
 
-// interrupt ends the read of a file when ctx ends, by setting a deadline in the past. stop cancels that.
+// interrupt ends reads from a file when ctx ends, by setting a deadline in the past. stop cancels this.
 func interrupt(ctx context.Context, file *os.File) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 }

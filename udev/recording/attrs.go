@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attrs writes the attributes in the directory of a device, and those in its subdirectories that are not devices. The
-// kernel has no list of attributes. A future class may need any of them, and a recording cannot be extended later. So
+// attrs writes the attributes in the directory of a device, and those in subdirectories that are not devices themselves.
+// The kernel has no list of attributes. A future class may need any of them, and a recording cannot be extended later. So
 // attrs reads every file except those that are known to be useless or harmful.
 func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, depth int) {
 	entries, err := os.ReadDir(filepath.Join(dir, below))
@@ -47,8 +47,8 @@ func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, de
 	}
 }
 
-// skipped reports whether an entry of a device's directory is omitted. Such an entry is redundant, large or useless, or
-// reading it has side effects or takes long.
+// skipped reports whether an entry in a device's directory is left out. Such entries are redundant, large or useless, or
+// reading them takes long or has side effects.
 func skipped(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",
@@ -61,11 +61,11 @@ func skipped(name string) bool {
 	})
 }
 
-// errUnread is returned for write-only attributes.
+// errUnread is the error for write-only attributes.
 var errUnread = errors.New("cannot be read")
 
-// readAttr reads an attribute with a single read, without the Go poller, which would wait forever if a driver returned
-// EAGAIN.
+// readAttr reads an attribute with a single read. It does not use Go's poller, which would wait forever if a driver
+// returned EAGAIN.
 func readAttr(file string, e fs.DirEntry) (string, error) {
 	if info, err := e.Info(); err != nil || info.Mode().Perm()&0o444 == 0 {
 		return "", errUnread
@@ -95,7 +95,7 @@ func writeAttr(text *strings.Builder, name, value string) {
 	fmt.Fprintf(text, "H: %s=%s\n", name, hex.EncodeToString([]byte(value)))
 }
 
-// escape is the inverse of unescape, and equal to g_strescape of GLib.
+// escape is the inverse of unescape. Its output is the same as that of GLib's g_strescape.
 func escape(text string) string {
 	var b strings.Builder
 	for i := range len(text) {

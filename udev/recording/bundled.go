@@ -15,7 +15,7 @@ var bundled embed.FS
 // Named is a recording that comes with the program.
 type Named struct {
 	Name  string // name of the file without its extension, such as "nvme-blank"
-	Title string // title for people, from the comment "title" at the start of the text
+	Title string // title from the comment "title" at the start of the text
 	Text  []byte // text for [Parse]; the caller may modify it
 }
 

@@ -12,25 +12,24 @@ import (
 	"strings"
 )
 
-// secretSize is the minimum length of an identity to mask, in bytes. Shorter identities would occur in many other words
-// of the text.
+// secretSize is the minimum length of an identity that is masked, in bytes. Shorter identities would also occur inside
+// unrelated words of the text.
 const secretSize = 5
 
 // secrets maps each identity in a recording that could reveal the machine or its owner to a random replacement.
-// Identities are serial numbers, UUIDs, world wide names, GUIDs, MAC addresses and file system labels. The kind of
-// hardware is not masked, because bug reports need it. So models, firmware versions, PCI addresses and IDs, and mount
-// points of disks are not masked.
+// Identities are serial numbers, UUIDs, world wide names, GUIDs, MAC addresses and file system labels. Models, firmware
+// versions, PCI addresses and IDs, and the mount points of disks are not masked, because bug reports need them.
 type secrets map[string]string
 
-// secretProperties are the udev properties whose whole value is an identity.
+// secretProperties lists the udev properties whose whole value is an identity.
 var secretProperties = []string{
 	"ID_SERIAL_SHORT", "ID_SCSI_SERIAL", "ID_USB_SERIAL_SHORT", "ID_WWN", "ID_WWN_WITH_EXTENSION", "ID_FS_UUID", "ID_FS_UUID_SUB",
 	"ID_FS_LABEL", "ID_FS_LABEL_ENC", "ID_PART_TABLE_UUID", "ID_PART_ENTRY_UUID", "ID_PART_ENTRY_NAME", "DM_UUID", "DM_NAME", "MD_UUID", "MD_NAME",
 	"ID_REVISION_SERIAL", "ID_NET_NAME_MAC",
 }
 
-// secretAttrs are the sysfs attributes that contain an identity of NVMe controllers and namespaces, GPUs, RDMA devices,
-// USB and network devices (Documentation/ABI in the kernel's sources).
+// secretAttrs lists the sysfs attributes that contain an identity of an NVMe controller or namespace, a GPU, or an RDMA,
+// USB or network device (Documentation/ABI in the kernel source).
 var secretAttrs = []string{
 	"serial", "serial_number", "wwid", "wwn", "uuid", "nguid", "eui", "unique_id", "node_guid", "sys_image_guid", "board_serial",
 	"product_serial", "hostnqn", "hostid", "subsysnqn", "address", "phys_port_id", "phys_switch_id",
@@ -47,18 +46,19 @@ func (s secrets) attr(name, value string) {
 		return
 	}
 	value = strings.TrimSpace(value)
-	if strings.HasPrefix(value, "nqn.") { // the name comes after its authority (NVMe Base Specification 2.0, 4.5)
+	// In an NQN, the name comes after the naming authority (NVMe Base Specification 2.0, 4.5).
+	if strings.HasPrefix(value, "nqn.") {
 		value = value[strings.LastIndexByte(value, ':')+1:]
 	}
 	s.add(value)
 	if path.Base(name) == "serial" {
-		// If a namespace has no wwid of its own, its wwid contains this value in hexadecimal (wwid_show,
+		// The wwid of a namespace without an identifier of its own contains this value in hexadecimal (wwid_show,
 		// drivers/nvme/host/sysfs.c).
 		s.add(hex.EncodeToString([]byte(value)))
 	}
 }
 
-// text adds the UUIDs in the information of NVIDIA's driver about a GPU.
+// text adds the UUIDs in the text that NVIDIA's driver provides about a GPU.
 func (s secrets) text(content string) {
 	for line := range strings.Lines(content) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.HasSuffix(key, "UUID") {
@@ -67,8 +67,8 @@ func (s secrets) text(content string) {
 	}
 }
 
-// add records an identity. It skips short and empty identities, such as serial numbers of cheap hardware, because they
-// would match large parts of the text. A prefix that names the kind of identity is not masked.
+// add records an identity. It ignores empty and short identities, such as the serial numbers of cheap hardware, because
+// they would match unrelated parts of the text. A prefix that names the kind of identity is not masked.
 func (s secrets) add(value string) {
 	for _, kind := range []string{"eui.", "uuid.", "nvme.", "naa.", "t10.", "0x", "GPU-"} {
 		value = strings.TrimPrefix(value, kind)
@@ -81,7 +81,7 @@ func (s secrets) add(value string) {
 	}
 }
 
-// mask replaces every occurrence of each identity by the same random text of the same form.
+// mask replaces every occurrence of an identity with the random text for that identity.
 func (s secrets) mask(text string) string {
 	longestFirst := func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }
 	var replacements []string
@@ -91,9 +91,9 @@ func (s secrets) mask(text string) string {
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// pseudonym returns a random text of the same form, with digits for digits and letters for letters of the same case.
-// Hexadecimal text is replaced by hexadecimal text. Other characters stay, so the result is still a valid address, UUID
-// or file name.
+// pseudonym returns a random text of the same form. It replaces digits with digits, letters with letters of the same
+// case, and hexadecimal text with hexadecimal text. It keeps all other characters, so the result is still a valid
+// address, UUID or file name.
 func pseudonym(value string) string {
 	letters := 26
 	if strings.Trim(value, "0123456789abcdefABCDEF-:.") == "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Parse parses the text of a recording. An error names the line and what was expected there.
+// Parse parses the text of a recording. An error contains the line and what was expected there.
 func Parse(text []byte) (*Recording, error) {
 	p := parser{recording: &Recording{make(map[string]device), make(map[string]bool), newTree()}}
 	number := 0
@@ -27,19 +27,20 @@ func Parse(text []byte) (*Recording, error) {
 		return nil, fmt.Errorf("line %d: %w", number, err)
 	}
 	r := p.recording
-	for _, path := range r.paths() { // added last, because entries in the text take precedence over derived ones
+	// Derived entries are added last, because entries in the text take precedence over them.
+	for _, path := range r.paths() {
 		r.tree.derive(r.devices[path].Device)
 	}
 	return r, nil
 }
 
-// parser is the state between two lines of a recording.
+// parser holds the state between two lines of a recording.
 type parser struct {
 	recording  *Recording
-	path       string // path of the block's device below /sys, or empty between blocks
+	path       string // path below /sys of the device in this block, or empty between blocks
 	text       strings.Builder
 	properties map[string]string
-	node       string // name below /dev, such as "nvme0", from the line N:
+	node       string // name below /dev, such as "nvme0", from line N
 	links      []string
 }
 
@@ -69,7 +70,7 @@ func (p *parser) parseLine(line string) error {
 	return p.parseField(tag[0], value)
 }
 
-// parseField reads a line inside a block.
+// parseField parses a line inside a block.
 func (p *parser) parseField(tag byte, value string) error {
 	switch tag {
 	case 'N':
@@ -89,7 +90,8 @@ func (p *parser) parseField(tag byte, value string) error {
 	case 'L':
 		return p.parseLink(value)
 	case 'M', 'R', 'J', 'U', 'T', 'D', 'I', 'Q', 'V', 'B':
-		return nil // this line repeats what the properties contain, see info in udevadm(8)
+		// The line repeats information from the properties, see info in udevadm(8).
+		return nil
 	}
 	return fmt.Errorf("expected one of P: N: S: E: A: H: L: F:, found %q", string(tag)+":")
 }
@@ -108,7 +110,8 @@ func (p *parser) beginBlock(devPath string) error {
 	return p.recording.tree.addDir("sys" + devPath)
 }
 
-// endBlock adds the device. Its node and links become properties, even if they are only in lines N and S of the text.
+// endBlock adds the device. The node and the links become properties, even if the text contains them only in lines N and
+// S.
 func (p *parser) endBlock() error {
 	if p.path == "" {
 		return nil
@@ -145,7 +148,7 @@ func (p *parser) parseAttr(text string, decode func(string) (string, error)) err
 
 func (p *parser) parseLink(text string) error {
 	if isNumber(strings.TrimPrefix(text, "-")) {
-		return nil // udevadm's link priority
+		return nil // the line contains a link priority from udevadm
 	}
 	name, target, err := cut(text)
 	if err != nil {
@@ -193,7 +196,7 @@ func unhex(text string) (string, error) {
 	return string(decoded), nil
 }
 
-// unescape reverses g_strescape, with which umockdev-record writes attributes. It accepts the letter escapes of C and
+// unescape reverses g_strescape, which umockdev-record uses to write attributes. It accepts the letter escapes of C, and
 // octal numbers.
 func unescape(text string) (string, error) {
 	var b strings.Builder
@@ -219,7 +222,7 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// clip quotes an unexpected text, shortened for one line of a log.
+// clip quotes an unexpected text, and shortens it to fit on one line of a log.
 func clip(text string) string {
 	const most = 60
 	if len(text) > most {

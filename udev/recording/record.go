@@ -17,25 +17,25 @@ const (
 	// attrSize is the maximum number of bytes that the recorder reads from an attribute. An attribute in sysfs has at
 	// most one page (Documentation/filesystems/sysfs.rst).
 	attrSize = 4096
-	// configSize is the number of recorded bytes of PCI configuration space. This is the header, which the kernel
-	// caches (PCI_STD_HEADER_SIZEOF).
+	// configSize is the number of bytes of PCI configuration space that are recorded. They are the header, which the
+	// kernel caches (PCI_STD_HEADER_SIZEOF).
 	configSize = 64
-	// attrDepth is the maximum depth of an attribute below its device. The deepest known one is
-	// "ports/1/gid_attrs/ndevs/0" of InfiniBand.
+	// attrDepth is the maximum depth of an attribute below its device. The deepest known attributes are those in
+	// InfiniBand's "ports/1/gid_attrs/ndevs/0".
 	attrDepth = 5
 )
 
-// Recorder writes recordings of a machine. They are in the format of umockdev-record, plus lines that begin with F for
-// files of /proc and nodes of /dev. A Recorder needs no privileges, but without root the recording lacks files that
-// only root can read.
+// Recorder writes recordings of a machine. The format is that of umockdev-record, with additional lines that begin with F
+// for files in /proc and nodes in /dev. A Recorder needs no privileges. If it does not run as root, files that only root
+// can read are missing in the recording.
 type Recorder struct {
 	Sys, Dev, Proc string // roots of the trees, such as "/sys", "/dev" and "/proc"
 	Serials        bool   // keep serial numbers and other identities instead of replacing them
 
-	secrets secrets // identities that were found or passed to Hide
+	secrets secrets // identities that were found, or passed to Hide
 }
 
-// Hide makes the recorder mask more texts.
+// Hide makes the recorder also mask the given texts.
 func (r *Recorder) Hide(texts ...string) {
 	if r.secrets == nil {
 		r.secrets = make(secrets)
@@ -45,7 +45,7 @@ func (r *Recorder) Hide(texts ...string) {
 	}
 }
 
-// Mask returns a text in which each recorded or hidden identity is replaced as in the recording.
+// Mask returns a text in which each recorded or hidden identity is replaced in the same way as in the recording.
 func (r *Recorder) Mask(text string) string {
 	if r.Serials {
 		return text
@@ -53,9 +53,9 @@ func (r *Recorder) Mask(text string) string {
 	return r.secrets.mask(text)
 }
 
-// Record writes the devices with their attributes, and the files of /proc and /dev that show how they are used. [Parse]
-// can read the text. A device that vanishes during the recording is omitted. It blocks as long as the kernel does,
-// because some attributes are read from the hardware.
+// Record writes the devices with their attributes, and the files in /proc and /dev that show how the devices are used.
+// [Parse] can parse the output. A device that vanishes during the recording is omitted. Record may block for some time,
+// because the kernel reads some attributes from the hardware.
 func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 	var text strings.Builder
 	r.Hide()
@@ -74,7 +74,7 @@ func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
-		return // buses and drivers, which follow from the links of their devices
+		return // buses and drivers, which follow from the links in their devices
 	}
 	fmt.Fprintf(text, "P: %s\n", devPath)
 	if d.DevNode != "" {
@@ -98,8 +98,8 @@ func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// files writes the files outside sysfs that classes read. They show mounts and swaps, the reports of NVIDIA's driver,
-// and NVIDIA's nodes, which udev does not know.
+// files writes the files outside sysfs that classes read. They contain mounts, swaps and the reports of NVIDIA's driver.
+// NVIDIA's nodes are included, because udev does not know them.
 func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
@@ -138,7 +138,7 @@ func (r *Recorder) proc(name string) (string, error) {
 	return string(content), err
 }
 
-// ofDisks returns the lines of mountinfo that concern a block device. Other lines would only reveal users' paths.
+// ofDisks returns the lines of mountinfo that are about block devices. Other lines would only reveal users' paths.
 func ofDisks(mountinfo string, devices []udev.Device) string {
 	numbers := make(map[string]bool)
 	for _, d := range devices {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recording simulates the hardware of another machine from text in the format of umockdev-record.
+// Package recording simulates the hardware of another machine from a text in the format of umockdev-record.
 //
 // A recording is a list of blocks, one for each device, separated by blank lines:
 //
@@ -18,13 +18,13 @@
 //	F: /proc/swaps=Filename\tType\n                    a file below /proc or /dev that belongs to no device
 //	F: /proc/4242/                                     a directory there
 //
-// The other lines of udevadm's export (M, R, J, U, T, D, I, Q, V, B and link priorities) repeat information of the
-// properties. They are ignored, as are DEVPATH and the content of a node. Unlike in umockdev, a path may also begin
-// with /module/.
+// The other lines that udevadm exports (M, R, J, U, T, D, I, Q, V, B and link priorities) repeat information from the
+// properties. They are ignored, as are DEVPATH and the content of a node. Unlike in umockdev, a path may also begin with
+// /module/.
 //
 // The package invents no data. An attribute that is missing in a recording, such as a NUMA node, is also missing in the
-// tree. It adds the files and links that sysfs and udev derive from the rest. These are uevent, dev, the links to
-// subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
+// tree. The package adds only the files and links that sysfs and udev derive from other data. These are uevent, dev, the
+// links to the subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
 package recording
 
 import (
@@ -43,13 +43,13 @@ type Recording struct {
 	tree    tree
 }
 
-// device is one block. The embedded Device does not refer to the parsed text.
+// device is one block. The strings in the embedded Device are not parts of the parsed text.
 type device struct {
 	udev.Device
 	text string // text of the block
 }
 
-// Devices returns the devices, parents before their children.
+// Devices returns the devices, with parents before their children.
 func (r *Recording) Devices() []udev.Device {
 	devices := make([]udev.Device, 0, len(r.devices))
 	for _, path := range r.paths() {
@@ -58,20 +58,20 @@ func (r *Recording) Devices() []udev.Device {
 	return devices
 }
 
-// paths returns the paths of the devices, parents before their children.
+// paths returns the paths of the devices, with parents before their children.
 func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)) }
 
-// Write creates the tree of the recording in root/sys, root/dev and root/proc. It creates the directory root if it is
-// missing. The directory should be empty.
+// Write creates the tree of the recording in root/sys, root/dev and root/proc. It creates the directory root if it does
+// not exist. The directory should be empty.
 func (r *Recording) Write(root string) error { return apply(root, nil, r.tree) }
 
-// Update changes the tree below root, which r has written, into that of another recording. It returns the events of the
-// differences in the order in which udevd would send them. Removals come first, children before their parents. Then
-// come additions, parents before their children, and then changes. When Update returns, the tree is complete. It
-// reports a change of a mount or swap table as [udev.Mounts], and a change of another file without a device as
-// [udev.Overflow].
+// Update changes the tree below root from r, which was written there before, to another recording. It returns events for
+// the differences in the order in which udevd would send them. Removals come first, with children before their parents.
+// Additions follow, with parents before their children, and then changes. The tree is complete when Update returns. A
+// change of a mount or swap table is reported as [udev.Mounts]. A change of any other file without a device is reported
+// as [udev.Overflow].
 //
-// After an error the tree may be a mixture of both.
+// After an error, the tree may be a mixture of both recordings.
 func (r *Recording) Update(root string, to *Recording) ([]udev.Event, error) {
 	if err := apply(root, r.tree, to.tree); err != nil {
 		return nil, err

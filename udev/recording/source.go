@@ -19,19 +19,19 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// quiet is how long a file must be unchanged before it is read. An editor saves a file with several writes, and no
-// event marks the last one.
+// quiet is how long a file must be unchanged before it is read. An editor may save a file with several writes, and no
+// event shows which one is the last.
 const quiet = 20 * time.Millisecond
 
-// maxText is the maximum size of a recording, in bytes. A machine with 10,000 devices has about 20 MB.
+// maxText is the maximum size of a recording, in bytes. A recording of a machine with 10,000 devices has about 20 MB.
 const maxText = 64 << 20
 
-// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. It keeps only the
-// devices of the recording in memory. Its tree and a copy of the text are in a temporary directory below $TMPDIR. For
-// thousands of devices this should be a RAM disk, because each device takes a dozen files.
+// Source is a [udev.Source] that reads a recording from a file. Saving the file simulates hotplug. A Source keeps only
+// the devices in memory. Its tree and a copy of the text are in a temporary directory below $TMPDIR. For thousands of
+// devices, that directory should be on a RAM disk, because each device has a dozen files.
 type Source struct {
-	// Warn is called from Listen with the reason why a saved file was rejected. The previous recording then stays in
-	// effect. It must be set before Listen is called, and may be nil.
+	// Warn is called from Listen with the reason why a saved file was rejected. The previous recording then remains in
+	// effect. Warn must be set before Listen is called, and may be nil.
 	Warn func(error)
 
 	file    string
@@ -42,10 +42,10 @@ type Source struct {
 	devices []udev.Device
 }
 
-// Open reads the recording in a file, writes its tree to a temporary directory, and watches the file from then on. The
-// caller must close the source, which removes the tree.
+// Open reads a recording from a file, writes its tree to a temporary directory, and starts to watch the file. The caller
+// must close the source, which removes the tree.
 func Open(file string) (_ *Source, err error) {
-	// The path must be absolute, because the watcher reports names as they were given.
+	// The path must be absolute, because the watcher reports names in the form in which they were added.
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
 	}
@@ -55,8 +55,8 @@ func Open(file string) (_ *Source, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	// The directory is watched, because editors replace the file with a new one. The watch starts before the first read, so
-	// that no save is missed.
+	// Open watches the directory, because editors replace the file with a new one. The watch starts before the first
+	// read, so that no save is missed.
 	if s.watcher, err = directory.Open(filepath.Dir(file)); err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func Open(file string) (_ *Source, err error) {
 	return s, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// Check returns an error if the recording in a file could not be opened. It reads the whole file.
+// Check returns an error if Open could not open the recording in a file. It reads the whole file.
 func Check(file string) error {
 	_, _, err := read(file)
 	return err
@@ -124,10 +124,10 @@ func (s *Source) Enumerate() ([]udev.Device, error) {
 	return slices.Clone(s.devices), nil
 }
 
-// Listen applies each save of the file to the tree and sends the events of the differences. Removing the file changes
-// nothing.
+// Listen applies each saved version of the file to the tree and sends events for the differences. Removing the file
+// changes nothing.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
-	rest := time.NewTimer(quiet) // wait even if the file was saved after Open
+	rest := time.NewTimer(quiet) // the file may have been saved after Open
 	defer rest.Stop()
 	for {
 		select {
@@ -161,7 +161,8 @@ func (s *Source) reload() ([]udev.Event, error) {
 	text, err := readText(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil // an editor may be saving the file; the next save causes an event
+		// An editor may be saving the file, and the next save causes an event.
+		return nil, nil
 	case err != nil:
 		return nil, err
 	case len(text) == 0:
@@ -188,7 +189,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// copyName returns the path of the text from which the tree was made.
+// copyName returns the path of the copy of the text that the tree was written from.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
 
 func (s *Source) warn(err error) {

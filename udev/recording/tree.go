@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// tree has the entries below a root, by relative names such as "sys/devices/…". No name passes through a file or a link
-// of the tree, and no link leads out of it ([checkTarget]). So all reads and writes stay inside the root.
+// tree holds the entries below a root, by relative names such as "sys/devices/…". No name passes through a file or a link
+// in the tree, and no link leads out of the tree ([checkTarget]). Therefore all reads and writes stay inside the root.
 type tree map[string]entry
 
 // entry is a file with its content, a link with its target, or a directory.
@@ -51,7 +51,7 @@ func (t tree) add(name string, e entry) error {
 	return err
 }
 
-// addDir adds a directory with its parents.
+// addDir adds a directory and its parents.
 func (t tree) addDir(name string) error {
 	switch e, ok := t[name]; {
 	case ok && e.kind == isDir:
@@ -66,13 +66,13 @@ func (t tree) addDir(name string) error {
 	return nil
 }
 
-// The limits of paths are NAME_MAX of Linux, and PATH_MAX minus some bytes for the root.
+// Limits of paths, which are Linux's NAME_MAX, and PATH_MAX minus some bytes for the root.
 const (
 	maxElement = 255
 	maxPath    = 3072
 )
 
-// checkName returns an error unless a relative path is a plain file name below the root.
+// checkName returns an error unless a relative path names a file below the root without detours such as "..".
 func checkName(name string) error {
 	plain := name != "." && filepath.IsLocal(name) && path.Clean(name) == name && len(name) <= maxPath
 	for element := range strings.SplitSeq(name, "/") {
@@ -84,8 +84,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkTarget returns an error if a link in a directory must not have this target. A target may have ".." only at its
-// start, so counting levels proves that it stays inside the root.
+// checkTarget returns an error if a link in a directory must not have this target. A target may contain ".." only at its
+// start, so counting levels proves that the target stays inside the root.
 func checkTarget(dir, target string) error {
 	down := target + "/"
 	for strings.HasPrefix(down, "../") {
@@ -100,8 +100,8 @@ func checkTarget(dir, target string) error {
 	return checkName(strings.TrimSuffix(down, "/"))
 }
 
-// derive adds the files and links that the kernel and udevd create for every device, unless the name exists already or
-// is not plain.
+// derive adds the files and links that the kernel and udevd create for every device. It skips a name that exists already
+// or is not plain.
 func (t tree) derive(d udev.Device) {
 	dir, name := d.SysPath[1:], path.Base(d.SysPath)
 	var uevent strings.Builder
@@ -153,7 +153,7 @@ func (t tree) link(name, target string) {
 	}
 }
 
-// ofKernel reports whether a property comes from the kernel, and not from udevd and its rules.
+// ofKernel reports whether a property comes from the kernel, rather than from udevd and its rules.
 func ofKernel(key string) bool {
 	switch key {
 	case "ACTION", "SEQNUM", "SUBSYSTEM", "DEVLINKS", "TAGS", "CURRENT_TAGS", "USEC_INITIALIZED":
@@ -164,7 +164,7 @@ func ofKernel(key string) bool {
 	})
 }
 
-// isBus reports whether a subsystem is a bus and not a class, which a recording does not show.
+// isBus reports whether a subsystem is a bus rather than a class. A recording does not show which one it is.
 func isBus(subsystem string) bool {
 	return slices.Contains([]string{
 		"acpi", "auxiliary", "ccw", "clockevents", "clocksource", "container", "cpu", "css", "cxl", "dax", "dfl",
@@ -174,8 +174,9 @@ func isBus(subsystem string) bool {
 	}, subsystem)
 }
 
-// apply changes the tree below root from one state to another. It does not touch unchanged files. It replaces a changed
-// file atomically, so that a reader always finds a complete file. If from is nil, no process reads the tree yet.
+// apply changes the tree below root from one state to another. It does not touch files that are the same in both. It
+// replaces a changed file atomically, so that a reader always finds a complete file. If from is nil, no process reads the
+// tree yet.
 func apply(root string, from, to tree) error {
 	for name, e := range from {
 		if next, ok := to[name]; ok && (next.kind == isDir) == (e.kind == isDir) {
@@ -202,8 +203,8 @@ func apply(root string, from, to tree) error {
 	return nil
 }
 
-// write creates the file or link. If read is true, a process may be reading the tree. Then write creates the file next
-// to sys and dev first, and renames it into place.
+// write creates the file or link. If read is set, a process may be reading the tree, so write creates the file as
+// ".spare" in root first, and then renames it into place.
 func (e entry) write(root, name string, read bool) error {
 	at := filepath.Join(root, name)
 	to := at
@@ -220,7 +221,7 @@ func (e entry) write(root, name string, read bool) error {
 		err = os.Rename(to, at)
 	}
 	if err != nil {
-		_ = os.Remove(to) // the next file cannot be created while an old one exists
+		_ = os.Remove(to) // the next file cannot be created while this one exists
 	}
 	return err
 }
