@@ -11,16 +11,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Values of rest, which decides what happens to devices that are in no bundle.
+// Values of rest, which decides how devices that are not in a bundle are offered.
 const (
-	RestHold  = "hold"  // these devices are not offered
-	RestOffer = "offer" // their own resources offer them
+	RestHold  = "hold"  // they are not offered
+	RestOffer = "offer" // they are offered by their own resources
 )
 
-// defaultNear is the default of near.
+// defaultNear is the default value of near.
 const defaultNear = "any"
 
-// bundleKeys are the keys of a resource of bundles, in addition to the keys of all resources.
+// bundleKeys lists the keys of a bundle resource, in addition to the keys that all resources have.
 var bundleKeys = []string{"members", "near", "rest", "takeover"}
 
 // maxMembers is the maximum number of devices in a bundle.
@@ -45,7 +45,7 @@ func takeBundle(t *table, r *Resource) {
 		t.reportf("members", "is empty")
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
-		t.known = append(t.known, key) // keys of other classes are known too
+		t.known = append(t.known, key) // a key that belongs to another class is known too
 		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
 			t.reportf(key, "is not for the class %s, which has %s; set the other keys in the resources of the members",
 				device.BundleName, Alternatives(bundleKeys))
@@ -55,7 +55,7 @@ func takeBundle(t *table, r *Resource) {
 	r.Members = m
 }
 
-// members reads the members of a bundle, such as "nvidia.com/gpu" or "example.org/scratch*2".
+// members reads the members of a bundle, each written as "nvidia.com/gpu" or "example.org/scratch*2".
 func (t *table) members(m *device.Members) {
 	array, _ := take[[]any](t, "members", "an array of resources")
 	total := 0

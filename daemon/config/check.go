@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Characters of names.
+// Characters that are allowed in names.
 const (
 	lowerLetters = "abcdefghijklmnopqrstuvwxyz"
 	letters      = lowerLetters + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -25,25 +25,25 @@ const (
 	// have 253 bytes, but the kubelet adds the prefix "requests." before it checks the name.
 	domainSize = 253 - len("requests.")
 	wordSize   = 63
-	// unitSize is the maximum length of a systemd unit name (UNIT_NAME_MAX without the final zero).
+	// unitSize is the maximum length of a systemd unit name (UNIT_NAME_MAX without the terminating NUL).
 	unitSize = 255
-	// socketSize is the maximum length of a unix socket's path (sun_path of unix(7) without the final zero).
+	// socketSize is the maximum length of the path of a unix socket (sun_path in unix(7) without the terminating NUL).
 	socketSize = 107
-	// endpoint is as long as the names of our sockets in the directory of the device plugins.
+	// endpoint is as long as the names of metalplug's sockets in the device plugin directory.
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
-// only reports whether s has at least one character, and only those in chars. The names here are checked without regexp,
+// only reports whether s is not empty and contains only characters in chars. Names are checked without package regexp,
 // which would add 0.3 MB to a helper.
 func only(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
 
-// word reports whether s starts and ends with one of chars. Between them it may also have those of inner.
+// word reports whether s starts and ends with a character in chars. The characters in between may also be in inner.
 func word(s, chars, inner string) bool {
 	return only(s, chars+inner) && !strings.ContainsAny(s[:1]+s[len(s)-1:], inner)
 }
 
-// isResourceName reports whether a name is a DNS-1123 subdomain, a slash, and the name part of a qualified name of
-// Kubernetes.
+// isResourceName reports whether a name consists of a DNS-1123 subdomain, a slash, and the name part of a Kubernetes
+// qualified name.
 func isResourceName(name string) bool {
 	domain, rest, _ := strings.Cut(name, "/")
 	for label := range strings.SplitSeq(domain, ".") {
@@ -54,7 +54,7 @@ func isResourceName(name string) bool {
 	return word(rest, letters+digits, "-_.")
 }
 
-// isCDIWord reports whether s can be the vendor or the class of a CDI kind.
+// isCDIWord reports whether s can be the vendor or the class in a CDI kind.
 func isCDIWord(s string) bool {
 	return word(s, letters+digits, "-_.") && !strings.ContainsAny(s[:1], digits)
 }
@@ -64,19 +64,18 @@ func isProperty(key string) bool {
 	return only(key, letters+digits+"_.-") && !strings.ContainsAny(key[:1], digits+"-")
 }
 
-// isVariable reports whether name can be an environment variable according to Kubernetes and POSIX (IEEE Std 1003.1,
-// 8.1).
+// isVariable reports whether name can be an environment variable in Kubernetes and POSIX (IEEE Std 1003.1, 8.1).
 func isVariable(name string) bool {
 	return only(name, letters+digits+"_") && !strings.ContainsAny(name[:1], digits)
 }
 
-// isTemplate reports whether name is a systemd template unit of type service.
+// isTemplate reports whether name is the name of a systemd template unit of type service.
 func isTemplate(name string) bool {
 	prefix, found := strings.CutSuffix(name, "@.service")
 	return found && only(prefix, letters+digits+`:_.\-`)
 }
 
-// checkName checks a resource name by the rule of the kubelet for registrations (IsExtendedResourceName in
+// checkName checks a resource name by the kubelet's rule for registrations (IsExtendedResourceName in
 // k8s.io/kubernetes/pkg/apis/core/v1/helper).
 func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
@@ -90,7 +89,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkCDIKind checks a CDI kind by the CDI specification, section "Kind". It may be empty.
+// checkCDIKind checks a CDI kind by the CDI specification, section "Kind". The kind may be empty.
 func checkCDIKind(kind string) error {
 	if kind == "" {
 		return nil
@@ -115,7 +114,7 @@ func checkPermissions(permissions string) error {
 	return nil
 }
 
-// checkUnit accepts the name of a template unit of type service, or an empty name.
+// checkUnit accepts an empty name, or the name of a template unit of type service.
 func checkUnit(name string) error {
 	if name != "" && (len(name) > unitSize || !isTemplate(name)) {
 		return fmt.Errorf(`%s is not a template unit like "name@.service"`, quoted(name))
@@ -155,10 +154,10 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// placeholders are the placeholders that daemon/plugin replaces in a template.
+// placeholders lists the parts of a template that daemon/plugin replaces.
 var placeholders = []string{"{id}", "{pci}", "{node}"}
 
-// visibleGPUs is the variable with which NVIDIA's runtime chooses the GPUs of a container.
+// visibleGPUs is the variable from which NVIDIA's runtime chooses the GPUs for a container.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
 // checkVariable accepts the names of variables that metalplug does not set itself.
@@ -172,7 +171,8 @@ func checkVariable(name string) error {
 	return nil
 }
 
-// checkTemplate accepts the values of [Resource.Env]. Braces may contain only a placeholder.
+// checkTemplate accepts the values of [Resource.Env]. Braces may contain only the name of a value that daemon/plugin
+// inserts.
 func checkTemplate(text string) error {
 	for _, part := range strings.Split(text, "{")[1:] {
 		inside, _, closed := strings.Cut(part, "}")

@@ -3,10 +3,10 @@
 // Package config reads the configuration file and its drop-ins, and returns checked values.
 //
 // It follows three rules. Files are read strictly, so unknown, contradictory or impossible settings are errors. All
-// errors are reported together, each with file, line and key. The result of [Load] needs no further check. A daemon can
-// run with every [Config] that was loaded without an error. Load reads only the files themselves, so a configuration
-// can be checked on any machine. [Config.Check] checks the other files that must exist. The file metalplug.toml in this
-// directory lists every key with its default.
+// errors are reported together, each with its file, line and key. The result of [Load] needs no further check, so a
+// daemon can run with every [Config] that was loaded without an error. Load reads only the configuration files, so a
+// configuration can be checked on any machine. [Config.Check] checks the other files that must exist. The file
+// metalplug.toml in this directory lists every key with its default.
 package config
 
 import (
@@ -17,17 +17,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// DefaultFile is the configuration file that is read if no other is given. It need not exist.
+// DefaultFile is the configuration file that is read if no other file is given. It need not exist.
 const DefaultFile = "/etc/metalplug/metalplug.toml"
 
 // Values that several keys share.
 const (
-	// Direct is the value for the socket of a helper that runs as a child process.
+	// Direct is the value that replaces the path of a helper's socket if the helper runs as a child process.
 	Direct = "direct"
-	// Auto is the reset method that selects a method of the class which the bound driver survives, or none if there is
-	// no such method.
+	// Auto is the reset method that selects one of the class's methods that the bound driver survives, or none if there
+	// is no such method.
 	Auto = "auto"
-	// None is the reset method and scrub that do nothing.
+	// None is the value for no reset method or no erase method.
 	None = "none"
 )
 
@@ -45,8 +45,8 @@ const (
 
 // Values of when, which decides when a device is reset and erased.
 const (
-	WhenStart   = "start"   // work before a container starts
-	WhenRelease = "release" // work after the last container with the device has ended
+	WhenStart   = "start"   // before a container starts
+	WhenRelease = "release" // after the last container with the device has ended
 	WhenBoth    = "both"
 )
 
@@ -56,122 +56,130 @@ const (
 	ServeDRA    = "dra"    // through resource claims (Dynamic Resource Allocation)
 )
 
-// variablePrefix is the prefix of the variables that metalplug sets.
+// variablePrefix is the prefix of the names of the variables that metalplug sets.
 const variablePrefix = "METALPLUG_"
 
-// Config has all settings.
+// Config holds all settings.
 type Config struct {
 	Paths     Paths
 	Hardware  Hardware
 	Reset     Reset
 	Resources []Resource // ordered by precedence; a device belongs to the first resource that matches
-	Files     []string   // files from which the configuration was read, in the order of reading
+	Files     []string   // files from which the configuration was read, in the order in which they were read
 
-	source Problem           // the position of a recording in hardware.source; its field What is empty
-	places map[string]*table // position of each resource in the files, by name; separate, so that a moved resource counts as unchanged
+	source Problem // position of the recording in hardware.source; its field What is empty
+	// places maps resource names to their tables in the files. The positions are separate from Resources, so that a
+	// resource that was only moved in a file is unchanged.
+	places map[string]*table
 }
 
-// Paths is the table [paths], the locations of files on the node. All are absolute. The comments give the key and its
-// default.
+// Paths is the table [paths], which locates files on the node. All paths are absolute. The comments give the key, the
+// meaning and the default of each field.
 type Paths struct {
-	DevicePlugins string // device_plugins, the directory of kubelet.sock, at most 76 bytes, "/var/lib/kubelet/device-plugins"
-	PodResources  string // pod_resources, the socket of the kubelet, pod-resources/kubelet.sock next to the directory device_plugins
-	State         string // state, the directory of files that outlive a reboot, "/var/lib/metalplug"
-	Run           string // run, the directory of the control socket, "/run/metalplug"
-	CDI           string // cdi, the directory of the CDI specs, "/run/cdi"
+	DevicePlugins string // device_plugins, the directory that contains kubelet.sock, at most 76 bytes, "/var/lib/kubelet/device-plugins"
+	PodResources  string // pod_resources, the kubelet's socket, by default pod-resources/kubelet.sock next to the directory device_plugins
+	State         string // state, the directory for files that survive a reboot, "/var/lib/metalplug"
+	Run           string // run, the directory for the control socket, "/run/metalplug"
+	CDI           string // cdi, the directory for CDI specs, "/run/cdi"
 	Sysfs         string // sysfs: "/sys"
 	Dev           string // dev: "/dev"
 	Proc          string // proc: "/proc"
 	Cgroup        string // cgroup: "/sys/fs/cgroup"
 }
 
-// Hardware is the table [hardware] with the source of the devices.
+// Hardware is the table [hardware], which sets the source of the devices.
 type Hardware struct {
-	// Recording is the absolute path of the recording that replaces this machine's hardware, or empty for the devices of
-	// udev. In a file this is source = "recording:PATH". A relative PATH starts at the directory of the main file, even in a
-	// drop-in. The default is source = "udev".
+	// Recording is the absolute path of the recording that replaces this machine's hardware. If it is empty, devices come
+	// from udev. In a file, the key is source = "recording:PATH", and the default is source = "udev". A relative PATH is
+	// relative to the directory of the main file, even in a drop-in.
 	Recording string
 }
 
-// Reset is the table [reset] with the sockets of the helpers. The comments give the key and its default.
+// Reset is the table [reset], which sets the sockets of the helpers. The comments give the key, the helper and the
+// default of each field.
 type Reset struct {
-	Socket  string // socket, of metalplug-reset, "/run/metalplug/reset.sock" or [Direct]
-	Holders string // holders, of metalplug-holders, "/run/metalplug/holders.sock", or [Direct] if socket is [Direct]
-	Units   string // units, of metalplug-unit, "/run/metalplug/unit.sock", or [Direct] if socket is [Direct]
+	Socket  string // socket, for metalplug-reset, "/run/metalplug/reset.sock" or [Direct]
+	Holders string // holders, for metalplug-holders, "/run/metalplug/holders.sock", or [Direct] if socket is [Direct]
+	Units   string // units, for metalplug-unit, "/run/metalplug/unit.sock", or [Direct] if socket is [Direct]
 }
 
-// Resource is a table [[resource]], which configures devices that are offered to the kubelet under one name. The
-// comments give the key, the meaning, the classes that support it, and the default.
+// Resource is a table [[resource]], which configures devices that are offered to the kubelet under one name. The comments
+// give the key, the meaning, the classes that support the key, and the default.
 type Resource struct {
-	Name    string            // name, an extended resource of Kubernetes, required
-	Class   string            // class, name of the class of its devices, required
-	Match   map[string]string // match, patterns by property, which must all match (see [device.Rule]), default none
-	Exclude map[string]string // exclude, as match, excludes a device if any pattern matches, default none
+	Name    string            // name, an extended resource in Kubernetes, required
+	Class   string            // class, the name of the devices' class, required
+	Match   map[string]string // match, patterns by property, all of which must match (see [device.Rule]), default none
+	Exclude map[string]string // exclude, patterns by property, which exclude a device if any of them matches, default none
 
-	Shares      int               // shares, how many times each device is offered, 1 to 1000, default 1
-	Prefer      string            // prefer, [Packed] or [Spread], default packed
-	Inject      string            // inject, [InjectNodes] or [InjectCDI], default nodes
-	CDIKind     string            // cdi_kind, vendor/class of another CDI spec whose device names are used instead of our own, default empty
-	Permissions string            // permissions of the nodes, from "rwm" for read, write and mknod, default rw
+	Shares int    // shares, how many times each device is offered, 1 to 1000, default 1
+	Prefer string // prefer, [Packed] or [Spread], default packed
+	Inject string // inject, [InjectNodes] or [InjectCDI], default nodes
+	// cdi_kind, the vendor/class of another CDI spec whose device names are used instead of metalplug's own, default
+	// empty
+	CDIKind     string
+	Permissions string            // permissions, those of a container on the nodes, from "rwm" for read, write and mknod, default rw
 	Env         map[string]string // env, templates by variable, in which {id}, {pci} and {node} are replaced, default none
-	AllowInUse  bool              // allow_in_use, offers a device although this host uses it, only for nvme and node, default false
-	Extras      []string          // umad and issm, the nodes for management datagrams and for a subnet manager, only for infiniband, default none
-	Nodes       string            // nodes, [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock], only for nvme, default block
+	AllowInUse  bool              // allow_in_use, offers a device even if this host uses it, only for nvme and node, default false
+	// umad and issm, the nodes for management datagrams and for a subnet manager, only for infiniband, default none
+	Extras []string
+	// nodes, [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock], only for nvme, default block
+	Nodes string
 
-	// Group has the keys group, optional and group_by for several nodes that form one device. It is only for class
+	// Group holds the keys group, optional and group_by, for several nodes that form one device. It is only for class
 	// node, and nil by default.
 	Group *device.Group
 
-	// Members has the keys members, near and rest for the devices of a bundle. It is only for that class, and nil by
+	// Members holds the keys members, near and rest, for the devices in a bundle. It is only for class bundle, and nil by
 	// default.
 	Members *device.Members
 
 	Serve    string // serve, [ServeDRA], or empty for [ServePlugin]
-	Takeover bool   // takeover, registers although another plugin serves the name (see [Resource.Yields]), default false
+	Takeover bool   // takeover, registers even if another plugin serves the name (see [Resource.Yields]), default false
 
 	Reset ResourceReset
 	Units Units
 
-	// Optional reports whether the resource is registered only after it has a device. It is true for built-in resources
-	// that no file names. A resource in a file is always registered. If it has no devices, a pod that requests it does
-	// not start.
+	// Optional reports whether the resource is registered only after it has had a device. It is true for built-in
+	// resources that no file names. A resource that a file names is always registered. While it has no devices, pods that
+	// request it do not start.
 	Optional bool
 }
 
-// Yields reports whether the resource is held back while another plugin serves its name. A built-in name yields, because a
-// vendor's plugin may have used it before metalplug was installed. It yields even if a file overrides keys of the resource.
-// Another name does not yield, because the operator chose it. With takeover, a built-in name does not yield either.
+// Yields reports whether the resource is held back while another plugin serves its name. A built-in name yields, because
+// a vendor's plugin may have used it before metalplug was installed. It yields even if a file overrides keys of the
+// resource. Any other name does not yield, because the operator chose it. If takeover is set, a built-in name does not
+// yield either.
 func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Takeover }
 
-// ResourceReset is the table [resource.reset], which configures the work on a device between two containers.
+// ResourceReset is the table [resource.reset], which configures what is done to a device between two containers.
 type ResourceReset struct {
-	// Method is a reset method of the class, [Auto] or [None]. The default is auto. With shares or allow_in_use, and
-	// for a class whose drivers do not survive a reset, auto has no effect, and Method is [None].
+	// Method is one of the class's reset methods, [Auto] or [None]. The default is auto. If shares or allow_in_use is
+	// set, or if the class's drivers do not survive a reset, auto has no effect, and Method is [None].
 	Method string
-	// Scrub is the erase method. It is none, discard, zero, format, crypto-erase or sanitize. The default is none. A
-	// resource of disks must set it.
+	// Scrub is the erase method, which is none, discard, zero, format, crypto-erase or sanitize. The default is none. A
+	// resource of disks must set Scrub.
 	Scrub string
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
-	// Timeout is the maximum duration of the work. The default is 20 s, or 1 h if a device is erased after its release. For
-	// [WhenStart] it is at most 25 s, unless the resource is served by DRA. With [WhenBoth] it applies to the release only,
-	// and the work before a start must end within 25 s.
+	// Timeout is the maximum duration of the work. The default is 20 s, or 1 h if a device is erased after its release.
+	// With [WhenStart], it is at most 25 s, unless the resource is served through DRA. With [WhenBoth], it applies only
+	// to the release, and the work before a start must end within 25 s.
 	Timeout time.Duration
-	// ScrubUnset reports whether the resource has class node and no file configures a scrub for it. Such a resource
-	// offers no disks.
+	// ScrubUnset reports whether the resource has class node and no file sets a scrub for it. Disks that match such a
+	// resource are not offered.
 	ScrubUnset bool
 }
 
 // AtStart reports whether there is work to do before a container starts.
 func (r ResourceReset) AtStart() bool { return r.When != WhenRelease && r.acts() }
 
-// AtRelease reports whether there is work to do after a release.
+// AtRelease reports whether there is work to do after a device is released.
 func (r ResourceReset) AtRelease() bool { return r.When != WhenStart && r.acts() }
 
 func (r ResourceReset) acts() bool { return r.Method != None || r.Scrub != None }
 
-// Units is the table [resource.units], with a vendor's systemd template units, "name@.service". Their instance is the
-// escaped device ID. An empty field means no unit.
+// Units is the table [resource.units], which names a vendor's systemd template units, "name@.service". The instance name
+// is the escaped device ID. An empty field means that there is no unit.
 type Units struct {
 	Init    string // init, must succeed before a device is offered
 	Start   string // start, runs before each container start, after the reset
@@ -216,17 +224,18 @@ func (r Resource) Rule() device.Rule {
 	}
 }
 
-// ClearedAtRelease reports whether there is work after the last container with a device.
+// ClearedAtRelease reports whether there is work to do after the last container with a device has ended.
 func (r Resource) ClearedAtRelease() bool { return r.Reset.AtRelease() || r.Units.Release != "" }
 
-// NeedsSpec reports whether the container runtime needs a CDI spec of metalplug for the devices.
+// NeedsSpec reports whether the container runtime needs a CDI spec written by metalplug for the devices.
 func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
 
-// WritesSpecs reports whether the daemon writes CDI specs for the resource: one for its devices, or one for each claim.
+// WritesSpecs reports whether the daemon writes CDI specs for the resource, either one for its devices or one for each
+// claim.
 func (r Resource) WritesSpecs() bool { return r.NeedsSpec() || r.Serve == ServeDRA }
 
 // Variable returns the name of the environment variable that contains the IDs of a container's devices. For
-// nvidia.com/gpu it is METALPLUG_NVIDIA_COM_GPU.
+// nvidia.com/gpu, the name is METALPLUG_NVIDIA_COM_GPU.
 func (r Resource) Variable() string {
 	return variablePrefix + strings.Map(func(c rune) rune {
 		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
@@ -236,7 +245,7 @@ func (r Resource) Variable() string {
 	}, strings.ToUpper(r.Name))
 }
 
-// Resource returns the resource with a name. ok is false if there is none.
+// Resource returns the resource with the given name. ok is false if there is no such resource.
 func (c Config) Resource(name string) (r Resource, ok bool) {
 	i := slices.IndexFunc(c.Resources, func(r Resource) bool { return r.Name == name })
 	if i < 0 {

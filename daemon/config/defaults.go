@@ -4,14 +4,14 @@ package config
 
 import "github.com/metalplug/metalplug/daemon/device"
 
-// Default returns the configuration without any file.
+// Default returns the configuration that applies if there are no files.
 func Default() Config {
 	c := basic()
 	c.apply("/")
 	return c
 }
 
-// basic returns the defaults of all keys that do not depend on others.
+// basic returns the defaults of all keys whose defaults do not depend on other keys.
 func basic() Config {
 	return Config{
 		Paths: Paths{
@@ -29,7 +29,7 @@ func basic() Config {
 	}
 }
 
-// complete sets the values that no file has set, and the values that depend on others.
+// complete sets values that no file has set, and values that depend on others.
 func (c *Config) complete() {
 	for name, to := range map[string]*string{"holders": &c.Reset.Holders, "unit": &c.Reset.Units} {
 		switch {
@@ -42,8 +42,8 @@ func (c *Config) complete() {
 	}
 }
 
-// builtin has the built-in resources in the form of a file. They have the names of vendors' plugins, so that existing
-// pods need not change.
+// builtin lists the built-in resources as they would be written in a file. They have the names that vendors' plugins use,
+// so that existing pods need no change.
 var builtin = []map[string]any{
 	{"name": "nvidia.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "10DE:*"}},
 	{"name": "amd.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "1002:*"}},
@@ -55,10 +55,10 @@ var builtin = []map[string]any{
 	{"name": nvme, "class": "nvme"},
 }
 
-// nvme is the built-in resource that is off until a file names it with a scrub.
+// nvme is a built-in resource that is off until a file names it and sets a scrub.
 const nvme = "metalplug.io/nvme"
 
-// builtinValues returns the built-in values of a name, or nil.
+// builtinValues returns the built-in values for a resource name, or nil.
 func builtinValues(name string) map[string]any {
 	for _, values := range builtin {
 		if values["name"] == name {

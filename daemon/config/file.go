@@ -10,20 +10,21 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// file is a configuration file while it is being read.
+// file is a configuration file that is being read.
 type file struct {
-	name     string
-	tree     map[string]any // the parsed file
-	lines    lineIndex
-	known    map[string]toml.Key // all keys that a file can have, by their spelling, shared by all files
-	unknown  []place             // keys of the file that are not in known
+	name  string
+	tree  map[string]any // the parsed file
+	lines lineIndex
+	// all keys that a file can contain, by their spelling; shared by all files
+	known    map[string]toml.Key
+	unknown  []place // keys in the file that are not in known
 	problems Problems
 }
 
-// spelt returns the path of a key in the spelling of the file.
+// spelt returns the path of a key as it is written in a file.
 func spelt(path toml.Key) string { return unnumbered(path).String() }
 
-// unnumbered returns the path of a key without the number of its resource.
+// unnumbered returns the path of a key without the index of the resource table.
 func unnumbered(path toml.Key) toml.Key {
 	if len(path) > 1 && path[0] == resourceKey {
 		return append(toml.Key{resourceKey}, path[2:]...)
@@ -32,7 +33,7 @@ func unnumbered(path toml.Key) toml.Key {
 }
 
 // reportUnknown reports the unknown keys, each with the known key that was probably meant. It must be called last, when
-// all known keys have been requested.
+// all known keys have been read.
 func (f *file) reportUnknown() {
 	for _, p := range f.unknown {
 		switch meant := f.meant(unnumbered(p.path)); {
@@ -40,7 +41,7 @@ func (f *file) reportUnknown() {
 			p.reportf("unknown key; valid keys are %s", strings.Join(f.beside(unnumbered(p.path)), ", "))
 		case strings.Contains(meant, " "):
 			p.reportf("unknown key; %s", meant)
-		case meant == p.path[len(p.path)-1]: // this key does not belong to a table
+		case meant == p.path[len(p.path)-1]: // the known key belongs to no table
 			p.reportf("unknown key; write %s above the first table", meant)
 		default:
 			p.reportf("unknown key; did you mean %s?", meant)
@@ -48,7 +49,7 @@ func (f *file) reportUnknown() {
 	}
 }
 
-// foreign has keys of other programs that users may try here, with their replacements.
+// foreign maps keys of other programs that users may try here to their replacements.
 var foreign = map[string]string{
 	"log_level": "use metalplugd --log-level", "loglevel": "use metalplugd --log-level", "log": "use metalplugd --log-level", "metrics": "metalplugd-metrics.socket",
 	"replicas": "shares", "sharing": "shares", "time_slicing": "shares", "devices": "match.METALPLUG_ID", "device_ids": "match.METALPLUG_ID",
@@ -64,7 +65,7 @@ const (
 	include = "write other files as conf.d/NAME.toml next to this file"
 )
 
-// beside returns the known keys of the table that has an unknown key.
+// beside returns the known keys of the table that contains an unknown key.
 func (f *file) beside(path toml.Key) (keys []string) {
 	for _, known := range f.known {
 		if last := len(known) - 1; len(path) == len(known) && slices.Equal(known[:last], path[:last]) {
@@ -75,8 +76,8 @@ func (f *file) beside(path toml.Key) (keys []string) {
 	return keys
 }
 
-// meant returns the known key that is most similar to an unknown one, or "". It tries a key of the same table with a
-// similar or longer name, then one of another table with the same name, then the replacement of a foreign key.
+// meant returns the known key that is most similar to an unknown one, or "". It first tries a key in the same table with
+// a similar or longer name. It then tries a key in another table with the same name, and last the replacement in foreign.
 func (f *file) meant(path toml.Key) string {
 	name := strings.ToLower(path[len(path)-1])
 	if near := similar(name, f.beside(path)); near != "" {

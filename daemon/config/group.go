@@ -47,8 +47,8 @@ func checkGroup(t *table, r Resource) {
 	checkHardwareOnly(t, "exclude", r.Exclude, r.Group.By)
 }
 
-// checkHardwareOnly reports conditions in match and exclude that a group cannot meet. Conditions for the nodes belong
-// in the key group. Conditions for the hardware are compared only with the kernel's properties, because a process in a
+// checkHardwareOnly reports conditions in match and exclude that a group cannot meet. Conditions on the nodes belong in
+// the key group. Conditions on the hardware are compared only with properties from the kernel, because a process in a
 // sandbox may not see all of udev's database.
 func checkHardwareOnly(t *table, key string, patterns map[string]string, by string) {
 	for _, property := range slices.Sorted(maps.Keys(patterns)) {
@@ -62,7 +62,7 @@ func checkHardwareOnly(t *table, key string, patterns map[string]string, by stri
 	}
 }
 
-// checkNodePattern accepts patterns of device nodes.
+// checkNodePattern accepts patterns that can match a device node.
 func checkNodePattern(pattern string) error {
 	name, ok := strings.CutPrefix(pattern, "/dev/")
 	if !ok || !filepath.IsLocal(name) || strings.ContainsAny(name, "|\x00") {
@@ -71,7 +71,7 @@ func checkNodePattern(pattern string) error {
 	return checkPattern(pattern)
 }
 
-// nodes reads an array of patterns for device nodes.
+// nodes reads an array of device node patterns.
 func (t *table) nodes(key string, to *[]string) {
 	array, _ := take[[]any](t, key, "an array of device nodes")
 	for i, element := range array {

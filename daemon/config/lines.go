@@ -12,15 +12,15 @@ import (
 // resourceKey is the only array of tables in a file.
 const resourceKey = "resource"
 
-// lineIndex has the line of each key by its path. The path is the dotted key, with the number of the table, from 0,
-// after "resource".
+// lineIndex maps each key to its line. The index key is the dotted key. After "resource" it contains the number of the
+// table, counted from 0.
 type lineIndex map[string]int
 
-// newLineIndex combines the keys of a document, in the order in which the parser returns them ([toml.MetaData.Keys]),
-// with their lines, which [keyLines] returns in the same order.
+// newLineIndex combines the keys of a document with their lines. keys are in the order in which the parser returns them
+// ([toml.MetaData.Keys]), and [keyLines] returns the lines in the same order.
 func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	index := make(lineIndex, len(keys))
-	element := -1 // index of the current table of resourceKey
+	element := -1 // index of the current resource table
 	for i, path := range keys[:min(len(keys), len(lines))] {
 		if path[0] == resourceKey {
 			if len(path) == 1 {
@@ -28,8 +28,8 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 			}
 			path = append(toml.Key{resourceKey, strconv.Itoa(element)}, path[1:]...)
 		}
-		// A table can occur again, as [resource.reset] after reset.method. The first occurrence counts, even if it is
-		// only a part of a key.
+		// A table can occur twice, for example as [resource.reset] after reset.method. Its line is that of the first
+		// occurrence, even if the table is only a part of a key there.
 		for ; len(path) > 0; path = path[:len(path)-1] {
 			if _, ok := index[path.String()]; !ok {
 				index[path.String()] = lines[i]
@@ -39,7 +39,7 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	return index
 }
 
-// line returns the line of the value at path, or of the nearest enclosing table in the file. It is at least 1.
+// line returns the line of the value at path, or of the nearest enclosing table in the file. The result is at least 1.
 func (x lineIndex) line(path toml.Key) int {
 	for ; len(path) > 0; path = path[:len(path)-1] {
 		if line, ok := x[path.String()]; ok {
@@ -49,7 +49,7 @@ func (x lineIndex) line(path toml.Key) int {
 	return 1
 }
 
-// keyLines returns the lines of all table headers and keys of a well-formed document, in order. Outside strings and
+// keyLines returns the lines of all table headers and keys in a well-formed document, in order. Outside strings and
 // comments, "=" always follows a key, and "[" at the beginning of a statement starts a header.
 func keyLines(text string) (lines []int) {
 	line, depth, statement := 1, 0, true
@@ -81,7 +81,7 @@ func keyLines(text string) (lines []int) {
 	return lines
 }
 
-// stringSize returns the size of the string at the beginning of text, including its quotes, for all four kinds of
+// stringSize returns the size of the string at the beginning of text, including its quotes. It handles all four kinds of
 // strings.
 func stringSize(text string) int {
 	quote := text[:1]
@@ -94,7 +94,7 @@ func stringSize(text string) int {
 			i++
 		} else if strings.HasPrefix(text[i:], end) {
 			i += len(end)
-			// A multi-line string may end with one or two quotes of its own.
+			// A multi-line string may end with one or two quotes that belong to its text.
 			for len(end) == 3 && strings.HasPrefix(text[i:], quote) {
 				i++
 			}

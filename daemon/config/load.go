@@ -17,10 +17,10 @@ import (
 )
 
 // Load reads a configuration file and then the drop-ins conf.d/*.toml in the same directory, sorted by name. A key in a
-// later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides it
-// key by key. match, exclude and env count as one key each. The resources in files come first, in the order in which
-// the files name them, followed by the other built-in resources. The file must exist unless it is [DefaultFile]. The
-// error is a [Problems], and the names of the files are returned with it.
+// later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides that
+// resource key by key. match, exclude and env are each overridden as a whole. The resources in files come first, in the
+// order in which the files name them, followed by the other built-in resources. The file must exist unless it is
+// [DefaultFile]. The error is a [Problems]. The returned Config then still contains the names of the files.
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "the name of the file is empty; name a file, or omit it to use " + DefaultFile}}
@@ -28,7 +28,7 @@ func Load(file string) (Config, error) {
 	return load(file, file == DefaultFile)
 }
 
-// load reads the files. The main file may be missing if it is optional.
+// load reads the files. The main file may be missing if optional is set.
 func load(main string, optional bool) (Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(main))
 	if err != nil {
@@ -52,8 +52,8 @@ func load(main string, optional bool) (Config, error) {
 	return c, nil
 }
 
-// EnvValues returns the values of each env in the text of a file, even if the configuration is invalid. It returns an
-// error if the text is not TOML.
+// EnvValues returns the values in every env table in the text of a file, even if the configuration is invalid. It returns
+// an error if the text is not TOML.
 func EnvValues(text string) (values []string, err error) {
 	var tree map[string]any
 	_, err = toml.Decode(text, &tree)
@@ -82,8 +82,8 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
-// Check checks the files that the configuration names and without which a daemon cannot start. At present, this is only the
-// recording. Check reads it. The error is a [Problems] with the line that names the file.
+// Check checks the files that the configuration names and without which a daemon cannot start. At present, the only such
+// file is the recording, which Check reads. The error is a [Problems] with the line that names the file.
 func (c Config) Check() error {
 	if c.Hardware.Recording == "" {
 		return nil
@@ -96,7 +96,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// unreadable returns the problem of a file that cannot be read. The name of the file is not repeated in the message.
+// unreadable returns the problem of a file that cannot be read. The message does not repeat the name of the file.
 func unreadable(name string, err error) Problem {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -105,7 +105,7 @@ func unreadable(name string, err error) Problem {
 	return Problem{File: name, What: err.Error()}
 }
 
-// dropIns returns the sorted drop-in files of a directory, or none if the directory is missing.
+// dropIns returns the sorted drop-in files in a directory, or nil if the directory is missing.
 func dropIns(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,9 +120,9 @@ func dropIns(dir string) ([]string, error) {
 	return names, err
 }
 
-// read reads a file. A drop-in that is a link to /dev/null is ignored.
+// read reads a file. It ignores a drop-in that is a link to /dev/null.
 func read(name string) *file {
-	null, _ := os.Stat(os.DevNull) // SameFile is false for nil
+	null, _ := os.Stat(os.DevNull) // SameFile returns false for nil
 	info, err := os.Stat(name)
 	if err == nil && !info.Mode().IsRegular() && !os.SameFile(info, null) {
 		return &file{name: name, problems: Problems{{File: name, What: "is not a regular file; name a file such as " + DefaultFile}}}
@@ -134,7 +134,7 @@ func read(name string) *file {
 	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
 
-// parse parses the text of a file. The problems of the result include problems of the whole file.
+// parse parses the text of a file. The problems in the result include those with the file as a whole.
 func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
@@ -144,8 +144,8 @@ func parse(name, text string) *file {
 	return &file{name: name, tree: tree, lines: newLineIndex(keyLines(text), meta.Keys())}
 }
 
-// apply sets c from all files, and returns the problems, by file and line. dir is the directory of a relative
-// recording.
+// apply sets c from all files, and returns the problems, sorted by file and line. A relative recording is relative to
+// dir.
 func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	root, known := &table{}, make(map[string]toml.Key)
 	for _, f := range files {
@@ -164,7 +164,7 @@ func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	return problems
 }
 
-// take reads all settings of the files.
+// take reads all settings in the files.
 func (c *Config) take(root *table, dir string, files []*file) {
 	takePaths(root.table("paths"), &c.Paths)
 	takeHardware(root.table("hardware"), c, dir)
@@ -176,8 +176,8 @@ func (c *Config) take(root *table, dir string, files []*file) {
 	root.end()
 }
 
-// syntax returns the problem of a file that is not TOML. It returns only one problem, because the text after it cannot
-// be parsed reliably.
+// syntax returns the problem in a file that is not TOML. It returns only one problem, because the text after that problem
+// cannot be parsed reliably.
 func syntax(name string, err error) Problem {
 	var parseError toml.ParseError
 	if !errors.As(err, &parseError) {
@@ -212,7 +212,8 @@ func syntax(name string, err error) Problem {
 	}
 	return Problem{
 		File: name,
-		Line: max(1, parseError.Position.Line), // the parser returns line 0 if a file with one line ends too early
+		// The parser returns line 0 if a file with one line ends too early.
+		Line: max(1, parseError.Position.Line),
 		Key:  plain(parseError.LastKey),
 		What: strings.TrimSuffix(plain(parseError.Message), ".") + remedy,
 	}

@@ -29,7 +29,7 @@ func (p *Paths) keys() []pathKey {
 	}
 }
 
-// Source returns hardware.source in its written form, "udev" or "recording:PATH".
+// Source returns hardware.source as it is written in a file, which is "udev" or "recording:PATH".
 func (h Hardware) Source() string {
 	if h.Recording == "" {
 		return "udev"
@@ -37,8 +37,8 @@ func (h Hardware) Source() string {
 	return "recording:" + h.Recording
 }
 
-// Pending returns the parts of next that a daemon with configuration c does not apply by a reload. It has one sentence
-// for each key of [paths], [hardware] and [reset] that differs. A reload applies [[resource]].
+// Pending returns the parts of next that a daemon with configuration c does not apply at a reload. The result contains
+// one sentence for each key in [paths], [hardware] and [reset] that differs. A reload applies every [[resource]].
 func (c Config) Pending(next Config) (all []string) {
 	then := next.fixed()
 	for i, now := range c.fixed() {
@@ -49,7 +49,7 @@ func (c Config) Pending(next Config) (all []string) {
 	return all
 }
 
-// fixed returns the keys that take effect only at a start, each with its value.
+// fixed returns the keys that take effect only when the daemon starts, each with its value.
 func (c Config) fixed() (all [][2]string) {
 	for _, path := range c.Paths.keys() {
 		all = append(all, [2]string{"paths." + path.key, *path.to})
@@ -58,8 +58,8 @@ func (c Config) fixed() (all [][2]string) {
 		[2]string{"reset.holders", c.Reset.Holders}, [2]string{"reset.units", c.Reset.Units})
 }
 
-// Reloaded returns the configuration of a daemon that ran with c and then reloaded next. This is next without the
-// changes that [Config.Pending] lists.
+// Reloaded returns the configuration that a daemon with c uses after it has reloaded next. It is next without the changes
+// that [Config.Pending] lists.
 func (c Config) Reloaded(next Config) Config {
 	next.Paths, next.Hardware, next.Reset, next.source = c.Paths, c.Hardware, c.Reset, c.source
 	return next
@@ -68,7 +68,7 @@ func (c Config) Reloaded(next Config) Config {
 // takePaths reads [paths].
 func takePaths(t *table, p *Paths) {
 	for _, path := range p.keys() {
-		if path.to == &p.Cgroup && t.value(path.key) == "" { // the operator turned off the check of cgroups
+		if path.to == &p.Cgroup && t.value(path.key) == "" { // the operator has turned off the check of cgroups
 			t.text(path.key, path.to)
 			continue
 		}
@@ -94,8 +94,8 @@ func takePaths(t *table, p *Paths) {
 	t.end()
 }
 
-// takeKinds reports the name of a directory in place of a socket, and the reverse. It does not look at the files, because the
-// helpers read the configuration too and may not search the kubelet's directories.
+// takeKinds reports a directory where a socket is expected, and the reverse. It judges by the name alone, because the
+// helpers also read the configuration and may have no access to the kubelet's directories.
 func takeKinds(t *table, p *Paths) {
 	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
 		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quoted(p.PodResources), quoted(filepath.Join(p.PodResources, kubeletSocket)))
@@ -105,7 +105,7 @@ func takeKinds(t *table, p *Paths) {
 	}
 }
 
-// kubeletSocket is the name of the kubelet's sockets, for the pod resources and for registrations.
+// kubeletSocket is the name of both of the kubelet's sockets, for pod resources and for registrations.
 const kubeletSocket = "kubelet.sock"
 
 // pathname reads an absolute path.
@@ -154,7 +154,7 @@ func takeHelpers(t *table, r *Reset) {
 	t.end()
 }
 
-// helperSocket reads the socket of a helper.
+// helperSocket reads the path of a helper's socket.
 func (t *table) helperSocket(key string, to *string) {
 	var name string
 	switch ok := t.text(key, &name); {

@@ -35,8 +35,8 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is the error of an invalid configuration. It has all errors, is never empty, and is sorted by the order in
-// which the files are read, then by line.
+// Problems is the error for an invalid configuration. It contains all errors and is never empty. It is sorted by the
+// order in which the files are read, and then by line.
 type Problems []Problem
 
 // Error returns all problems, one on each line.
@@ -51,7 +51,7 @@ func (p Problems) Error() string {
 // quoted returns the first 80 characters of a text, quoted.
 func quoted(s string) string { return fmt.Sprintf("%.80q", s) }
 
-// plain returns the first 160 characters of a text on one line, without quotes.
+// plain returns the first 160 characters of a text, on one line and without quotes.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -61,7 +61,7 @@ func plain(s string) string {
 	}, fmt.Sprintf("%.160s", s))
 }
 
-// Alternatives joins words to "a, b or c".
+// Alternatives joins words in the form "a, b or c".
 func Alternatives(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
@@ -70,7 +70,7 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// foreignWords has values that users of other programs may write, by key, with the value to write instead.
+// foreignWords maps values that users of other programs may write to the right values, by key.
 var foreignWords = map[string]map[string]string{
 	"class": {
 		"disk": "nvme", "disks": "nvme", "ssd": "nvme", "block": "nvme", "storage": "nvme", "namespace": "nvme",
@@ -91,7 +91,7 @@ var foreignWords = map[string]map[string]string{
 	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
 }
 
-// meantWord returns the end of a message with the one of words that an operator probably meant by word, or "".
+// meantWord returns the end of an error message with the word in words that an operator probably meant by word, or "".
 func meantWord(key, word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {
@@ -107,8 +107,8 @@ func meantWord(key, word string, words []string) string {
 	}
 }
 
-// similar returns the word that is most similar to a name, or that it abbreviates with or without a plural s, such as
-// "permissions" for "perms". If there is none, it returns "".
+// similar returns the word that is most similar to a name, or one that the name abbreviates, such as "permissions" for
+// "perm" or "perms". If there is no such word, it returns "".
 func similar(name string, words []string) string {
 	for edits := range min(2, len(name)/2) + 1 {
 		for _, word := range words {
@@ -120,9 +120,9 @@ func similar(name string, words []string) string {
 	return ""
 }
 
-// distance returns the number of letters to insert, remove, replace or swap with the next one that changes a to b.
+// distance returns how many letters must be inserted, removed, replaced or swapped with the next one to change a to b.
 func distance(a, b string) int {
-	cost := make([][]int, len(a)+1) // of the first i letters of a and the first j of b
+	cost := make([][]int, len(a)+1) // cost of changing the first i letters of a to the first j letters of b
 	for i := range cost {
 		cost[i] = make([]int, len(b)+1)
 		for j := range cost[i] {

@@ -13,26 +13,27 @@ import (
 )
 
 const (
-	// sharesMost is the maximum of shares. With that many shares, the list of 50 devices fits into the 4 MiB that the
-	// kubelet accepts (82 bytes for each share). The share numbers have at most three digits, for which [device.MakeID]
-	// leaves room.
+	// sharesMost is the maximum value of shares. With that many shares, the list of 50 devices fits into the 4 MiB that
+	// the kubelet accepts (82 bytes for each share). Share numbers then have at most three digits, for which
+	// [device.MakeID] leaves room.
 	sharesMost = 1000
-	// startMost is the maximum timeout before a start. It is shorter than the 30 seconds that the kubelet allows for
+	// startMost is the maximum timeout before a start. It is less than the 30 seconds that the kubelet allows for
 	// PreStartContainer.
 	startMost = 25 * time.Second
-	// eraseTimeout is the default for an erasure that no container waits for.
+	// eraseTimeout is the default timeout for erasing a disk when no container is waiting for it.
 	eraseTimeout = time.Hour
 )
 
-// abilities are the reset and erase methods for the devices of a class, except none.
+// abilities lists the reset and erase methods that a class supports, except none.
 type abilities struct {
 	methods []string // valid reset methods
-	auto    bool     // whether "auto" may select one of them, because the driver stays bound and survives it
-	scrubs  []string
+	// whether "auto" may select one of methods, because the driver stays bound during the reset
+	auto   bool
+	scrubs []string
 }
 
-// classAbilities has the abilities of each class by name. They are the methods of metalplug-reset for its devices. The
-// helper refuses a method if the device's driver does not survive it.
+// classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for devices of the
+// class. The helper refuses a method if the device's driver does not survive it.
 var classAbilities = map[string]abilities{
 	device.GPUName:        {methods: []string{"pci", "vfio"}, auto: true},
 	device.FPGAName:       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
@@ -45,7 +46,7 @@ var classAbilities = map[string]abilities{
 	device.NodeName: {methods: []string{"pci", "vfio"}, auto: true, scrubs: []string{"discard", "zero"}},
 }
 
-// classNames has the names of all classes, in the order of [device.Classes].
+// classNames lists the names of all classes, in the order of [device.Classes].
 var classNames = []string{
 	device.GPUName, device.FPGAName, device.InfiniBandName, device.NVMeName, device.NodeName, device.BundleName,
 }
@@ -53,7 +54,7 @@ var classNames = []string{
 // Scrubs returns the methods by which a resource can erase disks.
 func Scrubs() []string { return slices.Clone(classAbilities[device.NVMeName].scrubs) }
 
-// resource takes one [[resource]].
+// resource reads one [[resource]].
 func resource(t *table) Resource {
 	r := Resource{
 		Shares: 1, Prefer: Packed, Inject: InjectNodes, Permissions: "rw",
@@ -94,7 +95,7 @@ func resource(t *table) Resource {
 	return r
 }
 
-// takeAPI reads how the resource is offered to the kubelet.
+// takeAPI reads the keys that decide how the resource is offered to the kubelet.
 func takeAPI(t *table, r *Resource) {
 	t.boolean("takeover", &r.Takeover)
 	api := ServePlugin
@@ -112,7 +113,7 @@ func takeAPI(t *table, r *Resource) {
 	}
 }
 
-// checkNarrow reports a resource of class node without a restriction to certain nodes. It ignores a resource whose
+// checkNarrow reports a resource of class node that is not restricted to certain nodes. It ignores a resource whose
 // restrictions are invalid.
 func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
@@ -162,7 +163,7 @@ func takePairs(t *table, checkKey, checkValue func(string) error) map[string]str
 	return pairs
 }
 
-// takeOffer reads the keys for what a container gets.
+// takeOffer reads the keys that decide what a container gets.
 func takeOffer(t *table, r *Resource) {
 	t.number("shares", 1, sharesMost, &r.Shares)
 	t.choice("prefer", "preference", &r.Prefer, Packed, Spread)
@@ -198,7 +199,7 @@ func takeManagement(t *table, r *Resource) {
 	}
 }
 
-// takeNodes reads the key nodes, which concerns NVMe namespaces.
+// takeNodes reads the key nodes, which selects the device nodes of NVMe namespaces.
 func takeNodes(t *table, r *Resource) {
 	nodes := device.NVMeBlock
 	t.choice("nodes", "choice of nodes", &nodes, device.NVMeBlock, device.NVMeGeneric, device.NVMeBoth)
@@ -211,7 +212,7 @@ func takeNodes(t *table, r *Resource) {
 
 // takeReset reads [resource.reset].
 func takeReset(t *table, r *Resource) {
-	if r.Class == "" { // the invalid class was already reported
+	if r.Class == "" { // the invalid class has already been reported
 		t.text("method", &r.Reset.Method)
 		t.text("scrub", &r.Reset.Scrub)
 	} else {
@@ -235,9 +236,9 @@ func takeReset(t *table, r *Resource) {
 	t.end()
 }
 
-// requireScrub reports a resource of disks that does not configure how the data of a pod is erased. There is no
-// default, because only the operator can decide. Whether a resource of class node matches disks may depend on the
-// hardware. Without a scrub, such disks are not offered either.
+// requireScrub reports a resource of disks that does not set how a pod's data is erased. There is no default, because
+// only the operator can decide. Whether a resource of class node matches disks may depend on the hardware. Disks that
+// such a resource matches are not offered without a scrub.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != device.NVMeName && r.Class != device.NodeName {
 		return
@@ -250,14 +251,14 @@ func (r *Resource) requireScrub(t *table) {
 	r.Reset.ScrubUnset = true
 }
 
-// isPCIReset reports whether a method is "pci:" and a value of the attribute reset_method of PCI functions
-// (pci_reset_fn_methods, drivers/pci/pci.c). The helper checks which of them a function supports.
+// isPCIReset reports whether a method consists of "pci:" and a value that the attribute reset_method of PCI functions may
+// have (pci_reset_fn_methods, drivers/pci/pci.c). The helper checks which of these values a function supports.
 func isPCIReset(method string) bool {
 	way, ok := strings.CutPrefix(method, "pci:")
 	return ok && slices.Contains([]string{"device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus"}, way)
 }
 
-// checkExclusive reports settings that are impossible for a device that several users may share.
+// checkExclusive reports settings that are impossible for a device that several users can share.
 func checkExclusive(t, reset *table, r Resource) {
 	if r.Reset.Scrub != None && r.Shares > 1 {
 		reset.reportf("scrub", `%s would erase the data of other containers, shares = %d%s; write shares = 1 or scrub = "none"`,

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// takeResources reads all [[resource]] tables of the files, and the built-in resources if they apply.
+// takeResources reads all [[resource]] tables in the files, and the built-in resources if apply is set.
 func (c *Config) takeResources(files []*file, apply bool) {
 	tables := resourceTables(files, apply)
 	c.places = make(map[string]*table)
@@ -38,8 +38,8 @@ func (c *Config) takeResources(files []*file, apply bool) {
 	}
 }
 
-// resourceTables returns a table for each resource in the files, in their order. A table that overrides a built-in
-// resource begins with the built-in values.
+// resourceTables returns a table for each resource in the files, in the order in which the files name them. A table that
+// overrides a built-in resource starts with the built-in values.
 func resourceTables(files []*file, builtin bool) []*table {
 	var all []*table
 	byName := make(map[string]*table)
@@ -72,15 +72,16 @@ func resourceTables(files []*file, builtin bool) []*table {
 // resources returns the [[resource]] tables of the file.
 func (f *file) resources() []map[string]any {
 	array, ok := f.tree[resourceKey].([]map[string]any)
-	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) { // no tables, as in resource = []
+	// Any value except an array of tables or an empty array is an error.
+	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) {
 		at := place{f, toml.Key{resourceKey}}
 		at.reportf("is %s, not an array of tables; write [[%s]]", typeName(f.tree[resourceKey]), resourceKey)
 	}
 	return array
 }
 
-// clash reports a resource whose variable has the same name as that of another resource, so that a container could not
-// distinguish their devices. It also reports two resources that name the same device by its ID.
+// clash reports two resources with the same environment variable, because a container could not distinguish their
+// devices. It also reports two resources that name the same device by its ID.
 func (c *Config) clash(t *table, r, other Resource) {
 	if other.Name != r.Name && other.Variable() == r.Variable() {
 		t.reportf("name", "%s and %s have the same environment variable %s in a container; rename one",
@@ -94,7 +95,7 @@ func (c *Config) clash(t *table, r, other Resource) {
 	}
 }
 
-// namedIDs returns the device IDs that a resource names exactly, without wildcards, and does not exclude.
+// namedIDs returns the device IDs that a resource names without wildcards and does not exclude.
 func namedIDs(r Resource) []string {
 	var ids []string
 	for _, id := range strings.Split(r.Match[device.IDProperty], "|") {

@@ -13,16 +13,17 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// place is the position of a key in a file. A built-in value has no file.
+// place is the position of a key in a file. The place of a built-in value has no file.
 type place struct {
 	file *file
 	path toml.Key
 }
 
-// at returns the place of a key of the table at p.
+// at returns the place of a key in the table at p.
 func (p place) at(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
-// problem returns a problem at p. The remedy follows a semicolon. A message without one gets an example of the key.
+// problem returns a problem at p. A remedy in the message follows a semicolon. If the message contains no remedy, problem
+// adds an example of the key.
 func (p place) problem(format string, args ...any) Problem {
 	what := fmt.Sprintf(format, args...)
 	if what != "" && !strings.Contains(what, "; ") {
@@ -31,7 +32,7 @@ func (p place) problem(format string, args ...any) Problem {
 	return Problem{File: p.file.name, Line: p.file.lines.line(p.path), Key: plain(spelt(p.path)), What: what}
 }
 
-// examples has a value of each key that has one, by name, or by path where that is not unique.
+// examples maps keys to example values. A key that is not unique is written with its path.
 var examples = map[string]string{
 	"builtin": "true", "device_plugins": `"/var/lib/kubelet/device-plugins"`, "pod_resources": `"/var/lib/kubelet/pod-resources/kubelet.sock"`,
 	"state": `"/var/lib/metalplug"`, "run": `"/run/metalplug"`, "cdi": `"/run/cdi"`, "sysfs": `"/sys"`, "dev": `"/dev"`, "proc": `"/proc"`,
@@ -45,7 +46,7 @@ var examples = map[string]string{
 	"init": `"name@.service"`, "start": `"name@.service"`, "release": `"name@.service"`,
 }
 
-// example returns how to write the key at p.
+// example returns an example of how to write the key at p.
 func (p place) example() string {
 	last := len(p.path) - 1
 	key, value := p.path[last:].String(), whole[p.path[max(0, last-1)]]
@@ -60,26 +61,26 @@ func (p place) reportf(format string, args ...any) {
 	p.file.problems = append(p.file.problems, p.problem(format, args...))
 }
 
-// value is a value of a key with its position.
+// value is the value of a key, with its position.
 type value struct {
 	is any // a *table, or a value from the parser
 	at place
 }
 
-// table is a table merged from all files. A value in a later file replaces an earlier one. Its methods read the values
-// of keys. Keys that no method has read are unknown keys.
+// table is a table merged from all files. A value in a later file replaces an earlier one. The methods of table read the
+// values of keys. Keys that no method reads are unknown keys.
 type table struct {
-	last   place // position of the table in the last file that has it
+	last   place // position of the table in the last file that contains it
 	values map[string]value
 	known  []string
-	wrong  bool // the file has a value that is not a table
+	wrong  bool // a file contains a value that is not a table
 }
 
-// whole has the tables that a later file replaces as a whole, with an example of a value. Other tables are overridden key
-// by key.
+// whole lists the tables that a later file replaces as a whole, each with an example of a value. All other tables are
+// overridden key by key.
 var whole = map[string]string{"match": `"A*" or "A*|B"`, "exclude": `"A*" or "A*|B"`, "env": `"text"`}
 
-// merge adds the table that a file has at a position.
+// merge adds the values of a table in a file. at is the position of that table.
 func (t *table) merge(at place, values map[string]any) {
 	t.last = at
 	if t.values == nil {
@@ -98,13 +99,13 @@ func (t *table) merge(at place, values map[string]any) {
 	}
 }
 
-// has reports whether the key exists, with any value.
+// has reports whether the key is set, whatever its value is.
 func (t *table) has(key string) bool { return t.values[key].is != nil }
 
 // value returns the value of a key, or nil.
 func (t *table) value(key string) any { return t.values[key].is }
 
-// place returns the position for problems with a key.
+// place returns the position to report for problems with a key.
 func (t *table) place(key string) place {
 	if v := t.values[key]; v.at.file != nil {
 		return v.at
@@ -112,7 +113,7 @@ func (t *table) place(key string) place {
 	return t.last.at(key)
 }
 
-// elsewhere returns the position of a key in another file, for a problem at p, or empty.
+// elsewhere returns the position of a key for a problem at p. It returns "" if both are in the same file.
 func (t *table) elsewhere(key string, p place) string {
 	at := t.place(key)
 	if at.file == nil || at.file == p.file {
@@ -136,14 +137,14 @@ func (t *table) check(key string, err error) {
 	}
 }
 
-// require reports that a key is missing, and what it should be.
+// require reports that a key is missing, and what should be written, unless the key is set.
 func (t *table) require(key, wanted string) {
 	if !t.has(key) && !t.wrong {
 		t.reportf(key, "is missing: %s", wanted)
 	}
 }
 
-// end reports the keys of the table that no method has read.
+// end must be called after all keys were read. It finds the keys in the table that no method has read.
 func (t *table) end() {
 	if t.last.file == nil {
 		return
@@ -172,7 +173,7 @@ func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 // text reads a string.
 func (t *table) text(key string, to *string) bool { return set(t, key, "a string in quotes", to) }
 
-// checked reads a string and reports a problem with it.
+// checked reads a string and reports the problem that check finds.
 func (t *table) checked(key string, to *string, check func(string) error) {
 	if t.text(key, to) {
 		t.check(key, check(*to))
@@ -190,7 +191,7 @@ func set[T any](t *table, key, wanted string, to *T) bool {
 	return ok
 }
 
-// number reads an integer from least to most.
+// number reads an integer in the range from least to most.
 func (t *table) number(key string, least, most int, to *int) {
 	n, ok := take[int64](t, key, "an integer")
 	if ok && (n < int64(least) || n > int64(most)) {
@@ -200,7 +201,7 @@ func (t *table) number(key string, least, most int, to *int) {
 	}
 }
 
-// choice reads one of the words. noun is their common name in the error.
+// choice reads a value that must be one of words. noun is the name for such a value in the error.
 func (t *table) choice(key, noun string, to *string, words ...string) bool {
 	word, ok := take[string](t, key, "a string in quotes")
 	if ok && !slices.Contains(words, word) {
@@ -227,7 +228,7 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return ok
 }
 
-// table returns the table of a key. It is empty if the key does not exist.
+// table returns the table in a key. The table is empty if the key is not set.
 func (t *table) table(key string) *table {
 	sub, ok := take[*table](t, key, "a table")
 	if !ok {
@@ -236,7 +237,7 @@ func (t *table) table(key string) *table {
 	return sub
 }
 
-// typeName returns the name of a value's type for people.
+// typeName returns a readable name for the type of a value.
 func typeName(v any) string {
 	return cmp.Or(map[string]string{
 		"string": "a string in quotes", "int64": "an integer", "float64": "a float", "bool": "a boolean", "time.Time": "a date or time",
