@@ -15,12 +15,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// errUnknown is the error for an unknown ID. The kubelet must have got the ID from the list of another plugin.
+// errUnknown is the error for an unknown ID, which the kubelet must have taken from another plugin's list.
 var errUnknown = errors.New("not a device of this resource")
 
-// pick returns the devices of the given shares, sorted by ID and without duplicates. For each device it also returns
-// the IDs that the kubelet used. All devices must be healthy. If a container did not start because the reset of its
-// device failed, pick accepts the device again for this container.
+// pick returns the devices to which the given shares belong, sorted by ID and without duplicates. For each device, it
+// also returns the IDs that the kubelet used. All devices must be healthy. If again is set, a device is also accepted if
+// mayGoOn allows its container to start.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -45,8 +45,8 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayGoOn reports whether a container may start with an Unhealthy device. The pod of the container must already hold the
-// device. The device must also have no fault except a cordon, or the start must be a retry after a failed reset.
+// mayGoOn reports whether a container may start with an unhealthy device. There are two such cases. Either the device has
+// no fault except a cordon and the container's pod already holds it, or this start is a retry after a failed reset.
 func mayGoOn(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
@@ -56,7 +56,7 @@ func mayGoOn(d *inventory.Status) bool {
 	return true
 }
 
-// find returns the device of a share, or nil. It also accepts an earlier ID of the share.
+// find returns the device to which a share belongs, or nil. It also accepts an earlier ID of the share.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {
 		if d := offer.Find(id); d != nil {
@@ -69,9 +69,9 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// unused returns an error if a device may be used only by the pod that holds it. The kubelet gives such a device to a new
-// pod only after it has taken the device from the old pod. So the old pod is gone, and the new pod must not see the old
-// pod's data.
+// unused returns an error if a device may be used only by the pod that already holds it. The kubelet gives such a device
+// to a new pod only after it has taken the device from the old one. So the old pod is gone, but the new pod must not see
+// its data.
 func (s service) unused(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
@@ -91,7 +91,7 @@ func (s service) unused(devices []*inventory.Status) error {
 	return nil
 }
 
-// shorten limits the length of an invalid ID in the status of a pod.
+// shorten limits the length of an invalid ID that is shown in a pod's status.
 func shorten(id string) string {
 	if len(id) > 80 {
 		return fmt.Sprintf("%.80q… (%d bytes)", id, len(id))
@@ -99,7 +99,7 @@ func shorten(id string) string {
 	return fmt.Sprintf("%q", id)
 }
 
-// answer returns the response for a container that uses all these devices. It contains either their nodes or their CDI
+// answer returns the response for a container that uses all of these devices. It contains either their nodes or their CDI
 // names.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	if s.Resource.Member != nil {
@@ -126,8 +126,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 				answer.Devices = append(answer.Devices, s.spec(n))
 			}
 		}
-		// Variables are set here even with CDI. If several CDI devices set the same variable, only the last value would take
-		// effect.
+		// Variables are set here even with CDI. If several CDI devices set the same variable, only the last value would
+		// take effect.
 		for key, value := range d.Allocation.Env {
 			if before := answer.Envs[key]; before != "" {
 				value = before + "," + value
@@ -141,8 +141,8 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 	return answer, nil
 }
 
-// expand returns the values of a template for these devices, joined by commas. A template without a placeholder is
-// returned unchanged.
+// expand returns the values of a template for these devices, joined by commas. A template without braces is returned
+// unchanged.
 func expand(template string, devices []*inventory.Status) string {
 	var values []string
 	for _, d := range devices {
@@ -182,7 +182,7 @@ func (s service) nodesPresent(devices []*inventory.Status) error {
 	return nil
 }
 
-// cdiNames returns the CDI names of the devices, or none if the container gets their nodes.
+// cdiNames returns the CDI names of the devices, or nil if containers get device nodes.
 func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 	if s.Resource.CDI == nil {
 		return nil, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// parts replaces each bundle in devices by its members.
+// parts replaces each bundle in devices with its members.
 func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	for _, d := range devices {
 		all = append(all, d.Parts()...)
@@ -24,14 +24,14 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// memberGroup has the service of a resource, and the members of some bundles that belong to this resource.
+// memberGroup holds the service of a resource, and those members of some bundles that belong to the resource.
 type memberGroup struct {
 	service
 	devices []*inventory.Status
 }
 
-// byResource groups the members of bundles by resource, in the order of the members. For a resource without bundles it
-// returns one group with all devices. It returns an error if a reload has removed the resource of a member.
+// byResource groups the members of bundles by resource, in the order of the members. If the service's resource has no
+// bundles, it returns one group with all devices. It returns an error if a reload has removed a member's resource.
 func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err error) {
 	if s.Resource.Member == nil {
 		return []memberGroup{{s, devices}}, nil
@@ -50,8 +50,8 @@ func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err
 	return all, nil
 }
 
-// answerBundles returns the response for a container that uses all these bundles. It merges the responses of the
-// members' resources, and adds an annotation with the members of each bundle.
+// answerBundles returns the response for a container that uses all of these bundles. It merges the responses for the
+// members' resources, and adds an annotation that lists the members of each bundle.
 func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	all, err := s.byResource(bundles)
 	if err != nil {
@@ -91,8 +91,8 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 	return whole, nil
 }
 
-// ready returns an error if the container that is starting cannot use the devices. After a reboot, the container may have
-// outdated names or nodes.
+// ready returns an error if the starting container cannot use the devices. After a reboot, the names or nodes that the
+// container has may be outdated.
 func (s service) ready(devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s service) ready(devices []*inventory.Status) error {
 	return nil
 }
 
-// start prepares all devices for a container at the same time. The rules of a member's own resource apply to the member of a
+// start prepares all devices for a container concurrently. The rules of a member's own resource apply to each member of a
 // bundle.
 func (s service) start(ctx context.Context, devices []*inventory.Status) error {
 	all, err := s.byResource(devices)

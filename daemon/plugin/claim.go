@@ -7,15 +7,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// Given has the nodes, variables and CDI names that a container gets for devices.
+// Given lists the nodes, variables and CDI names that a container gets for its devices.
 type Given struct {
 	Nodes []device.Node
 	Env   map[string]string
-	CDI   []string // names of devices in CDI specs
+	CDI   []string // names of the devices in CDI specs
 }
 
-// Give returns the answer that Allocate would give for a container with these devices of a resource. The error contains
-// the reason why the container cannot have them.
+// Give returns what Allocate would give a container that uses these devices of a resource. The error contains the reason
+// why the container cannot have them.
 func Give(r Resource, host *device.Host, devices []*inventory.Status) (g Given, err error) {
 	answer, err := service{Endpoint: &Endpoint{Resource: r, Host: host}}.answer(devices)
 	if err != nil {

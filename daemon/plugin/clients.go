@@ -13,13 +13,13 @@ import (
 	"github.com/metalplug/metalplug/internal/clients"
 )
 
-// maxClients is the maximum number of connections to one of our sockets. The kubelet has one connection for its stream,
-// and another one while we register (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, client.go and
-// handler.go).
+// maxClients is the maximum number of connections to one endpoint's socket. The kubelet has one connection for its
+// stream, and another one during a registration (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, client.go
+// and handler.go).
 const maxClients = 8
 
-// surplus returns the client to disconnect, or nil. Only uid 0 and our own uid may be clients. A new client may be the
-// kubelet. So if there are too many clients, the oldest one that is not the kubelet is disconnected.
+// surplus returns the client to disconnect, or nil. Only uid 0 and metalplugd's own uid may be clients. A new client may
+// be the kubelet. If there are too many clients, surplus therefore returns the oldest one that is not the kubelet.
 func (e *Endpoint) surplus(open []*clients.Client) *clients.Client {
 	newest := open[len(open)-1]
 	switch {
@@ -35,7 +35,7 @@ func (e *Endpoint) surplus(open []*clients.Client) *clients.Client {
 	return oldest
 }
 
-// clientOf returns the client of the current call, or nil.
+// clientOf returns the client that made the current call, or nil.
 func clientOf(ctx context.Context) *clients.Client {
 	if p, ok := peer.FromContext(ctx); ok {
 		c, _ := p.Addr.(*clients.Client)

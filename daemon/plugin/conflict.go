@@ -19,47 +19,47 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// Two plugins may serve the same resource name. The kubelet then requests devices from the plugin that registered last, but
-// accepts lists from both plugins. It keeps the stream of the first plugin open, so the first plugin does not notice the
-// second one. Before 1.37, the end of any stream for the name disconnects the plugin that registered last (kubernetes v1.36
-// pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the last list as long as
-// any stream for the name is open (v1.37, manager.go, PluginDisconnected).
+// Two plugins may serve the same resource name. The kubelet then requests devices from the plugin that registered last,
+// but accepts lists from both plugins. It keeps the stream of the first plugin open, so the first plugin does not notice
+// the second one. Before Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered last
+// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the
+// last list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// So an endpoint queries the kubelet's device list before it registers a resource that yields, and after each event of
-// another plugin. If another plugin serves the name, the endpoint does not register the resource. The resource is then held
-// back. If the other plugin registered after us, our stream stays open, but we send nothing on it. The endpoint registers
-// the resource after the other plugin has ended.
+// An endpoint therefore queries the kubelet's device list before it registers a resource that yields, and after each
+// event from another plugin. If another plugin serves the name, the endpoint does not register the resource, which is
+// then held back. If the other plugin registered after the endpoint did, the endpoint keeps its stream open but sends
+// nothing on it. The endpoint registers the resource when the other plugin has ended.
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
-	// askAgain is the delay before the query that must confirm an answer. It gives the kubelet time to process a list or the
-	// end of a stream.
+	// askAgain is the delay before the query that must confirm an answer. It gives the kubelet time to process a list or
+	// the end of a stream.
 	askAgain = 300 * time.Millisecond
-	// askLate is the delay of the query after a second registration, because the kubelet may process the end of the first
-	// stream late.
+	// askLate is the delay before the query after a second registration, because the kubelet may be slow to process the
+	// end of the first stream.
 	askLate = time.Second
-	// unanswered is the delay of the next query after a query without an answer.
+	// unanswered is the delay before the next query if a query got no answer.
 	unanswered = 10 * time.Second
-	// returnPause is the time that another plugin has to restart before we register.
+	// returnPause is how long another plugin may take to restart before the endpoint registers.
 	returnPause = time.Second
-	// kubeletGrace is the time that the other plugin has to register with a restarted kubelet. A widely used plugin, which
-	// polls, took 5.9 s.
+	// kubeletGrace is how long the other plugin may take to register with a restarted kubelet. A widely used plugin,
+	// which polls, took 5.9 s.
 	kubeletGrace = 10 * time.Second
-	// heldInterval is the interval of queries without an event while the resource is held back.
+	// heldInterval is the interval of queries while the resource is held back and no event arrives.
 	heldInterval = time.Minute
-	// registerAgainAfter is the minimum time between two registrations that answers of the kubelet cause. It does not apply
-	// after the end of another plugin.
+	// registerAgainAfter is the minimum time between two registrations that are caused by answers from the kubelet. It
+	// does not apply after another plugin has ended.
 	registerAgainAfter = time.Minute
 )
 
-// conflict has the facts that an endpoint knows about another plugin with its resource name. Only Run uses them, except the
-// field asked.
+// conflict holds the facts that an endpoint knows about another plugin with its resource name. Only Run uses them, except
+// the field asked.
 type conflict struct {
 	e       *Endpoint
-	asked   atomic.Bool       // the kubelet has requested devices from us while the resource was held back
+	asked   atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
 	last    time.Time         // time of the last answer
 	next    time.Time         // time of the next query, or zero if only an event triggers one
-	events  int               // number of events of other plugins before the last query
+	events  int               // number of events from other plugins before the last query
 	suspect string            // evidence in the last answer, which the next answer must confirm
 	given   map[string]string // containers that had a device of another plugin when this endpoint registered
 	taken   time.Time         // time of the last registration that an answer caused
@@ -67,17 +67,18 @@ type conflict struct {
 	hold    *hold             // nil if the resource is not held back
 }
 
-// hold has the facts about the other plugin while the resource is held back.
+// hold holds the facts about the other plugin while the resource is held back.
 type hold struct {
-	kubelet   identity
-	restarted bool      // the kubelet has restarted, and has not counted devices of the other plugin since its restart
-	rival     int       // the newest plugin at the start, which is most likely the other one, or 0
+	kubelet identity
+	// The kubelet has restarted, and has not yet counted devices of the other plugin since then.
+	restarted bool
+	rival     int       // number of the newest plugin when the hold began, probably the other plugin, or 0
 	ended     int       // number of plugins that have ended so far
-	until     time.Time // deadline for the return of the other plugin, or zero if no plugin has ended
+	until     time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
-// begin clears the facts of an earlier registration. known means that the kubelet knew an earlier endpoint. The kubelet may
-// then process the end of that endpoint after all our pauses.
+// begin clears the facts from an earlier registration. known means that the kubelet knew an earlier endpoint. The kubelet
+// may then process the end of that endpoint only after all pauses have passed.
 func (c *conflict) begin(known bool) {
 	c.forget()
 	if known {
@@ -85,15 +86,15 @@ func (c *conflict) begin(known bool) {
 	}
 }
 
-// forget discards the evidence so far, which is the devices that the kubelet counts and those that another plugin has given
-// to containers.
+// forget discards the evidence so far. It also records which containers now have devices of another plugin, because these
+// are not evidence.
 func (c *conflict) forget() {
 	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
 // precheck asks the kubelet whether another plugin serves the resource. It returns the delay until the next check, or 0
-// to register now.
+// if the endpoint should register now.
 func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Duration) {
 	e := c.e
 	if !e.Resource.Yields || e.Counted == nil {
@@ -110,7 +111,7 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	case err != nil:
 		return e.again(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
 			"in a [[resource]] of that name", e.Resource.Name, err))
-	case c.suspect == "": // the kubelet may still have the list of our last endpoint
+	case c.suspect == "": // the kubelet may still have the list from an earlier endpoint
 		c.suspect, wait = counted[0], askAgain
 	default:
 		return c.holdBack(sock, "the kubelet counts "+counted[0])
@@ -119,8 +120,9 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	return wait
 }
 
-// compare queries the kubelet's device list and reacts to the answer if another plugin has started, has ended or may have
-// sent a list. It returns the delay until the next query, or 0 to wait for an event. Our stream must be open.
+// compare checks whether another plugin serves the resource. If another plugin has started, has ended or may have sent a
+// list, compare queries the kubelet's device list and reacts to the answer. It returns the delay until the next query, or
+// 0 to wait for an event. The endpoint's stream must be open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	_, ended, events := e.Watch.others()
@@ -150,11 +152,12 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	case foreign != "":
 		c.suspect = "the kubelet counts " + foreign
 	case len(counted) == 0 && sent.healthy && (processed == sent.checkpoint || sent != e.streams.lastSent()):
-		// The kubelet may not have processed our last list.
+		// The kubelet may not have processed the last list yet.
 		c.suspect = ""
 		return c.askIn(askLate)
 	case len(counted) == 0 && sent.healthy:
-		c.suspect = fmt.Sprintf("the kubelet counts no device, although list %d has some", sent.number) // two more answers must confirm the next list
+		// Two more answers must confirm the next list.
+		c.suspect = fmt.Sprintf("the kubelet counts no device, although list %d has some", sent.number)
 	default:
 		c.suspect = ""
 		return 0
@@ -167,7 +170,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	case again > 0 && ended == c.ended:
 		return c.askIn(again)
 	}
-	// The kubelet has mistaken the end of another plugin for ours.
+	// The kubelet has mistaken the end of another plugin for the end of this endpoint.
 	c.taken, c.ended, c.suspect = time.Now(), ended, ""
 	e.Log.Warn("registration repeated", "err", errors.New("the kubelet counts no device of the resource"))
 	e.streams.end()
@@ -180,19 +183,20 @@ func (c *conflict) askIn(wait time.Duration) time.Duration {
 	return wait
 }
 
-// anyHealthy reports whether a list has a healthy device.
+// anyHealthy reports whether a list contains a healthy device.
 func anyHealthy(list *pluginapi.ListAndWatchResponse) bool {
 	return slices.ContainsFunc(list.Devices, func(d *pluginapi.Device) bool { return d.Health == pluginapi.Healthy })
 }
 
-// checkpoint returns the identity of the kubelet's checkpoint file. The kubelet replaces this file after it has processed a
-// list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
+// checkpoint returns the identity of the kubelet's checkpoint file. The kubelet replaces this file after it has processed
+// a list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
 func (e *Endpoint) checkpoint() identity {
 	return identityOf(filepath.Join(e.Dir, checkpoint.File), syscall.S_IFREG)
 }
 
 // givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It also
-// finds a device with one of our IDs, for which no list reveals the other plugin.
+// finds a device that has the ID of one of the endpoint's own devices. No list would reveal the other plugin in that
+// case.
 func (c *conflict) givenNow() string {
 	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
@@ -203,7 +207,8 @@ func (c *conflict) givenNow() string {
 	return ""
 }
 
-// Foreign returns the ID of a device that the kubelet counts for the resource and that is not ours, or "".
+// Foreign returns the ID of a device that the kubelet counts for the resource but that is not one of the endpoint's
+// devices, or "".
 func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)
@@ -213,7 +218,7 @@ func (e *Endpoint) Foreign(counted []string) string {
 	return ""
 }
 
-// holdBack starts to withhold the resource, and returns when to check again.
+// holdBack starts to hold back the resource, and returns the delay until the next check.
 func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	e := c.e
 	live, ended, _ := e.Watch.others()
@@ -237,8 +242,8 @@ func (c *conflict) setHeld(shows string) {
 }
 
 // reconsider checks whether the resource must still be held back. The hold ends if the kubelet has requested devices from
-// us. It also ends if the other plugin has ended or the kubelet has restarted, and the other plugin did not come back in
-// time. It returns the delay until the next check, or 0 if the resource is no longer held back.
+// this endpoint. It also ends if the other plugin ended or the kubelet restarted, and the other plugin did not come back
+// in time. reconsider returns the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
 	if c.asked.Swap(false) && e.streams.open() {
@@ -288,14 +293,14 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	return heldInterval
 }
 
-// leftover reports whether the kubelet still counts the last list of the other plugin, although that plugin has ended.
-// Since 1.37, the kubelet counts that list as long as our stream is open.
+// leftover reports whether the kubelet still counts the last list from the other plugin, although that plugin has ended.
+// Since Kubernetes 1.37, the kubelet counts that list as long as the endpoint's stream is open.
 func (c *conflict) leftover(live []int) bool {
 	open := c.e.streams.open() || c.e.Parked.has(c.e.Resource.Name)
 	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
 }
 
-// release ends the hold after the other plugin has ended. It returns the delay until the registration.
+// release ends the hold after the other plugin has ended. It returns the delay before the registration.
 func (c *conflict) release() time.Duration {
 	k := &c.e.kubelet
 	k.registered, k.pause, k.notBefore = identity{}, 0, time.Time{}
@@ -311,8 +316,8 @@ func (c *conflict) notHeld() {
 	c.e.Log.Info("resource no longer held back")
 }
 
-// unpark closes our stream and the parked connection of an earlier endpoint. It returns the time that the kubelet needs to
-// process this, or 0 if neither was open.
+// unpark closes the endpoint's stream and the parked connection of an earlier endpoint. It returns the time that the
+// kubelet needs to process this, or 0 if neither was open.
 func (c *conflict) unpark() time.Duration {
 	open := c.e.streams.open()
 	if !c.e.Parked.drop(c.e.Resource.Name) && !open {

@@ -3,9 +3,9 @@
 // Package plugin serves resources to the kubelet as a device plugin. Each resource has a socket in the kubelet's device
 // plugin directory, is registered with the device manager, and serves the DevicePlugin API v1beta1.
 //
-// An endpoint never relies on the content of an event. After each event it checks four things (our socket, kubelet.sock, the
-// open stream, the last registration) and performs the missing steps. So a lost, repeated or late event does no harm. A
-// periodic check without an event leads to the same state.
+// An endpoint never relies on the content of an event. After each event, it checks its own socket, kubelet.sock, the open
+// stream and the last registration, and performs the missing steps. A lost, repeated or late event therefore does no
+// harm. A periodic check without an event leads to the same state.
 package plugin
 
 import (
@@ -31,45 +31,48 @@ import (
 )
 
 const (
-	// eager is how long the endpoint tries to connect to a new kubelet.sock every eagerPause. The kubelet binds its socket
-	// before it listens, so it may refuse the first attempts.
+	// eager is how long the endpoint tries to connect to a new kubelet.sock every eagerPause. The kubelet binds the
+	// socket before it listens, so it may refuse the first attempts.
 	eager      = time.Second
 	eagerPause = time.Millisecond
-	// backstop is the interval of checks that no event triggers while there is no stream.
+	// backstop is the interval between checks without an event while no stream is open.
 	backstop = time.Second
-	// registerLimit is the maximum duration of a Register call. During the call, the kubelet connects to us.
+	// registerLimit is the maximum duration of a Register call. During the call, the kubelet connects to the endpoint's
+	// socket.
 	registerLimit = 3 * time.Second
-	// streamLimit is the maximum time between a registration and the opening of the kubelet's stream.
+	// streamLimit is the maximum time between a registration and the moment when the kubelet opens its stream.
 	streamLimit = time.Second
-	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet.
-	// Before 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
+	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet. Before
+	// Kubernetes 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause is the same pause for an earlier endpoint whose stream is unknown to us.
+	// restartPause replaces settlePause after an earlier endpoint, because it is not known when that endpoint's stream
+	// ended.
 	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
-	// receiveSize is the maximum size of a request in bytes. GetPreferredAllocation contains the IDs of all free
-	// devices.
+	// receiveSize is the maximum size of a request in bytes. A GetPreferredAllocation request contains the IDs of all
+	// free devices.
 	receiveSize = 16 << 20
 )
 
 // Resource configures an endpoint.
 type Resource struct {
 	Name        string
-	Shares      int               // number of times that each device is offered; 0 means 1
-	Spread      bool              // prefer devices with the fewest shares in use over devices that are near each other
-	Permissions string            // rights of a container on the nodes, some of the letters "rwm"
-	Optional    bool              // registered with the kubelet only after it has had a device
-	Yields      bool              // do not register while another plugin serves the name
-	Variable    string            // environment variable with the IDs of a container's devices
-	Env         map[string]string // more variables, in which {id}, {pci} and {node} stand for values of the devices
-	// CDI returns the CDI names of devices, or an error if the container runtime could not resolve the names. Allocate calls
-	// CDI. If CDI is nil, containers get device nodes instead.
+	Shares      int    // number of times that each device is offered; 0 means 1
+	Spread      bool   // prefer devices with the fewest shares in use over devices that are near each other
+	Permissions string // a container's permissions on the nodes, from the letters "rwm"
+	Optional    bool   // registered with the kubelet only after it has had a device
+	Yields      bool   // do not register while another plugin serves the name
+	Variable    string // environment variable that contains the IDs of a container's devices
+	// further variables, in which {id}, {pci} and {node} are replaced with values of the devices
+	Env map[string]string
+	// CDI returns the CDI names of devices. It returns an error if the container runtime could not resolve the names.
+	// Allocate calls it. If CDI is nil, containers get device nodes instead.
 	CDI func(devices []*inventory.Status) ([]string, error)
-	// Start prepares devices for a container that is starting. It may block for as long as ctx allows. It may be nil.
+	// Start prepares devices for a container that is starting. It may block until ctx ends. It may be nil.
 	Start func(ctx context.Context, devices []*inventory.Status) error
-	// Member returns the resource of a bundle's member. It returns an error if that resource is no longer configured.
-	// Allocate calls Member. Member is nil if this resource has no bundles.
+	// Member returns the resource that a bundle's member belongs to. It returns an error if that resource is no longer
+	// configured. Allocate calls Member. It is nil if this resource has no bundles.
 	Member func(resource string) (Resource, error)
 }
 
@@ -81,27 +84,29 @@ type Endpoint struct {
 	Host      *device.Host
 	Watch     *Watch
 	Log       *slog.Logger
-	// Allocated is called with the devices of a container before the kubelet gets the answer. It must not block.
+	// Allocated is called with a container's devices before the kubelet gets the answer. It must not block.
 	Allocated func([]*inventory.Status)
 	Metrics   Metrics
 	Changed   func() // called when the endpoint's [Status] has changed
-	// Counted queries which devices of the resource the kubelet counts as healthy, from any plugin. It may block for some
-	// seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted is nil, no
+	// Counted returns the devices of the resource that the kubelet counts as healthy, from any plugin. It may block for
+	// some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted is nil, no
 	// resource is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	Parked  *Parked // connections that stay open after the end of the endpoint while the resource is held back
-	// Before is the time when the last endpoint of the resource was registered or ended, or zero. That endpoint may have
-	// belonged to another process. If the kubelet already ran at that time, it must first process the end of that endpoint.
+	// Parked holds connections that stay open after the endpoint has ended while the resource is held back.
+	Parked *Parked
+	// Before is the time when the last endpoint of the resource registered or ended, or zero. That endpoint may have
+	// belonged to another process. If the kubelet was already running at that time, it must first process the end of that
+	// endpoint.
 	Before time.Time
 
 	probe    liveness.Probe
 	status   atomic.Value // contains a Status
-	server   *grpc.Server // serves all successive sockets of the endpoint
+	server   *grpc.Server // serves each socket that the endpoint creates
 	streams  streams
 	conflict conflict
 	socket   socket
 	kubelet  registration
-	crowded  sync.Once // logs that there are too many clients
+	crowded  sync.Once // logs only once that there are too many clients
 }
 
 // Status returns the registration state of the endpoint.
@@ -113,14 +118,14 @@ func (e *Endpoint) Status() api.Standing {
 	return s
 }
 
-// last returns the status as Run has set it.
+// last returns the status as Run last set it.
 func (e *Endpoint) last() api.Standing {
 	s, _ := e.status.Load().(api.Standing)
 	return s
 }
 
-// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started after the first check for a
-// kubelet. By then our socket exists, unless the kubelet's directory is missing.
+// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started after it has first looked
+// for a kubelet. At that time, the endpoint's socket exists, unless the kubelet's directory is missing.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
 	e.Log = e.Log.With("resource", e.Resource.Name)
@@ -128,7 +133,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	e.streams.changed = make(chan struct{}, 1)
 	e.conflict.e, e.kubelet.begun = e, time.Now()
 	e.server = e.newServer()
-	defer func() { // closing the server ends the kubelet's stream
+	defer func() { // stopping the server ends the kubelet's stream
 		e.server.Stop()
 		e.socket.drop()
 	}()
@@ -138,7 +143,8 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var devices <-chan struct{} // closed when the devices change; nil if the resource should be registered now
+	// Closed when the devices change, or nil if the resource should be registered now.
+	var devices <-chan struct{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -163,13 +169,13 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	}
 }
 
-// Alive returns nil when Run has made progress or has ended, or the error of ctx. This may take as long as the kubelet needs
-// to answer.
+// Alive returns nil when Run has made progress or has ended, or the context's error. This may take as long as the kubelet
+// needs to answer.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// unwanted returns a channel that is closed when the devices change, if the resource is optional and has had no device
+// unwanted returns a channel that is closed when the devices change if the resource is optional and has not had a device
 // yet. Otherwise it returns nil.
 func (e *Endpoint) unwanted() <-chan struct{} {
 	snapshot, changed := e.Inventory.Snapshot()
@@ -180,8 +186,8 @@ func (e *Endpoint) unwanted() <-chan struct{} {
 	return changed
 }
 
-// converge performs the missing steps until the kubelet knows our devices. It returns the time after which the endpoint
-// checks again even if no event arrives, or 0 if that is not needed.
+// converge performs the missing steps until the kubelet knows the endpoint's devices. It returns the time after which the
+// endpoint must check again even if no event arrives, or 0 if this is not necessary.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
 		e.complain("endpoint not listening", err)
@@ -220,16 +226,17 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	return e.register(ctx, kubelet)
 }
 
-// ensureSocket creates and serves our socket if it does not exist.
+// ensureSocket creates and serves the endpoint's socket if it does not exist.
 func (e *Endpoint) ensureSocket() error {
 	made, err := e.socket.ensure()
 	if made != nil {
-		go e.server.Serve(&clients.Listener{Listener: made, Surplus: e.surplus}) // Serve returns when the server or the listener is closed
+		// Serve returns when the server or the listener is closed.
+		go e.server.Serve(&clients.Listener{Listener: made, Surplus: e.surplus})
 	}
 	return err
 }
 
-// absent returns an error if there is no kubelet to register with.
+// absent returns an error that describes why there is no kubelet to register with.
 func absent(path string) error {
 	if _, err := os.Lstat(path); err != nil {
 		return fmt.Errorf("look for %s: %w", path, fsutil.Cause(err))
@@ -237,8 +244,8 @@ func absent(path string) error {
 	return fmt.Errorf("look for %s: it is not a socket", path)
 }
 
-// complain logs an error once instead of at every attempt. The error stays in the status until the kubelet knows the
-// resource. A missing directory is normal before the first start of the kubelet.
+// complain logs an error once, instead of at every attempt. The error stays in the status until the kubelet knows the
+// resource. A missing directory is normal before the kubelet has started for the first time.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()
 	if complaint == e.last().Complaint {
@@ -252,7 +259,7 @@ func (e *Endpoint) complain(message string, err error) {
 	e.Log.Log(context.Background(), level, message, "err", err)
 }
 
-// setRegistered records whether the kubelet knows the resource. If it does, the complaint is cleared.
+// setRegistered records whether the kubelet knows the resource. If registered is set, it also clears the complaint.
 func (e *Endpoint) setRegistered(registered bool) {
 	e.set(func(s *api.Standing) {
 		if s.Registered = registered; registered {

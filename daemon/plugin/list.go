@@ -14,15 +14,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// listSize is the maximum size in bytes of a list that the kubelet accepts. It is the default of gRPC, which the
-// kubelet does not change.
+// listSize is the maximum size, in bytes, of a list that the kubelet accepts. It is gRPC's default, which the kubelet
+// does not change.
 const listSize = 4 << 20
 
-// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. So response omits some
-// devices from such a list, and returns how many it has omitted.
+// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. Therefore response
+// omits devices from a list that would be too large, and returns how many it omitted.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
-	// The exact size is computed only if necessary, because this takes as long as sending the list.
+	// The exact size is computed only if necessary, because the computation takes as long as sending the list.
 	if all := len(list.Devices); roughSize(list) > listSize && proto.Size(list) > listSize {
 		list.Devices = cut(list.Devices, r.held(offer))
 		left = all - len(list.Devices)
@@ -39,7 +39,7 @@ func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
 	return bytes
 }
 
-// held returns the IDs of all shares of devices that a pod holds.
+// held returns the IDs of all shares of the devices that pods hold.
 func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 	held := make(map[string]bool)
 	for _, s := range offer.Devices {
@@ -55,7 +55,7 @@ func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 	return held
 }
 
-// cut returns as many devices as fit. Devices that a pod holds come first.
+// cut returns as many devices as fit into a list. Devices that pods hold come first.
 func cut(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.Device {
 	room := listSize
 	kept := make([]*pluginapi.Device, 0, len(devices))
@@ -76,19 +76,20 @@ func (e *Endpoint) logLeft(left int) {
 		"use fewer shares or a narrower match", listSize, left))
 }
 
-// wireSize returns the encoded size of a device in the list, with tag, length and content.
+// wireSize returns the encoded size of a device in the list, including its tag and length.
 func wireSize(d *pluginapi.Device) int {
 	return protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d))
 }
 
-// list returns the devices for the kubelet, one for each share. If one device of the resource has no NUMA node, the list
+// list returns the devices for the kubelet, one for each share. If any device of the resource has no NUMA node, the list
 // contains no NUMA nodes at all. Otherwise the kubelet would never allocate that device under a strict topology policy.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
 	for _, s := range offer.Devices {
 		withNUMA = withNUMA && s.Device.NUMANode >= 0
 	}
-	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares)) // allocated once, because there may be thousands of devices
+	// Allocated together, because there may be thousands of devices.
+	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares))
 	nodes := make(map[int]*pluginapi.TopologyInfo)
 	for _, s := range offer.Devices {
 		d := pluginapi.Device{Health: pluginapi.Unhealthy}
@@ -113,9 +114,9 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs under which pods hold a device since before the number of shares was changed. Until the device is
-// free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would share the device than its
-// pods expect.
+// outdated returns the IDs under which pods have held a device since before the number of shares was changed. These IDs
+// stay in the list until the device is free, and no other pod gets the device. Otherwise more pods would share the device
+// than its pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.As {
@@ -151,8 +152,8 @@ func (r *Resource) shareID(id string, n int) string {
 	return id + checkpoint.ShareMark + strconv.Itoa(n)
 }
 
-// deviceID returns the ID of the device to which the share id belongs. ok is false if id is not a share of the
-// resource.
+// deviceID returns the ID of the device to which the share with the given ID belongs. ok is false if id is not a share of
+// the resource.
 func (r *Resource) deviceID(id string) (_ string, ok bool) {
 	if r.Shares <= 1 {
 		return id, true

@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/internal/clients"
 )
 
-// Parked keeps a connection of the kubelet open after its endpoint has ended, while another plugin serves the resource.
-// Before 1.37, the kubelet would mistake the end of this connection for the end of the other plugin. The service manager
-// keeps a copy of the descriptor for the next process. The methods of Parked are safe for concurrent use. The zero value
-// keeps no connection.
+// Parked keeps a kubelet connection open after its endpoint has ended, while another plugin serves the resource. Before
+// Kubernetes 1.37, the kubelet would mistake the end of this connection for the end of the other plugin. The service
+// manager keeps a copy of the descriptor for the next process. The methods of Parked are safe for concurrent use. The
+// zero value holds no connection.
 type Parked struct {
 	Store  func(name string, f *os.File) error // passes a copy to the service manager
 	Remove func(name string) error             // makes the service manager close its copy
@@ -26,7 +26,7 @@ type Parked struct {
 // parkedPrefix is the prefix of the names of all connections.
 const parkedPrefix = "held-"
 
-// Take takes over the descriptors that an earlier process has stored in the service manager.
+// Take takes over the descriptors that an earlier process stored in the service manager.
 func (p *Parked) Take(passed map[string]*os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -38,7 +38,8 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	}
 }
 
-// park keeps a connection of a resource open. It does nothing if c is nil. It returns the error of the service manager.
+// park keeps a connection of a resource open. It does nothing if c is nil. It returns an error if the service manager
+// cannot store a copy.
 func (p *Parked) park(resource string, c *clients.Client) error {
 	if p.Store == nil || c == nil {
 		return nil
@@ -55,7 +56,7 @@ func (p *Parked) park(resource string, c *clients.Client) error {
 	return p.Store(name, f)
 }
 
-// drop closes the connection of a resource, and reports whether there was one.
+// drop closes the parked connection of a resource, and reports whether there was one.
 func (p *Parked) drop(resource string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

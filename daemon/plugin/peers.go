@@ -17,25 +17,26 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// A plugin binds its socket before it listens, so a new socket may refuse connections. The plugin counts as ended after its
-// socket has refused peerTries connections, with peerPause between them.
+// A plugin binds its socket before it listens, so a new socket may refuse connections. A plugin is considered ended after
+// its socket has refused peerTries connections, with peerPause between them.
 const (
 	peerTries = 10
 	peerPause = 10 * time.Millisecond
 )
 
-// peers are the other plugins in the kubelet's directory. A plugin that is killed leaves its socket, and no inotify event
-// reports its end. So metalplugd keeps a connection to each plugin, but makes no call over it. The kernel closes the
-// connection when the process ends (unix_release_sock, net/unix/af_unix.c). The mutex of [Watch] protects peers.
+// peers holds the other plugins in the kubelet's directory. A plugin that is killed leaves its socket behind, and no
+// inotify event reports its end. So metalplugd keeps a connection to each plugin, but makes no calls on it. The kernel
+// closes the connection when the plugin ends (unix_release_sock, net/unix/af_unix.c). The mutex of [Watch] protects
+// peers.
 type peers struct {
 	ctx    context.Context // context of all connections, or nil before Watch.Run
 	known  map[socketFile]*neighbor
 	newest int // number of the newest plugin so far
 	ended  int // number of plugins that have ended
-	events int // number of times that a plugin has started, has ended or may have sent a list
+	events int // number of times that a plugin started, ended or may have sent a list
 }
 
-// socketFile identifies a socket. Another file at the same path is a different socket.
+// socketFile identifies a socket. A different file at the same path is a different socket.
 type socketFile struct {
 	path string
 	identity
@@ -49,7 +50,7 @@ type neighbor struct {
 }
 
 // others returns the numbers of the other plugins that are running, newest last. It also returns how many plugins have
-// ended, and the number of events so far (see [peers]). It reads the directory, but does not wait for a plugin.
+// ended, and the number of events so far (see [peers]). It reads the directory, but does not wait for any plugin.
 func (w *Watch) others() (live []int, ended, events int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,8 +64,8 @@ func (w *Watch) others() (live []int, ended, events int) {
 	return live, w.peers.ended, w.peers.events
 }
 
-// stir records an event in the kubelet's directory. The socket of another plugin may have appeared or disappeared, or the
-// kubelet may have processed a list, perhaps the list of another plugin. The kubelet writes its checkpoint after each list
+// stir records an event in the kubelet's directory. Either the socket of another plugin has appeared or disappeared, or
+// the kubelet may have processed a list, perhaps from another plugin. The kubelet writes its checkpoint after each list
 // (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
 func (w *Watch) stir() {
 	if live, _, _ := w.others(); len(live) > 0 {
@@ -80,7 +81,7 @@ func (w *Watch) note() {
 	w.poke()
 }
 
-// compare compares the directory with the known plugins. The caller holds mu.
+// compare compares the sockets in the directory with the known plugins. The caller holds mu.
 func (w *Watch) compare() {
 	if w.peers.ctx == nil {
 		return
@@ -137,7 +138,8 @@ func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 	switch {
 	case err == nil:
 		conn.Close()
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // without the permission to connect, only the file shows whether the plugin exists
+	// Without permission to connect, only the socket file shows whether the plugin exists.
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return
 	}
 	client, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0))

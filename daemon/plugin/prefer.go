@@ -11,36 +11,37 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// The cost of a packed choice has two parts. The number of its NUMA nodes weighs more than the sum of the distances between
-// all pairs of its shares on the bus tree. A step on the tree counts once for each pair of shares that it separates. So the
-// cheapest choice in a branch consists of the cheapest choices in its children. The cost of a spread choice is the number of
-// used shares of its devices.
+// The cost of a packed choice has two parts. The number of its NUMA nodes weighs more than the sum of the distances on
+// the bus tree between all pairs of its shares. A step on the tree is counted once for each pair of shares that it
+// separates. The cheapest choice in a branch therefore consists of the cheapest choices in its children. The cost of a
+// spread choice is the total number of shares already in use on its devices.
 const (
-	// bridgeWay is the distance from a PCI host bridge to its parent. It is greater than any distance below one host bridge,
-	// so devices below one bridge are always nearer.
+	// bridgeWay is the distance from a PCI host bridge to its parent. It is greater than any distance below one host
+	// bridge, so devices below the same host bridge are always nearer.
 	bridgeWay = 16
-	// sameDeviceCost is the cost of two shares of the same device. A container that requests two devices expects two
-	// different ones.
+	// sameDeviceCost is the cost of choosing two shares of the same device. A container that requests two devices expects
+	// two different ones.
 	sameDeviceCost = 256
-	// nodeCost is the cost of each NUMA node. It exceeds the sum of distances of any choice.
+	// nodeCost is the cost of each NUMA node. It exceeds the sum of the distances in any choice.
 	nodeCost = 1 << 32
 )
 
-// places caches the tree of an offer for later requests. The zero value is ready for use. It is safe for concurrent use.
+// places caches the tree of an offer for later requests. The zero value is ready for use. Its methods are safe for
+// concurrent use.
 type places struct {
 	mu   sync.Mutex
 	last *tree
 }
 
-// tree has the positions of an offer's devices on the bus tree.
+// tree locates the devices of an offer on the bus tree.
 type tree struct {
 	listed uint64         // version of the offer
-	index  map[string]int // index of each device in the offer; keys are IDs
+	index  map[string]int // index of each device in the offer, by ID
 	root   *bundle.Node
 }
 
-// of returns the tree of an offer. It returns the cached tree if the list has not changed. Otherwise it builds the tree,
-// which takes some milliseconds for 10,000 devices. In a flat tree all distances are equal.
+// of returns the tree of an offer. If the device list has not changed, it returns the cached tree. Otherwise it builds
+// the tree, which takes some milliseconds for 10,000 devices. In a flat tree, all distances are equal.
 func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,28 +60,28 @@ func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 	return t
 }
 
-// request is a request of the kubelet.
+// request is a GetPreferredAllocation request from the kubelet.
 type request struct {
 	n      int
-	must   map[string]int // -1 for a share that must be included
-	shares [][]string     // available shares by device index; the shares that must be included come first
-	taken  []int          // number of unavailable shares by device, or nil for a packed choice
+	must   map[string]int // -1 for each share that must be included
+	shares [][]string     // available shares by device index; those that must be included come first
+	taken  []int          // number of unavailable shares by device index, or nil for a packed choice
 }
 
-// choice is the cheapest choice of a certain number of shares. It consists of two choices, or of one share and a choice
+// choice is the cheapest choice of a certain number of shares. It combines either two choices, or one share and a choice
 // with one share less.
 type choice struct {
-	cost  int64 // noChoice if there is none
+	cost  int64 // noChoice if that number of shares is impossible
 	share string
 	parts [2]*choice
 }
 
-// noChoice is the cost if that number of shares is impossible.
+// noChoice is the cost of an impossible choice.
 const noChoice = -1
 
 // prefer chooses n of the available shares, including all that must be included. It prefers devices that are near each
-// other, or with Spread the devices with the fewest shares in use. The result is deterministic. For an invalid request it is
-// empty, so the kubelet chooses.
+// other, or with Spread the devices with the fewest shares in use. The result is deterministic. It is empty if the
+// request is invalid, and the kubelet then chooses by itself.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil
@@ -105,7 +106,8 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	for _, share := range must {
 		q.must[share] = -1
 	}
-	room := make([]string, len(available)) // allocated once, because there may be thousands of devices
+	// Allocated together, because there may be thousands of devices.
+	room := make([]string, len(available))
 	for i, share := range available {
 		id, ok := r.deviceID(share)
 		device, known := t.index[id]
@@ -130,8 +132,8 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	return q
 }
 
-// unbar removes the shares that Allocate would refuse, if enough other shares remain. The pods of these devices have just
-// ended, and the kubelet knows this earlier than metalplugd.
+// unbar removes the shares that Allocate would refuse, provided that enough other shares remain. Such shares belong to
+// devices whose pods have just ended, which the kubelet knows before metalplugd does.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {
@@ -148,8 +150,8 @@ func (q *request) unbar(offer *inventory.Offer) {
 	}
 }
 
-// cheapest returns the cheapest choices of shares below a node, indexed by the number of shares. above is the depth of the
-// node's parent.
+// cheapest returns the cheapest choices of shares below a node, indexed by the number of shares. above is the depth of
+// the node's parent.
 func (q *request) cheapest(node *bundle.Node, above int) []choice {
 	best := q.singles(node)
 	for _, below := range node.Below {
@@ -167,7 +169,7 @@ func (q *request) cheapest(node *bundle.Node, above int) []choice {
 	return best
 }
 
-// way returns the number of steps from one depth of the tree down to another.
+// way returns the number of steps down the tree from one depth to another.
 func way(from, to int) int64 {
 	switch {
 	case to < 2: // a NUMA node
@@ -178,8 +180,8 @@ func way(from, to int) int64 {
 	return int64(to - from)
 }
 
-// singles returns the cheapest choices of shares of the devices directly at a node, indexed by the number of shares. It
-// takes the cheapest shares, because each share of a device costs more than the previous one.
+// singles returns the cheapest choices of shares of devices directly at a node, indexed by the number of shares. Each
+// further share of a device costs more than the one before, so it is enough to take the cheapest shares.
 func (q *request) singles(node *bundle.Node) []choice {
 	best, fixed := make([]choice, 1, len(node.Leaves)+1), 0
 	for _, l := range node.Leaves {
@@ -206,8 +208,8 @@ func (q *request) singles(node *bundle.Node) []choice {
 	return best
 }
 
-// join combines choices from two places into the cheapest choices, indexed by number of shares. If costs are equal, it
-// takes as many shares as possible from the first place.
+// join combines choices from two places into the cheapest choices, indexed by the number of shares. If several have the
+// same cost, it takes as many shares as possible from the first place.
 func (q *request) join(first, second []choice) []choice {
 	best := make([]choice, min(q.n, len(first)+len(second)-2)+1)
 	for k := range best {

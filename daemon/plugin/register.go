@@ -22,20 +22,21 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// registration has the facts that an endpoint knows about the kubelet. Only Run uses them.
+// registration holds the facts that an endpoint knows about the kubelet. Only Run uses them.
 type registration struct {
-	begun      time.Time     // when Run began, after the end of any earlier endpoint
-	seen       identity      // the current kubelet.sock
-	since      time.Time     // when kubelet.sock was first seen
-	known      bool          // whether this kubelet knew an earlier endpoint of the resource
-	registered identity      // kubelet.sock at the last registration, or zero if there was none or its stream has ended
+	begun time.Time // when Run began, which is after the end of any earlier endpoint
+	seen  identity  // the current kubelet.sock
+	since time.Time // when kubelet.sock was first seen
+	known bool      // whether this kubelet knew an earlier endpoint of the resource
+	// kubelet.sock at the last registration, or zero if there was no registration or its stream has ended
+	registered identity
 	at         time.Time     // time of that registration
-	pause      time.Duration // delay of the next attempt, or 0 if no attempt has failed
+	pause      time.Duration // delay before the next attempt, or 0 if no attempt has failed
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// look records the current kubelet.sock. If the socket is older than before, its kubelet knew an earlier endpoint, and may
-// still be processing the end of that endpoint.
+// look records the current kubelet.sock. If the socket existed at the time before, its kubelet knew an earlier endpoint,
+// and may still be processing the end of that endpoint.
 func (r *registration) look(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
@@ -53,9 +54,9 @@ func (r *registration) backOff() time.Duration {
 	return r.pause
 }
 
-// replaced handles a new kubelet.sock while the stream is open. If the same process listens there, the socket was only
-// recreated or relabelled. If another process listens there, the old kubelet is still running. Then replaced ends the stream
-// of the old kubelet, and Run registers with the new kubelet.
+// replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens there is the
+// same as before, the socket was only recreated or relabelled. Otherwise the old kubelet is still running, and replaced
+// ends its stream. Run then registers with the new kubelet.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -66,7 +67,8 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	if err != nil {
 		return e.again(err)
 	}
-	if c := e.streams.client(); c != nil && c.Pid == peer.Pid { // the PID is 0 if the process is in a PID namespace that we cannot see
+	// The PID is 0 if the process is in a PID namespace that metalplugd cannot see.
+	if c := e.streams.client(); c != nil && c.Pid == peer.Pid {
 		e.kubelet.registered, e.kubelet.known = kubelet, true
 		e.setRegistered(true)
 		return 0
@@ -77,7 +79,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 }
 
 // afterStream sets the pause that the kubelet needs after its stream has ended, or after a registration for which it
-// opened no stream. The pauses grow only while no stream is open.
+// opened no stream. The pause grows until the kubelet keeps a stream open for longer than lastPause.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {
@@ -98,15 +100,15 @@ func (e *Endpoint) afterStream(kubelet identity) {
 	e.Log.Info(message, "endpoint", filepath.Base(e.socket.path))
 }
 
-// register registers our socket with the kubelet.
+// register registers the endpoint's socket with the kubelet.
 func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
 		return e.unanswered(err)
 	}
 	defer conn.Close()
-	// The kubelet empties its directory before it creates kubelet.sock, and may have removed our socket. So check the socket
-	// again now that the kubelet answers.
+	// The kubelet empties its directory before it creates kubelet.sock, and may have removed the endpoint's socket. So
+	// the socket is checked again now that the kubelet answers.
 	if err := e.ensureSocket(); err != nil {
 		return e.again(err)
 	}
@@ -156,7 +158,7 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 	return c, nil
 }
 
-// unanswered records that the kubelet could not be reached, and returns the delay of the next attempt. The delay is
+// unanswered records that the kubelet could not be reached, and returns the delay before the next attempt. The delay is
 // very short if the kubelet is about to listen.
 func (e *Endpoint) unanswered(err error) time.Duration {
 	if time.Since(e.kubelet.since) < eager && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
@@ -166,7 +168,7 @@ func (e *Endpoint) unanswered(err error) time.Duration {
 	return e.again(err)
 }
 
-// again records that an attempt has failed, and returns the delay of the next one.
+// again records that an attempt has failed, and returns the delay before the next one.
 func (e *Endpoint) again(err error) time.Duration {
 	e.complain("endpoint not registered", err)
 	return e.kubelet.backOff()

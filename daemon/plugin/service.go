@@ -27,8 +27,8 @@ type service struct {
 	places *places
 }
 
-// handshake is the time limit for a client's HTTP/2 handshake. A server that stops waits for pending handshakes. With
-// gRPC's default of 120 seconds, systemd would kill the daemon during this wait.
+// handshake is the time limit for a client's HTTP/2 handshake. A server that is being stopped waits for pending
+// handshakes. With gRPC's default of 120 seconds, systemd would kill the daemon during this wait.
 const handshake = 5 * time.Second
 
 // newServer returns the endpoint's gRPC server. A panic in a call becomes an error of that call and does not end the
@@ -62,19 +62,19 @@ func (e *Endpoint) recovered(method string, err *error) {
 	}
 }
 
-// options returns our options for the kubelet. They always request PreStartContainer, because this call is the last
-// chance to stop a container that would start with a missing device.
+// options returns the plugin's options for the kubelet. They always request PreStartContainer calls, because such a call
+// is the last chance to stop a container that would start with a missing device.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }
 
-// GetDevicePluginOptions answers immediately, because the kubelet calls it during our Register call.
+// GetDevicePluginOptions answers immediately, because the kubelet calls it during the Register call.
 func (s service) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	s.streams.call(clientOf(ctx))
 	return options(), nil
 }
 
-// ListAndWatch sends the current list at once and after each change, until the kubelet disconnects.
+// ListAndWatch sends the current list immediately, and a new list after each change, until the kubelet disconnects.
 func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	st := s.streams.begin(clientOf(kubelet.Context()))
 	defer s.streams.over(st)
@@ -92,7 +92,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 			if err := kubelet.Send(list); err != nil {
 				return err
 			}
-			if !first && !offer.Cause.IsZero() { // the first list of a stream is not sent because of an event
+			if !first && !offer.Cause.IsZero() { // the first list on a stream is not caused by an event
 				s.Metrics.Sent(time.Since(offer.Cause))
 			}
 			sent, last, first = offer.Listed, round, false
@@ -164,7 +164,7 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
-// GetPreferredAllocation never fails, because an error would prevent the pod from starting. If it has no preference, it
+// GetPreferredAllocation never fails, because an error would prevent the pod from starting. If there is no preference, it
 // returns an empty answer, and the kubelet chooses.
 func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.PreferredAllocationRequest,
 ) (*pluginapi.PreferredAllocationResponse, error) {
@@ -186,13 +186,13 @@ func (s service) refuse(call string, err error) error {
 	if call == "Allocate" {
 		s.Inventory.Allocated(nil, kubelet.In(s.Dir))
 	}
-	if errors.Is(err, errUnknown) { // the kubelet used the list of another plugin
+	if errors.Is(err, errUnknown) { // the kubelet has used another plugin's list
 		s.noteAsked()
 	}
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// noteAsked records that the kubelet requests devices from us, and so does not use another plugin.
+// noteAsked records that the kubelet requests devices from this endpoint, and therefore not from another plugin.
 func (s service) noteAsked() {
 	if s.Status().Held != "" {
 		s.conflict.asked.Store(true)

@@ -25,17 +25,17 @@ const (
 	// kubeletSocket is the name of the kubelet's registration socket in its device plugin directory
 	// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
 	kubeletSocket = "kubelet.sock"
-	// socketPrefix is the prefix of our socket names.
+	// socketPrefix is the prefix of the names of metalplug's sockets.
 	socketPrefix = "mp-"
 )
 
-// socketName returns the name of a resource's socket. The name is short, has only simple characters, and differs after
-// each start.
+// socketName returns the name of a resource's socket. The name is short, contains only simple characters, and is
+// different after each start.
 func socketName(resource string, start time.Time) string {
 	return socketPrefix + resourceHash(resource) + "-" + strconv.FormatInt(start.UnixMicro(), 36) + ".sock"
 }
 
-// ownName matches the names of our sockets, but not similar names of another plugin.
+// ownName matches the names of metalplug's sockets, but not similar names used by another plugin.
 var ownName = regexp.MustCompile(`^` + socketPrefix + `[0-9a-f]{8}-[0-9a-z]+\.sock$`)
 
 func resourceHash(resource string) string {
@@ -49,11 +49,11 @@ type identity struct {
 	changed       syscall.Timespec
 }
 
-// socketIdentity returns the identity of the socket at a path, or the zero identity if there is none.
+// socketIdentity returns the identity of the socket at a path, or the zero identity if there is no socket.
 func socketIdentity(path string) identity { return identityOf(path, syscall.S_IFSOCK) }
 
-// identityOf returns the identity of the file at a path if it has the given type, such as [syscall.S_IFREG], or the
-// zero identity.
+// identityOf returns the identity of the file at a path if the file has the given type, such as [syscall.S_IFREG].
+// Otherwise it returns the zero identity.
 func identityOf(path string, kind uint32) identity {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(path, &st); err != nil || st.Mode&syscall.S_IFMT != kind {
@@ -62,13 +62,13 @@ func identityOf(path string, kind uint32) identity {
 	return identity{device: st.Dev, inode: st.Ino, changed: st.Ctim}
 }
 
-// sameFile reports whether a and b are the same file, even after a change of its attributes. It returns false if both
-// are missing.
+// sameFile reports whether a and b are the same file, even if its attributes have changed. It returns false if both are
+// zero.
 func (a identity) sameFile(b identity) bool {
 	return a.device == b.device && a.inode == b.inode && a.inode != 0
 }
 
-// socket is our socket in the kubelet's directory. Run owns it.
+// socket is the endpoint's socket in the kubelet's directory. Run owns it.
 type socket struct {
 	path     string
 	listener *net.UnixListener // nil until it is created
@@ -76,9 +76,9 @@ type socket struct {
 	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure creates the socket if it does not exist. The path is always the same, because the kubelet expects the socket there.
-// ensure returns a new listener once, after a connection to its socket has succeeded. A socket that cannot be reached stays,
-// because each new socket would trigger another check.
+// ensure creates the socket if it does not exist. The path never changes, because the kubelet expects the socket there.
+// ensure returns a new listener once, when a connection to its socket has succeeded. A socket that cannot be reached is
+// not replaced, because each new socket would trigger another check.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
 		s.drop()
@@ -96,8 +96,8 @@ func (s *socket) ensure() (made *net.UnixListener, err error) {
 	return s.listener, nil
 }
 
-// listen creates the socket with access for its owner only. Closing the listener does not remove the file, because the
-// file may belong to another process by then.
+// listen creates a socket that only its owner can access. Closing the listener does not remove the file, because the file
+// may belong to another process by then.
 func (s *socket) listen() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err != nil {
@@ -112,8 +112,8 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach checks that the kubelet can connect to the socket. If the kubelet cannot reach us during a registration, its state
-// becomes inconsistent.
+// reach checks that the kubelet can connect to the socket. If the kubelet could not do so during a registration, the
+// kubelet's state would become inconsistent.
 func (s *socket) reach() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err == nil {
@@ -122,8 +122,8 @@ func (s *socket) reach() error {
 	return fmt.Errorf("connect to own socket %s: %w", s.path, fsutil.Cause(err))
 }
 
-// drop closes the listener and removes the socket file, if it is still ours. As long as the file exists, no other process
-// can listen at this path.
+// drop closes the listener, and removes the socket file if it still belongs to this endpoint. As long as the file exists,
+// no other process can listen at its path.
 func (s *socket) drop() {
 	if s.listener == nil {
 		return
@@ -135,8 +135,8 @@ func (s *socket) drop() {
 	s.listener, s.reached = nil, false
 }
 
-// removeStale removes the sockets that earlier processes have left for a resource. A socket that answers belongs to
-// another process.
+// removeStale removes the sockets that earlier processes left behind for a resource. A socket that accepts connections
+// belongs to a running process and is not removed.
 func removeStale(dir, resource string) {
 	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // the pattern is valid
 	for _, name := range names {

@@ -10,28 +10,30 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// streams has the open ListAndWatch streams. Other processes with uid 0 may also have streams, but only the kubelet's
-// streams count. The first client that calls us after we begin to register is the kubelet. It requests our options, and
-// opens its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
+// streams holds the open ListAndWatch streams. Other processes with uid 0 may also open streams, but only the kubelet's
+// streams matter. The kubelet is the first client that calls after the endpoint begins to register. It requests the
+// options, and opens its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1,
+// handler.go).
 type streams struct {
-	changed chan struct{} // buffer of one, filled when a stream was opened or has ended
+	changed chan struct{} // buffer of one, filled when a stream is opened or ends
 
 	mu      sync.Mutex
 	kubelet *clients.Client // nil in tests that make calls without a connection
-	waiting bool            // the next client that calls us is the kubelet
+	waiting bool            // the next client that calls is the kubelet
 	live    map[*stream]bool
-	opened  time.Time     // when the kubelet opened its last stream after we began to register
-	ended   time.Time     // when the kubelet's last stream ended
-	lived   time.Duration // how long that stream was open
-	silent  bool          // no lists are sent
-	round   int           // incremented when the list must be sent again
-	sent    sentList      // last list that was sent to the kubelet
+	// when the kubelet last opened a stream, or zero if it has not done so since the endpoint began to register
+	opened time.Time
+	ended  time.Time     // when the kubelet's last stream ended
+	lived  time.Duration // how long the stream that ended was open
+	silent bool          // no lists are sent
+	round  int           // incremented when the list must be sent again
+	sent   sentList      // last list that was sent to the kubelet
 }
 
 // sentList describes a list that was sent to the kubelet.
 type sentList struct {
 	number     uint64   // [inventory.Offer.Listed]
-	healthy    bool     // the resource has a healthy device
+	healthy    bool     // the list contains a healthy device
 	checkpoint identity // the kubelet's checkpoint before the list was sent
 }
 
@@ -39,18 +41,18 @@ type sentList struct {
 type stream struct {
 	client *clients.Client
 	opened time.Time
-	stop   chan struct{} // closed to end it
+	stop   chan struct{} // closed to end the stream
 	wake   chan struct{} // buffer of one, filled when round has changed
 }
 
-// expect makes the next client that calls us count as the kubelet.
+// expect makes streams treat the next client that calls as the kubelet.
 func (s *streams) expect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kubelet, s.waiting, s.opened = nil, true, time.Time{}
 }
 
-// call records a call of a client.
+// call records that a client has made a call.
 func (s *streams) call(c *clients.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,15 +107,15 @@ func (s *streams) open() bool {
 	return false
 }
 
-// last reports whether the kubelet has opened a stream since we began to register. It also returns when the last stream
-// ended, and how long it was open.
+// last reports whether the kubelet has opened a stream since the endpoint began to register. It also returns when the
+// last stream ended, and how long that stream was open.
 func (s *streams) last() (any bool, ended time.Time, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.opened.IsZero(), s.ended, s.lived
 }
 
-// mute stops or resumes the sending of lists on all streams. When it resumes, the newest list is sent.
+// mute stops or resumes sending lists on all streams. When sending resumes, the newest list is sent.
 func (s *streams) mute(silent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,14 +126,14 @@ func (s *streams) mute(silent bool) {
 	}
 }
 
-// now returns the round, and whether a list may be sent.
+// now returns the current round, and reports whether a list may be sent.
 func (s *streams) now() (round int, send bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.round, !s.silent
 }
 
-// sending records a list that is about to be sent on a stream. Only lists to the kubelet count.
+// sending records a list that is about to be sent on a stream. It ignores lists that are not for the kubelet.
 func (s *streams) sending(st *stream, list sentList) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// Watch notifies endpoints of events in the kubelet's directory that may concern them. Such an event is the appearance or
-// removal of kubelet.sock, of one of our sockets, of another plugin, or of the directory itself. A notification is only a
-// hint, so each endpoint checks for itself.
+// Watch notifies endpoints of events in the kubelet's directory that may affect them. These are the creation and removal
+// of kubelet.sock, of metalplug's sockets, of another plugin's socket, and of the directory itself. A notification is
+// only a hint, so each endpoint checks its own state.
 type Watch struct {
 	Dir string // the kubelet's device plugin directory, which may be missing or replaced
 	Log *slog.Logger
@@ -45,7 +45,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches until ctx ends. It calls started when it can no longer miss an event.
+// Run watches until ctx ends. It calls started as soon as it can no longer miss an event.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	}
 }
 
-// rearm watches the directory and its nearest existing parent, so that the creation of a missing directory causes an event.
-// If this fails, it returns the reason. It logs the reason unless it is equal to last.
+// rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. If
+// this fails, rearm returns the reason. It logs the reason unless it is equal to last.
 func (w *Watch) rearm(last string) (complaint string) {
 	if err := w.watcher.Rearm(); err != nil {
 		complaint = err.Error()
@@ -100,7 +100,7 @@ func (w *Watch) rearm(last string) (complaint string) {
 	return complaint
 }
 
-// Alive returns nil when Run has made progress, or the error of ctx.
+// Alive returns nil when Run has made progress, or the context's error.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
 // event handles an event. It reports whether the directory or one of its parents was created or removed.
@@ -117,11 +117,12 @@ func (w *Watch) event(e directory.Event) (itself bool) {
 	return false
 }
 
-// isSocketName reports whether a file with that name is kubelet.sock or may be one of our sockets.
+// isSocketName reports whether a file with that name is kubelet.sock or may be one of metalplug's sockets.
 func isSocketName(name string) bool { return name == kubeletSocket || ownName.MatchString(name) }
 
-// isOther reports whether a file in the kubelet's directory that is not ours may be another plugin's socket or the
-// checkpoint. It excludes the temporary files of the checkpoint (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
+// isOther reports whether a file in the kubelet's directory may be another plugin's socket or the checkpoint. The caller
+// has already checked that it is not one of metalplug's sockets. The temporary files of the checkpoint are excluded
+// (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
 func isOther(name string) bool { return !strings.HasPrefix(name, ".") }
 
 // hint makes every endpoint check its state. It does not block.
@@ -131,7 +132,7 @@ func (w *Watch) hint() {
 	w.poke()
 }
 
-// poke is like hint, for a caller that holds mu.
+// poke does the same as hint, but the caller must hold mu.
 func (w *Watch) poke() {
 	for c := range w.hints {
 		liveness.Poke(c)
