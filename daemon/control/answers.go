@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// NewDevice converts a device of a snapshot to the JSON value of the control socket. holders are the pods that hold devices,
-// by ID.
+// NewDevice converts a device in a snapshot to the JSON value that the control socket shows. holders maps device IDs to
+// the pods that hold the devices.
 func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d := api.Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: s.Device.ClassName(), Health: health(s.Healthy), Reason: s.Reason,
@@ -53,18 +53,18 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	return d
 }
 
-// serialOf returns the serial number or the WWID of a disk, or empty.
+// serialOf returns the serial number or the WWID of a disk, or "".
 func serialOf(t *device.Target) string {
 	return cmp.Or(strings.TrimSpace(t.Attributes()["device/serial"]), wwidOf(t))
 }
 
-// wwidOf returns the name that a disk gives itself, or empty.
+// wwidOf returns the worldwide name that a disk reports, or "".
 func wwidOf(t *device.Target) string {
 	names := t.Attributes()
 	return strings.TrimSpace(cmp.Or(names["wwid"], names["device/wwid"]))
 }
 
-// reading returns how much of the disks has been read, or nil if no disk is being read.
+// reading returns how much has been read of the disks that are being read, or nil if there are none.
 func reading(snapshot *inventory.Snapshot) *api.Reading {
 	var r api.Reading
 	var read, size int64
@@ -92,7 +92,7 @@ func health(healthy bool) string {
 	return "Unhealthy"
 }
 
-// resources returns the configured resources with the numbers of their devices.
+// resources returns the configured resources, with the number of devices in each state.
 func (s *Server) resources(snapshot *inventory.Snapshot) []api.Resource {
 	standing, all := s.Standing(), []api.Resource{}
 	for _, r := range s.Config.Load().Resources {
@@ -128,14 +128,15 @@ func (s *Server) Status() api.Status {
 		},
 	}
 	for d := range snapshot.All() {
-		if d.Cordon != nil && len(d.Members) == 0 { // a bundle shows the cordon of its member
+		if d.Cordon != nil && len(d.Members) == 0 { // a bundle shows its member's cordon
 			all.Cordons = append(all.Cordons, api.Cordoned{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
 		}
 	}
 	s.mu.Lock()
 	all.Refused = append([]api.Refusal{}, s.refusals...)
 	s.mu.Unlock()
-	for _, offer := range snapshot.Offers { // this includes resources that a reload removed while pods hold their devices
+	// This includes resources that a reload removed while pods still hold their devices.
+	for _, offer := range snapshot.Offers {
 		count(&all.Devices, offer)
 	}
 	for _, d := range snapshot.Others {
@@ -146,7 +147,7 @@ func (s *Server) Status() api.Status {
 	return all
 }
 
-// count adds the devices of an offer to the totals.
+// count adds the devices in an offer to the totals.
 func count(t *api.Totals, o *inventory.Offer) {
 	for _, d := range o.Devices {
 		switch {

@@ -15,10 +15,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// maxOthers is the maximum number of other devices that an explanation lists for a bundle.
+// maxOthers is the maximum number of other devices that the explanation of a bundle lists.
 const maxOthers = 4
 
-// bundle explains why a bundle has its members, and shows the state of each member.
+// bundle explains why a bundle has these members, and shows the state of each member.
 func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 	first := b.Members[0]
 	x.SysPath = first.Device.SysPath
@@ -39,12 +39,14 @@ func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 	return x
 }
 
-// distance returns the distance between two devices. For a device that is not on PCI, only the NUMA node counts.
+// distance returns the distance between two devices. If a device is not on PCI, the distance depends only on the NUMA
+// nodes.
 func distance(a, b *inventory.Status) api.Distance {
 	return bundle.PlaceOf(a.Device).Distance(bundle.PlaceOf(b.Device))
 }
 
-// others lists the nearest devices that could have been chosen instead of this member, and why each was not.
+// others lists the nearest devices that could have been members in place of this one, with the reason why each was not
+// chosen.
 func (q *question) others(first, member *inventory.Status) string {
 	var all []*inventory.Status
 	for d := range q.snapshot.All() {

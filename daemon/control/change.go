@@ -19,17 +19,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-// maxReasonLen is the maximum length of a cordon's reason in bytes. Tables and the status of pods show the reason.
-// maxLoginLen is the maximum length of a login name. useradd(8) allows 32.
+// maxReasonLen is the maximum length of a cordon's reason in bytes. Tables and pod statuses show the reason. maxLoginLen
+// is the maximum length of a login name. useradd(8) allows 32 bytes.
 const (
 	maxReasonLen = 200
 	maxLoginLen  = 64
 )
 
-// request is a change with the client that requests it.
+// request is a change, with the user who requests it.
 type request struct {
 	api.Change
-	uid uint32 // uid of the client, which the kernel reports
+	uid uint32 // uid of the client as reported by the kernel
 }
 
 // permitted returns a handler that only uid 0 and metalplugd's own uid may use.
@@ -44,8 +44,8 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 	}
 }
 
-// changing returns a handler for the users of [permitted], which changes a device and then sends its new state. failed
-// is the status code for an error that the client did not cause.
+// changing returns a handler that changes a device and then sends its new state. It accepts the same users as
+// [permitted]. failed is the status code if the change fails for a reason other than an invalid request.
 func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		c, err := readChange(r.Body)
@@ -56,7 +56,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 			refuse(w, http.StatusBadRequest, err)
 			return
 		}
-		id, unlimited := r.PathValue("id"), untilAnswer(w) // an erasure can take hours
+		id, unlimited := r.PathValue("id"), untilAnswer(w) // erasing a disk can take hours
 		note, err := change(r.Context(), id, request{c, uid})
 		unlimited()
 		switch {
@@ -71,14 +71,14 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 			return
 		}
 		d, err := s.device(id)
-		if err != nil { // an absent device can be cordoned
+		if err != nil { // an absent device can be cordoned too
 			d = api.Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
 		}
 		send(w, api.Changed{Device: d, Note: note})
 	})
 }
 
-// readChange reads the body of a request. An empty body is the zero Change.
+// readChange reads the body of a request. An empty body means the zero Change.
 func readChange(body io.Reader) (c api.Change, err error) {
 	decoder := json.NewDecoder(body)
 	decoder.DisallowUnknownFields()

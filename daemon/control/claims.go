@@ -19,18 +19,18 @@ import (
 	"github.com/metalplug/metalplug/internal/clients"
 )
 
-// ErrWorking is the error while the devices of a claim are being reset or erased. The client must repeat its request.
+// ErrWorking means that the devices of a claim are still being reset or erased. The client must repeat its request.
 var ErrWorking = errors.New("the claim is not prepared yet")
 
-// Claims prepares the devices of claims. Both methods may be repeated.
+// Claims prepares and unprepares the devices of claims. Both methods may be called repeatedly for the same claim.
 type Claims interface {
 	Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error)
 	Unprepare(ctx context.Context, uid string) error
 }
 
-// ServeClaims serves clients like [Server.Serve] until ctx ends. But each client may prepare claims, and no client may
-// change a device. Only the permissions of the socket restrict its clients, because with PrivateUsers=yes the kernel
-// shows the daemon the same user for all users except root. ServeClaims closes l.
+// ServeClaims serves clients until ctx ends, as [Server.Serve] does. Here, however, each client may prepare claims, and
+// no client may change a device. Only the permissions of the socket restrict its clients, because with PrivateUsers=yes
+// the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
@@ -40,7 +40,7 @@ func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, &clients.Listener{Listener: l, Surplus: surplus}, mux)
 }
 
-// Patterns for the values in a claim. A UID is part of the name of a file.
+// Patterns for the values in a claim. The UID is also used in a file name.
 var (
 	claimUID     = regexp.MustCompile(`^[0-9A-Za-z][-0-9A-Za-z]{0,62}$`)
 	claimRequest = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`)
@@ -49,7 +49,7 @@ var (
 // devicesMost is the maximum number of devices in a claim (AllocationResultsMaxSize in k8s.io/api/resource/v1).
 const devicesMost = 32
 
-// checkClaim returns why a request about a claim is invalid, or nil.
+// checkClaim returns an error that describes why a request about a claim is invalid, or nil.
 func checkClaim(uid string, c api.Claim) error {
 	if !claimUID.MatchString(uid) {
 		return fmt.Errorf("%.80q is not the UID of a claim", uid)
@@ -92,15 +92,16 @@ func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Claims.Unprepare(r.Context(), uid) })
 }
 
-// untilAnswer removes the time limits of a request during its work. The returned function sets the limit for the answer.
+// untilAnswer removes the time limits of a request while the request is carried out. The returned function sets the time
+// limit for sending the answer.
 func untilAnswer(w http.ResponseWriter) func() {
 	limits := http.NewResponseController(w)
 	_ = limits.SetReadDeadline(time.Time{})
 	return func() { _ = limits.SetWriteDeadline(time.Now().Add(answerTimeout)) }
 }
 
-// answer works on a claim, without the time limits of a request, and sends the result or logs the error. invalid is why the
-// request could not be read, or nil.
+// answer calls work for a claim without the time limits of a request, and sends the result or logs the error. invalid is
+// an error from reading the request, or nil.
 func (s claimer) answer(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, work func(uid string) (any, error)) {
 	uid := r.PathValue("uid")
 	if invalid = cmp.Or(invalid, checkClaim(uid, ask)); invalid != nil {

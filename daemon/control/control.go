@@ -3,13 +3,13 @@
 // Package control serves the control socket. The socket shows the state and the events of metalplugd, and lets an
 // operator change devices. It uses JSON over HTTP/1.1 on a unix socket.
 //
-// Any client that can open the socket may read. Only uid 0 may change devices, and the kernel reports the uid. No
-// client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same time. It
-// takes each answer from an immutable snapshot. It disconnects a client that neither sends nor reads in time. It queues
-// no events. A client that follows the events gets the changes since its last snapshot. A client that reads slowly gets
-// fewer and later events, and an additional event that reports this.
+// Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change
+// devices. No client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same
+// time. It takes each answer from an immutable snapshot. It disconnects a client that neither sends nor reads in time. It
+// queues no events, so a client that follows the events gets the changes since the last snapshot that it was sent. A
+// client that reads slowly gets fewer and later events, and an additional event that reports this.
 //
-// The requests are fixed, because other programs send them. The three with an asterisk may change:
+// The requests below are stable, because other programs send them. Only the three with an asterisk may change:
 //
 //	GET  /v1/status                  a [Status]
 //	GET  /v1/resources               an array of [Resource], in the order of the configuration
@@ -29,8 +29,8 @@
 //
 // The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, 403 if the client is
 // not uid 0, 404 for an unknown device, and 409 if the state of the device does not allow the change. It is 413 or 431 if
-// the request is too large, 502 if the kubelet does not answer, and 503 if hardware does not answer, or if the devices of a
-// claim are being reset or erased.
+// the request is too large, and 502 if the kubelet does not answer. It is 503 if hardware does not answer, or if the
+// devices of a claim are being reset or erased.
 package control
 
 import (
@@ -57,39 +57,40 @@ import (
 )
 
 const (
-	// headerTimeout is how long a client may take for the header of a request, and idleTimeout how long it may wait
-	// before the next request. Both are much longer than a program needs, but short enough to close a connection that
-	// an operator forgot.
+	// headerTimeout is how long a client may take to send the header of a request, and idleTimeout is how long it may
+	// wait before the next request. Both are much longer than a program needs, but short enough to close a connection
+	// that an operator has forgotten.
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 30 * time.Second
-	// answerTimeout limits reading a request, writing its answer, and writing each line of the events.
+	// answerTimeout limits how long it may take to read a request, to write its answer, and to write each line of events.
 	answerTimeout = 30 * time.Second
-	// maxHeaderLen and maxBodyLen are the maximum sizes of a request in bytes. net/http adds 4 KiB to maxHeaderLen. The
-	// longest valid request is a claim with 32 devices.
+	// maxHeaderLen and maxBodyLen are the maximum sizes of the parts of a request in bytes. net/http adds 4 KiB to
+	// maxHeaderLen. The longest valid request is a claim with 32 devices.
 	maxHeaderLen = 4 << 10
 	maxBodyLen   = 16 << 10
 )
 
-// maxClients is the maximum number of clients of a user at the same time, and of all clients over the network.
+// maxClients is the maximum number of concurrent clients of one user, and also of all clients over the network.
 const maxClients = 64
 
-// Options are the parts of metalplugd that the socket shows and can change. All are required. Each must be safe for
-// concurrent use.
+// Options contains the parts of metalplugd that the socket shows and can change. All fields are required. Each value must
+// be safe for concurrent use.
 type Options struct {
 	Version   string
-	Preview   bool                           // metalplugd runs for metalplugctl preview
+	Preview   bool                           // metalplugd was started by metalplugctl preview
 	File      string                         // absolute path of the main configuration file, or empty
-	Config    *atomic.Pointer[config.Config] // the present configuration; a reload never changes its paths and its source
-	Started   time.Time                      // the start time of metalplugd
+	Config    *atomic.Pointer[config.Config] // active configuration, in which a reload never changes the paths and the source
+	Started   time.Time                      // when metalplugd started
 	Source    udev.Source                    // source of the devices
 	Inventory *inventory.Inventory
-	Host      *device.Host // must have no helpers, because a request of a reader must not open a node
+	Host      *device.Host // must have no helpers, because a reading request must not open a device node
 	Log       *slog.Logger
 
-	Standing  func() map[string]api.Standing                      // registration state of each resource
-	Foreign   func(counted map[string][]string) map[string]string // returns for each resource an ID that the kubelet counts but metalplugd does not offer
-	Unwritten func() []string                                     // the files that cannot be written, with the reasons
-	// Adopt allows metalplug to erase a disk and to offer it. It returns a note for the operator.
+	Standing func() map[string]api.Standing // registration state of each resource
+	// Foreign returns, for each resource, an ID that the kubelet counts but metalplugd does not offer.
+	Foreign   func(counted map[string][]string) map[string]string
+	Unwritten func() []string // files that cannot be written, with the reasons
+	// Adopt allows metalplug to erase a disk and then offer it. It returns a note for the operator.
 	Adopt  func(ctx context.Context, id string, o api.Change) (note string, err error)
 	Reset  func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o has a scrub
 	Claims Claims
@@ -100,26 +101,27 @@ type Server struct {
 	Options
 	*metrics
 
-	links  Links
-	asking chan struct{} // contains a value while an explanation is in progress; each explanation enumerates all devices
+	links Links
+	// asking contains a value while an explanation is in progress. Each explanation enumerates all devices.
+	asking chan struct{}
 
 	mu       sync.Mutex
 	changed  chan struct{}     // closed and replaced after a change that no snapshot shows
-	reload   api.Configuration // the result of the last reload
+	reload   api.Configuration // result of the last reload
 	holders  map[string][]api.Pod
-	refusals []api.Refusal // the last refusals, oldest first
+	refusals []api.Refusal // latest refusals, oldest first
 
-	counted recent // the kubelet's count
+	counted recent // the kubelet's device IDs by resource
 }
 
-// New returns a server. It serves clients after a call of [Server.Serve] or [Server.ServeMetrics].
+// New returns a server. To serve clients, call [Server.Serve] or [Server.ServeMetrics].
 func New(o Options) *Server {
 	s := &Server{Options: o, asking: make(chan struct{}, 1), changed: make(chan struct{})}
 	s.metrics = newMetrics(s)
 	return s
 }
 
-// Changed announces a change that no snapshot shows, such as the registration state of a resource. It does not wait.
+// Changed announces a change that no snapshot shows, such as a new registration state of a resource. It does not block.
 func (s *Server) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,15 +129,15 @@ func (s *Server) Changed() {
 	s.changed = make(chan struct{})
 }
 
-// next returns a channel that the next call of Changed closes. Call next before you read the state.
+// next returns a channel that is closed at the next call of Changed. The caller must call next before it reads the state.
 func (s *Server) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
 }
 
-// Reloaded records the result of a reload, and the changes that apply only after a restart. A refused reload does not
-// replace the recorded changes.
+// Reloaded records the result of a reload, and the changes that take effect only after a restart. If the reload was
+// refused, the changes recorded before remain.
 func (s *Server) Reloaded(pending []string, err error) {
 	now := time.Now().UTC()
 	s.mu.Lock()
@@ -148,7 +150,7 @@ func (s *Server) Reloaded(pending []string, err error) {
 	s.Changed()
 }
 
-// SetHolders records which pods hold which device, by device ID. The caller must not modify by after that.
+// SetHolders records which pods hold each device, by device ID. The caller must not modify by afterwards.
 func (s *Server) SetHolders(by map[string][]api.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,10 +164,10 @@ func (s *Server) heldBy() map[string][]api.Pod {
 	return s.holders
 }
 
-// maxRefusals is the maximum number of recorded refusals.
+// maxRefusals is the maximum number of refusals that are recorded.
 const maxRefusals = 16
 
-// refused records that a container did not get its devices. It records a repeated refusal once.
+// refused records that a container did not get its devices. It keeps only one record of a repeated refusal.
 func (s *Server) refused(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()
@@ -178,13 +180,13 @@ func (s *Server) refused(resource, call string, err error) {
 	s.refusals = last[max(0, len(last)-maxRefusals):]
 }
 
-// configuration returns the files of the configuration and the result of the last reload.
+// configuration returns the configuration files and the result of the last reload.
 func (s *Server) configuration() api.Configuration {
 	s.mu.Lock()
 	c := s.reload
 	s.mu.Unlock()
 	c.File, c.Files = s.File, []string{}
-	for _, name := range s.Config.Load().Files { // absolute, because the client may have another working directory
+	for _, name := range s.Config.Load().Files { // made absolute, because the client may have another working directory
 		if absolute, err := filepath.Abs(name); err == nil {
 			name = absolute
 		}
@@ -205,8 +207,8 @@ func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, netutil.LimitListener(l, maxClients), mux)
 }
 
-// serve serves clients on a listener until ctx ends. Then it disconnects all clients, because a client that follows the
-// events would delay the stop of metalplugd.
+// serve serves clients on a listener until ctx ends. It then disconnects all clients, because a client that follows the
+// events would keep metalplugd from stopping.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
 	server := &http.Server{
 		Handler:           http.MaxBytesHandler(routes, maxBodyLen),

@@ -14,14 +14,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// errNoDryRun refuses a dry run of a cordon. A cordon is easy to undo, so it needs no dry run.
+// errNoDryRun is the error for a dry run of a cordon. A cordon is easy to undo, so a dry run is not necessary.
 var errNoDryRun = errors.New("dry_run is only for a reset or an adoption")
 
-// errNoReason refuses a cordon without a reason, because other operators must be able to see why the device is
+// errNoReason is the error for a cordon without a reason, because other operators must be able to see why a device is
 // cordoned.
 var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
-// by returns the cordon for a change. metalplugd cannot read the names of users, so only uid 0 has a name here.
+// by returns the cordon that a change requests. metalplugd cannot look up user names, so only uid 0 gets a name here.
 func (c request) by() api.Cordon {
 	made := api.Cordon{Reason: c.Reason, UID: c.uid, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second)}
 	if c.uid == 0 {
@@ -30,8 +30,8 @@ func (c request) by() api.Cordon {
 	return made
 }
 
-// named replaces a name in the path of a request by the ID of the device, if exactly one device has that name. It does
-// not change other names, such as the ID of an absent device that is cordoned.
+// named replaces a name in the path of a request with the ID of a device if exactly one device has that name. It does not
+// change any other name, such as the ID of an absent device that is cordoned.
 func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch ids := s.idsOf(r.Context(), r.PathValue("id")); {
@@ -45,17 +45,17 @@ func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// idsOf returns the IDs of the devices with a name, without duplicates.
+// idsOf returns the IDs of the devices that have a name, without duplicates.
 func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 	q := question{Server: s, what: name}
 	q.snapshot, _ = s.Inventory.Snapshot()
 	for _, d := range q.known() {
-		for _, part := range d.Parts() { // a bundle is cordoned and reset by its members
+		for _, part := range d.Parts() { // a bundle is cordoned and reset through its members
 			ids = append(ids, part.Device.ID)
 		}
 	}
 	if len(ids) == 0 {
-		answer, _ := s.explain(ctx, name) // if the search fails, no device has the name
+		answer, _ := s.explain(ctx, name) // if explain fails, no further device has the name
 		for _, x := range answer.Found {
 			if x.Device != nil {
 				ids = append(ids, x.Device.ID)

@@ -20,7 +20,7 @@ import (
 func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	limits := http.NewResponseController(w)
-	_ = limits.SetReadDeadline(time.Time{}) // the client sends no further request
+	_ = limits.SetReadDeadline(time.Time{}) // the client sends no further requests
 	f := follower{Server: s}
 	write := func(events []api.Event) error {
 		_ = limits.SetWriteDeadline(time.Now().Add(answerTimeout))
@@ -40,7 +40,8 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
-	var missed []api.Event // sent after a client was too slow to read the last events
+	// Sent with the next events if the client was too slow to read the last ones.
+	var missed []api.Event
 	for f.wait(r.Context()) {
 		events := append(missed, f.look()...)
 		if missed = nil; len(events) == 0 {
@@ -55,13 +56,13 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowClient is the maximum time for a client to read the events of one snapshot. A slower client gets an event with the
-// number of snapshots that it missed. A faster client may also miss snapshots, if metalplugd publishes several in a short
-// time.
+// slowClient is how long a client may take to read the events of one snapshot. If it takes longer and misses snapshots,
+// it gets an event with their number. A faster client gets no such event, although it also misses snapshots if metalplugd
+// publishes several in a short time.
 const slowClient = time.Second
 
-// missing returns the event for a client that took too long to read the events of a snapshot. newest is the version of
-// the newest snapshot.
+// missing returns an event for a client that took too long to read the events of a snapshot. sent is the version of that
+// snapshot, and newest is the version of the newest one.
 func missing(sent, newest uint64, took time.Duration) []api.Event {
 	if newest <= sent+1 || took < slowClient {
 		return nil
@@ -72,14 +73,14 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 	}}
 }
 
-// follower is one client that follows the events. It keeps one old snapshot, which shares most of its data with the
-// newest one, so a slow client needs little memory.
+// follower is a client that follows the events. It keeps one old snapshot, which shares most of its data with the newest
+// one, so a slow client needs little memory.
 type follower struct {
 	*Server
-	snapshot  *inventory.Snapshot // the snapshot whose events were sent last
+	snapshot  *inventory.Snapshot // snapshot whose events were sent last
 	standing  map[string]api.Standing
 	reload    api.Configuration
-	changes   <-chan struct{} // closed after a change of the snapshot
+	changes   <-chan struct{} // closed when there is a new snapshot
 	resources <-chan struct{} // closed after any other change
 }
 
@@ -94,7 +95,7 @@ func (f *follower) wait(ctx context.Context) bool {
 	return true
 }
 
-// look returns the events since the last call. The first call returns none.
+// look returns the events since the last call. The first call returns nil.
 func (f *follower) look() (events []api.Event) {
 	last := *f
 	f.resources = f.next()
@@ -113,7 +114,7 @@ func (f *follower) look() (events []api.Event) {
 		}
 	}
 	switch at := f.reload.Reloaded; {
-	case at == last.reload.Reloaded: // no reload since the last state
+	case at == last.reload.Reloaded: // there was no reload since the last call
 	case f.reload.Problem != "":
 		events = append(events, api.Event{Event: "refused", Problem: f.reload.Problem})
 	default:
@@ -126,9 +127,9 @@ func (f *follower) look() (events []api.Event) {
 	return events
 }
 
-// difference returns the events between two snapshots, for each device. It only compares pointers for a device that has
-// not changed, because a snapshot shares unchanged devices with its predecessor. If a device is only in the first
-// snapshot, it was removed, and nothing more is known about it.
+// difference returns the events between two snapshots, for each device. Snapshots share devices that have not changed, so
+// it is enough to compare pointers. If a device is only in the first snapshot, it was removed, and nothing more is known
+// about it.
 func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod) []api.Event {
 	was := make(map[string]*inventory.Status)
 	for d := range before.All() {
@@ -154,7 +155,7 @@ func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod)
 	return events
 }
 
-// key returns the ID of a device, or its place if it has no ID.
+// key returns the ID of a device, or its sysfs path if it has no ID.
 func key(d *inventory.Status) string {
 	if d.Device.ID != "" {
 		return d.Device.ID
@@ -162,8 +163,8 @@ func key(d *inventory.Status) string {
 	return d.Device.SysPath
 }
 
-// changes returns the names of the events of a device. old is nil for a new device. Several events may have happened at
-// the same time. An event that follows from another event is omitted. For example, a device that is gone or cordoned is
+// changes returns the names of a device's events. old is nil if the device is new. Several events may have happened since
+// the last snapshot. An event that follows from another one is omitted. For example, a device that is gone or cordoned is
 // always unhealthy.
 func changes(old, d *inventory.Status) []string {
 	if old == nil {

@@ -13,12 +13,13 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// minBeginning is the minimum length of the beginning of an ID. A shorter text is probably a typing error.
+// minBeginning is the minimum length of a text that is compared with the beginnings of IDs. A shorter text is probably a
+// typing error.
 const minBeginning = 4
 
-// known returns the devices of the inventory with the name. The name may be an ID or the ID of a share, a serial
-// number, a PCI address, a node or a kernel name. If a node is absent, known returns all devices that need it. Any
-// other name is the beginning of IDs.
+// known returns the devices in the inventory that the name in the question refers to. The name may be an ID or the ID of
+// a share, a serial number, a PCI address, a node or a kernel name. If a node is absent, known returns all devices that
+// need it. Any other name is compared with the beginnings of IDs.
 func (q *question) known() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
@@ -29,7 +30,7 @@ func (q *question) known() (all []*inventory.Status) {
 	}
 	var begun []*inventory.Status
 	for d := range q.snapshot.All() {
-		if d.Members != nil { // a bundle has only its ID as a name
+		if d.Members != nil { // the only name of a bundle is its ID
 			continue
 		}
 		names := []string{serialOf(d.Target), path.Base(d.Device.SysPath)}
@@ -50,13 +51,14 @@ func (q *question) known() (all []*inventory.Status) {
 	return all
 }
 
-// serials are udev's properties that identify a piece of hardware. The partitions of a disk have the properties of the
-// disk.
+// serials lists the udev properties that identify a piece of hardware. The partitions of a disk have the same properties
+// as the disk.
 var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
-// candidates explains the udev devices with the name. For a known device it uses the udev device of that device. Otherwise
-// it searches for a node, a path in sysfs, a PCI address, a serial number or a kernel name. If no udev device has the node,
-// the node may belong to a device that could not be identified.
+// candidates explains the udev devices that the name in the question refers to. If the inventory contains the device,
+// candidates uses the udev device of that device. Otherwise it searches for a node, a sysfs path, a PCI address, a serial
+// number or a kernel name. If no udev device has a node of that name, the node may belong to a device that could not be
+// identified.
 func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -79,7 +81,7 @@ func (q *question) candidates(known *inventory.Status) []device.Explained {
 	return q.explain(true, func(u *udev.Device) bool { return nameless[u.SysPath] })
 }
 
-// address returns the name as the address of a PCI function in sysfs. It adds the domain if the name has none.
+// address returns the name as the sysfs address of a PCI function. It adds the domain if the name does not contain one.
 func (q *question) address() string {
 	name := strings.ToLower(q.what)
 	if strings.Count(name, ":") == 1 {
@@ -88,8 +90,8 @@ func (q *question) address() string {
 	return name
 }
 
-// sysPath returns the name as a path below /sys/devices. It also accepts the form of udev. It returns an empty path for
-// any other name.
+// sysPath returns the name as a path below /sys/devices. It also accepts a path in udev's form, without "/sys". It
+// returns "" for any other name.
 func (q *question) sysPath() string {
 	what := q.what
 	if strings.HasPrefix(what, "/devices/") {
@@ -101,8 +103,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices for which is returns true. If no class has a device for them, it returns nothing,
-// or, if near is set, the explanation of the nearest devices.
+// explain explains the udev devices for which is returns true. If they belong to no class, it returns nil or, if near is
+// set, the explanation of the nearest devices.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
@@ -118,8 +120,8 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 	return all
 }
 
-// near explains the device that is nearest to a path. It tries first a parent, such as the GPU of a render node, then a
-// child, such as the namespaces of a controller, and then a device of the same PCI function, such as the RDMA device of a
+// near explains the device that is nearest to a path. It first tries a parent, such as the GPU of a render node, then a
+// child, such as the namespaces of a controller, and last a device on the same PCI function, such as the RDMA device of a
 // node. If there is no such device, it returns none.
 func (q *question) near(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {

@@ -11,8 +11,9 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// Listen creates the socket at path for the uid of metalplugd only. The socket of the systemd unit also allows a group.
-// Listen replaces the socket of a process that has ended. It returns an error if another process serves the socket.
+// Listen creates a socket at path that only metalplugd's own uid can open. The socket that the systemd unit creates can
+// also be opened by a group. Listen replaces the socket of a process that has ended. If another process still serves the
+// socket, Listen returns an error.
 func Listen(path string) (*net.UnixListener, error) {
 	old, err := os.Lstat(path)
 	if err == nil && old.Mode().Type() != fs.ModeSocket {

@@ -20,12 +20,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// metrics are the metrics of metalplugd. They have their own registry, so metrics of other packages are not included.
+// metrics contains the metrics of metalplugd. It has its own registry, so that metrics of other packages are not
+// included.
 //
-// The configuration and the hardware limit the number of series. Each scrape creates the series, so none remains for a
-// device that was removed or a pod that has ended. For 10,000 devices there are about 10,000 series each of
-// metalplug_device_health, _state, _info and _cordoned. metalplug_device_allocated has one series for each container
-// that holds a device now. The kubelet admits at most a few hundred for each node.
+// The number of series depends on the configuration and the hardware. Each scrape creates the series, so there are none
+// for devices that were removed or pods that have ended. For 10,000 devices, there are about 10,000 series each of
+// metalplug_device_health, _state, _info and _cordoned. metalplug_device_allocated has one series for each container that
+// holds a device. The kubelet admits at most a few hundred containers on a node.
 type metrics struct {
 	registry      *prometheus.Registry
 	allocations   *prometheus.CounterVec
@@ -36,9 +37,9 @@ type metrics struct {
 	sendTime      prometheus.Histogram
 }
 
-// newMetrics returns the metrics of a server. Names and labels are fixed, because dashboards and alerts of users depend
-// on them. Units and suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label with
-// unlimited values).
+// newMetrics returns the metrics of a server. Their names and labels never change, because users' dashboards and alerts
+// depend on them. Units and suffixes follow the Kubernetes instrumentation guidelines (seconds, _total, no label with an
+// unlimited number of values).
 func newMetrics(s *Server) *metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(scrape{s})
@@ -57,25 +58,26 @@ func newMetrics(s *Server) *metrics {
 		resets:        counter("resets_total", "Number of resets and erasures of devices.", "resource", "method", "result"),
 		resetTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_reset_duration_seconds", Help: "Duration of resets and erasures.",
-			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the maximum before a start
+			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the limit before a container starts
 		}),
 		offerTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name:    "metalplug_release_to_offer_seconds",
 			Help:    "Time from the release of a device by its last pod to its next offer.",
-			Buckets: []float64{0.01, 0.1, 1, 2, 5, 10, 25, 60, 300, 1800, 7200, 43200}, // the erasure of a large disk takes hours
+			Buckets: []float64{0.01, 0.1, 1, 2, 5, 10, 25, 60, 300, 1800, 7200, 43200}, // erasing a large disk takes hours
 		}),
 		sendTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
 			Help: "Time from an event of udevd to the list that was sent to the kubelet because of it.",
-			Buckets: []float64{ // finest near the limits in docs/performance.md, which are p50 1 ms and p99 5 ms
+			// Buckets are finest near the limits in docs/performance.md, where p50 is 1 ms and p99 is 5 ms.
+			Buckets: []float64{
 				0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5,
 			},
 		}),
 	}
 }
 
-// Endpoints returns the counters for endpoints, and records their refusals. Each function runs before an answer to the
-// kubelet. It takes about a microsecond, because other goroutines hold its locks for a short time only.
+// Endpoints returns the counters for endpoints, and records their refusals. Each of the functions runs before the kubelet
+// gets an answer. It takes about a microsecond, because other goroutines hold its locks only for a short time.
 func (s *Server) Endpoints() plugin.Metrics {
 	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {
@@ -91,15 +93,14 @@ func (s *Server) Endpoints() plugin.Metrics {
 	}
 }
 
-// CountReset counts a reset or an erasure of a device of a resource. It records the name of the method and the
-// duration.
+// CountReset counts a reset or erasure of a device. It records the resource, the name of the method and the duration.
 func (s *Server) CountReset(resource, method string, took time.Duration, err error) {
 	s.resets.WithLabelValues(resource, method, result(err)).Inc()
 	s.resetTime.Observe(took.Seconds())
 }
 
-// result returns the label for a result. The text of the error is in the log, because a label must have a limited
-// number of values.
+// result returns the label for a result. A label must have a limited number of values, so the text of an error is only in
+// the log.
 func result(err error) string {
 	if err != nil {
 		return "failed"
@@ -113,16 +114,16 @@ func (s *Server) sendMetrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
-// scrape creates the metrics of the present state for each scrape. Values that are updated with each change would stay
-// wrong after a missed change.
+// scrape creates the metrics of the present state at each scrape. If the values were updated at each change instead, a
+// missed change would leave a wrong value.
 type scrape struct{ *Server }
 
-// desc describes a metric that each scrape creates.
+// desc describes a metric that is created at each scrape.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("metalplug_"+name, help, labels, nil)
 }
 
-// The metrics that each scrape creates.
+// Metrics that are created at each scrape.
 var (
 	devicesDesc   = desc("devices", "Number of offered devices, by the health that the kubelet sees.", "resource", "health")
 	healthDesc    = desc("device_health", "1 for a device that is Healthy, 0 for one that is not.", "resource", "device")
@@ -142,10 +143,10 @@ var (
 	resyncsDesc   = desc("resyncs_total", "Number of enumerations of all devices after the first.")
 )
 
-// Describe sends no metric. The registry then uses the metrics of Collect.
+// Describe sends no metrics. The registry then accepts the metrics that Collect sends.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
-// Collect creates the metrics.
+// Collect sends the metrics of the present state.
 func (s scrape) Collect(to chan<- prometheus.Metric) {
 	gauge := func(of *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, labels...)
@@ -167,7 +168,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 			gauge(conflictDesc, one(r.Held != ""), r.Name)
 		}
 	}
-	if snapshot.Version == 0 { // before the first snapshot, the value 0 would be wrong
+	if snapshot.Version == 0 { // before the first snapshot, zeros would be wrong
 		return
 	}
 	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &api.Reading{}).Disks))
@@ -199,21 +200,21 @@ func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ..
 	gauge(infoDesc, 1, resource, id, strings.ToValidUTF8(shown.Model, "?"), shown.PCI, strconv.Itoa(shown.NUMANode))
 	gauge(stateDesc, 1, resource, id, shown.State)
 	gauge(cordonedDesc, one(shown.Cordoned), resource, id)
-	if d.Resource == "" { // a disk that is not proven yet
+	if d.Resource == "" { // the device is a disk that is not proven yet
 		return
 	}
 	gauge(healthDesc, one(d.Healthy), resource, id)
 	if d.Bundle != "" {
 		gauge(bundleDesc, 1, resource, id, d.Bundle)
 	}
-	for _, by := range holders { // the pod may have ended since the kubelet's answer
+	for _, by := range holders { // a pod may have ended since the kubelet's answer
 		if d.Held() {
 			gauge(allocatedDesc, 1, resource, id, by.Namespace, by.Name, by.Container)
 		}
 	}
 }
 
-// one returns 1 for true, else 0.
+// one returns 1 if is is true, and otherwise 0.
 func one(is bool) float64 {
 	if is {
 		return 1

@@ -9,8 +9,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// TimeReleases measures, until ctx ends, the time from the release of each device until it is offered again. It calls
-// ready once. The error is always nil.
+// TimeReleases measures how long it takes from the release of a device until the device is offered again, until ctx ends.
+// It calls ready once. The error is always nil.
 func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	ready()
 	released := make(releases)
@@ -25,11 +25,11 @@ func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	}
 }
 
-// releases has the times when devices were released, by ID. The time is zero while a pod holds the device.
+// releases maps device IDs to the times when the devices were released. The time is zero while a pod holds the device.
 type releases map[string]time.Time
 
-// next returns the releases after a snapshot. It calls offered for each device that is offered again. It omits devices
-// that are cordoned or absent, because they wait for the operator.
+// next returns the releases that are valid after a snapshot. It calls offered for each device that is offered again. It
+// omits devices that are cordoned or absent, because these wait for an operator.
 func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func(took time.Duration)) releases {
 	next := make(releases)
 	for d := range snapshot.All() {
@@ -39,7 +39,7 @@ func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func
 			at = now
 		}
 		switch {
-		case d.Members != nil: // the members of the bundle are counted instead
+		case d.Members != nil: // the members of a bundle are measured instead
 		case d.Held():
 			next[id] = time.Time{}
 		case !known, d.Cordon != nil, !d.Present:

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// readingRoutes adds the requests that change nothing. Any client that can open the socket may read.
+// readingRoutes adds the requests that change nothing. Any client that can open the socket may send them.
 func readingRoutes(s *Server, mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Status()) })
 	mux.HandleFunc("GET /v1/resources", func(w http.ResponseWriter, _ *http.Request) {
@@ -35,7 +35,7 @@ func readingRoutes(s *Server, mux *http.ServeMux) {
 	mux.Handle("GET /metrics", s.sendMetrics())
 }
 
-// routes are all requests that the control socket knows.
+// routes returns the handler for all requests on the control socket.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
@@ -45,7 +45,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(http.StatusInternalServerError, s.cordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(http.StatusInternalServerError, s.uncordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(http.StatusConflict,
-		func(ctx context.Context, id string, c request) (string, error) { // a reset that has started continues after the client disconnects
+		// A reset that has started continues after the client disconnects.
+		func(ctx context.Context, id string, c request) (string, error) {
 			return "", s.Reset(context.WithoutCancel(ctx), id, c.Change)
 		}))
 	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(http.StatusConflict,
@@ -60,13 +61,13 @@ func refuse(w http.ResponseWriter, code int, err error) {
 	_ = json.NewEncoder(w).Encode(api.Refused{Text: err.Error()}) // the client may have disconnected
 }
 
-// send sends a value.
+// send sends answer as JSON.
 func send(w http.ResponseWriter, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
 }
 
-// sendDevices sends the offered devices by resource and ID, and then the others.
+// sendDevices sends the offered devices, sorted by resource and ID, followed by the others.
 func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	snapshot, _ := s.Inventory.Snapshot()
 	holders, all := s.heldBy(), []api.Device{}
@@ -76,7 +77,7 @@ func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	send(w, all)
 }
 
-// sendDevice sends one device, offered or not.
+// sendDevice sends one device, whether it is offered or not.
 func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 	d, err := s.device(r.PathValue("id"))
 	if err != nil {
@@ -86,7 +87,7 @@ func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 	send(w, d)
 }
 
-// device returns the present state of a device. The error is [inventory.ErrUnknownDevice].
+// device returns the present state of a device. The error is [inventory.ErrUnknownDevice] if there is no such device.
 func (s *Server) device(id string) (api.Device, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	status := snapshot.Find(id)
@@ -101,11 +102,12 @@ func unknown(name string) error {
 	return fmt.Errorf("%s: %w; it was removed, or the name is wrong: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
 }
 
-// countLifetime is how long an answer of the kubelet is valid. The kubelet refuses more than 100 requests a second from
-// all its clients (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go), and metalplugd needs its answers.
+// countLifetime is how long an answer from the kubelet is reused. The kubelet refuses more than 100 requests a second
+// from all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go), and metalplugd depends on
+// its answers.
 const countLifetime = time.Second
 
-// recent is an answer that is valid for a while. The zero value has no answer.
+// recent is an answer that is valid for some time. The zero value contains no answer.
 type recent struct {
 	mu  sync.Mutex
 	at  time.Time
@@ -113,7 +115,7 @@ type recent struct {
 	err error
 }
 
-// get returns the last answer if it is still valid. Otherwise it calls ask. Only one call of ask is in progress at a
+// get returns the last answer if it is still valid, and otherwise calls ask. Only one call of ask is in progress at a
 // time.
 func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]string, error) {
 	r.mu.Lock()
@@ -125,9 +127,10 @@ func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]stri
 	return r.ids, r.err
 }
 
-// sendKubelet queries the kubelet for its count of devices, and sends it.
+// sendKubelet sends the kubelet's count of devices.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	ids, err := s.counted.get(func() (map[string][]string, error) { // other clients may wait for the same answer after this one disconnects
+	// Other clients may be waiting for the same answer when this one disconnects.
+	ids, err := s.counted.get(func() (map[string][]string, error) {
 		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)
 	})
 	if errors.Is(err, kubelet.ErrNotCounted) {

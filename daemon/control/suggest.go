@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// suggestResource returns a [[resource]] for a device if the configuration has no rule for its class. This is a built-in
-// resource, or a resource of class node. Otherwise the text is empty. If no resource would match, err is the reason.
+// suggestResource returns a [[resource]] for a device if the configuration has no rule for the device's class. This is a
+// built-in resource, or a resource of class node. Otherwise text is empty. If no resource would match, err is the reason.
 func (q *question) suggestResource(e device.Explained) (text string, err error) {
 	u := e.Device.Udev
 	rules := config.BuiltinRules()
@@ -34,11 +34,11 @@ func (q *question) suggestResource(e device.Explained) (text string, err error) 
 	return inTOML(rule), nil
 }
 
-// isExclude reports whether a rule excludes the device in this step.
+// isExclude reports whether a step means that a rule excludes the device.
 func isExclude(step device.Step) bool { return strings.HasPrefix(step.Key, "exclude.") }
 
-// nodeRules returns rules of class node that match a device with a node. The first rule matches by an identity that
-// stays the same after a reboot. The last one matches by the name of the node.
+// nodeRules returns rules of class node that match a device with a node. The first rules match an identity that survives
+// a reboot. The last one matches the name of the node.
 func nodeRules(u udev.Device) []device.Rule {
 	if u.DevNode == "" {
 		return nil
@@ -72,8 +72,8 @@ func inTOML(r *device.Rule) string {
 	return text
 }
 
-// explainNoMatch returns why a udev device that no class matches is not offered, and which parts of it can be offered. would
-// is the reason why no rule of class node matches it.
+// explainNoMatch explains a udev device that matches no class. The result says why the device is not offered, and which
+// parts of it can be offered. noRule is the reason why no rule of class node matches the device.
 func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {

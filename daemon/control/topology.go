@@ -16,24 +16,24 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// function returns the sysfs path of the PCI function of a place.
+// function returns the sysfs path of the PCI function at a place.
 func function(p api.Place) string { return "/sys/devices/" + strings.Join(p.Path, "/") }
 
 func at(p api.Place) bundle.Place { return bundle.Place{Path: p.Path, NUMA: p.NUMANode} }
 
 // Links reads the link speeds of PCI functions. The kernel reads them from the hardware (pcie_capability_read_word in
-// drivers/pci/access.c), so a read may never return. The zero value is ready to use. Its methods are safe for
+// drivers/pci/access.c), so a read may never return. The zero value is ready to use. The methods of Links are safe for
 // concurrent use.
 type Links struct {
 	mu      sync.Mutex
-	reading sync.Map // the functions whose read has not returned yet
+	reading sync.Map // functions for which a read has not returned yet
 }
 
-// linkTimeout is the maximum time for the reads of one answer.
+// linkTimeout is the maximum time that an answer waits for its reads.
 const linkTimeout = time.Second
 
-// speeds returns the link speed of each function, by its path. It does not read a link while an earlier read of the
-// same link is still in progress.
+// speeds returns the link speed of each function, by path. It does not read a link speed while an earlier read of the
+// same link is in progress.
 func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,15 +65,15 @@ func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 	return found
 }
 
-// placeNames are the short names of the classes in the topology. All other classes have the name "DEV".
+// placeNames maps classes to their short names in the topology. All other classes are called "DEV".
 var placeNames = map[string]string{"gpu": "GPU", "infiniband": "HCA", "fpga": "FPGA", "nvme": "DISK"}
 
-// NewTopology returns the topology of a snapshot. holders are the pods that hold devices, by ID.
+// NewTopology returns the topology of a snapshot. holders maps device IDs to the pods that hold the devices.
 func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, holders map[string][]api.Pod) api.Topology {
 	t := api.Topology{Devices: []api.Place{}, Distances: make(map[string]map[string]api.Distance)}
 	var functions []string
 	for d := range snapshot.All() {
-		if d.Members != nil { // the tree contains the members of the bundle
+		if d.Members != nil { // the tree contains the members of a bundle instead
 			continue
 		}
 		p := api.Place{Path: []string{}, Device: NewDevice(d, holders)}
@@ -117,8 +117,8 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 	return t
 }
 
-// link returns the link speed of a PCI function, such as "32.0 GT/s x16". It is empty if sysfs does not report it
-// (current_link_speed_show in drivers/pci/pci-sysfs.c).
+// link returns the link speed of a PCI function, such as "32.0 GT/s x16". It returns "" if sysfs does not report the
+// speed (current_link_speed_show in drivers/pci/pci-sysfs.c).
 func link(tree *sysfs.Tree, function string) string {
 	speed, err := tree.Attr(function, "current_link_speed")
 	width := tree.Uint(function, "current_link_width")

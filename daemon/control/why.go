@@ -21,19 +21,19 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// explainTimeout is how long a client waits for the end of another client's explanation. An explanation takes a second
-// on a large node, and longer only if hardware does not answer. The rest of [answerTimeout] remains for the explanation
-// of the waiting client.
+// explainTimeout is how long a client waits for another client's explanation to end. An explanation takes a second on a
+// large node, and longer only if hardware does not answer. The rest of [answerTimeout] remains for the waiting client's
+// own explanation.
 const explainTimeout = 10 * time.Second
 
-// errBusy is the error while another explanation is in progress.
+// errBusy is the error while another client's explanation is in progress.
 var errBusy = errors.New("an earlier request is still in progress, because some hardware does not answer; see 'metalplugctl list'")
 
-// errNothing is the error for a name that no device of this node has.
+// errNothing is the error for a name that no device on this node has.
 var errNothing = errors.New("udev does not know this device")
 
-// sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a path in sysfs.
-// It serves one client at a time, because it enumerates all devices.
+// sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a sysfs path. It
+// serves one client at a time, because each explanation enumerates all devices.
 func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	what := r.URL.Query().Get("what")
 	if what == "" || len(what) > 1024 {
@@ -52,8 +52,8 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// explain returns an explanation. It waits for an earlier explanation for at most [explainTimeout]. The error may be
-// [errBusy] or the error of ctx.
+// explain returns an explanation. It waits at most [explainTimeout] for an earlier explanation. The error may be
+// [errBusy] or the context's error.
 func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {
 	case s.asking <- struct{}{}:
@@ -67,7 +67,7 @@ func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	return q.answer()
 }
 
-// question is a request for an explanation, with the state of metalplugd at that time.
+// question is a request for an explanation, with the state of metalplugd at the time of the request.
 type question struct {
 	*Server
 	what     string
@@ -77,8 +77,8 @@ type question struct {
 	devices  []udev.Device // all udev devices that are present
 }
 
-// answer finds the devices with the name and explains them. For absent hardware it uses the inventory. It inspects all other
-// hardware again, so that the answer is correct even if an event was lost.
+// answer finds the devices with the requested name and explains them. It uses the inventory for hardware that is absent.
+// It inspects all other hardware again, so that the answer is correct even if an event was lost.
 func (q *question) answer() (answer api.Answer, err error) {
 	q.rules, answer.What = q.config.Rules(), q.what
 	q.snapshot, _ = q.Inventory.Snapshot()
@@ -102,7 +102,8 @@ func (q *question) answer() (answer api.Answer, err error) {
 		return answer, err
 	}
 	explained := q.candidates(known)
-	for i, e := range explained { // if two devices have the same identity, the place of the device is the end of its ID
+	// If two devices have the same identity, their IDs end with the place of each device.
+	for i, e := range explained {
 		same := func(other device.Explained) bool {
 			return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID
 		}
@@ -128,8 +129,8 @@ func (q *question) answer() (answer api.Answer, err error) {
 	return answer, err
 }
 
-// addState adds the states of the inventory and of the kubelet to the result of an inspection. They may differ for a
-// moment after a change. In this case the explanation shows both.
+// addState adds states from the inventory and from the kubelet to the result of an inspection. For a moment after a
+// change, they may differ from the result. The explanation then shows both.
 func (q *question) addState(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
@@ -155,12 +156,12 @@ func (q *question) addState(e device.Explained) api.Explanation {
 	return x
 }
 
-// conclude adds the state of a device and the verdict. The state may have reasons that an inspection does not show, such as
-// an event, an error counter, a cordon or frequent changes of health.
+// conclude adds a device's state and the verdict. The state may be due to something that an inspection does not show,
+// such as an event, an error counter, a cordon or frequent changes of health.
 func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown
-	if d.Healthy { // the verdict of an unhealthy device contains the reason
+	if d.Healthy { // the verdict on an unhealthy device contains the reason
 		add(x, "state", "", true, "Healthy since "+shown.Since.Format(api.TimeFormat))
 	}
 	addEvidence(x, d)
@@ -202,7 +203,7 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	}
 }
 
-// addEvidence adds the evidence of a disk.
+// addEvidence adds the evidence that a disk is unused.
 func addEvidence(x *api.Explanation, d *inventory.Status) {
 	v := d.Evidence
 	at := v.Since.UTC().Format(api.TimeFormat)
@@ -235,7 +236,7 @@ func add(x *api.Explanation, what, name string, ok bool, why string) {
 	x.Steps = append(x.Steps, api.Step{What: what, Name: name, OK: ok, Why: why})
 }
 
-// addKubelet adds a step that shows whether the kubelet gets the device list of a resource.
+// addKubelet adds a step that shows whether the kubelet receives a resource's device list.
 func (q *question) addKubelet(x *api.Explanation, resource string) (connected bool) {
 	text := "the resource is no longer configured: it is removed once no pod holds it"
 	if r, ok := q.config.Resource(resource); ok {
