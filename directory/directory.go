@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package directory watches directories with inotify, including directories that are missing, or are removed and
-// created again.
+// Package directory watches directories with inotify. A directory may be missing, and may be removed and created again.
 package directory
 
 import (
@@ -15,18 +14,18 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Event reports a change of a file in one of the directories, or of a directory. [Name] returns its path. It is only a
-// hint, so the receiver must check for itself.
+// Event reports a change of a watched directory, or of a file in it. [Name] returns the path that has changed. An event
+// is only a hint, so the receiver must check the file itself.
 type Event = fsnotify.Event
 
-// Watch watches one or more directories. It sends events to its channel Events. An error in its channel Errors means
-// that events may have been lost. It must be closed.
+// Watch watches one or more directories. It sends events to its channel Events. An error on its channel Errors means that
+// events may have been lost. A Watch must be closed.
 type Watch struct {
 	*fsnotify.Watcher
 	dirs []string
 }
 
-// Open returns a watch that watches nothing until [Watch.Rearm].
+// Open returns a Watch that watches nothing until [Watch.Rearm] is called.
 func Open(dirs ...string) (*Watch, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -35,10 +34,10 @@ func Open(dirs ...string) (*Watch, error) {
 	return &Watch{w, dirs}, nil
 }
 
-// Rearm watches the directories that exist now. For each missing one it watches the nearest existing parent, to notice when
-// the directory is created. There are no events about changes or mounts of directories further up. A caller that needs them
-// must check from time to time. Call it after an event for which [Watch.Itself] returns true, and after lost events. It is
-// safe for concurrent use.
+// Rearm watches the directories that exist now. For each missing directory, it watches the nearest existing parent, to
+// notice when the directory is created. Changes or mounts of directories further up cause no events, so a caller that
+// needs to know about them must check from time to time. Rearm must be called after an event for which [Watch.Itself]
+// returns true, and after events were lost. It is safe for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error
 	for _, dir := range w.dirs {
@@ -49,7 +48,8 @@ func (w *Watch) Rearm() error {
 	return all
 }
 
-// Itself reports whether an event concerns one of the directories itself or one of its parents, and not its content.
+// Itself reports whether an event is about a watched directory itself or one of its parents, rather than about a file in
+// the directory.
 func (w *Watch) Itself(e Event) bool {
 	name := Name(e)
 	return slices.ContainsFunc(w.dirs, func(dir string) bool { return name == dir || strings.HasPrefix(dir, name+"/") })
@@ -58,14 +58,14 @@ func (w *Watch) Itself(e Event) bool {
 // Name returns the clean path of an event. In e.Name, the path of a file directly in / begins with two slashes.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
-// Touched reports whether an event is more than a change of a file's mode or times.
+// Touched reports whether an event means more than that a file's mode or times have changed.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 
-// Moved reports whether a file or directory was created, removed or renamed, and not only written.
+// Moved reports whether a file or directory was created, removed or renamed, rather than only written.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
-// rearm repeats a step that may have been too late. If a directory was created before its parent was watched, there is
-// no event.
+// rearm adds the watches, and repeats this if it may have been too late. If a directory is created before its parent is
+// watched, there is no event.
 func rearm(dir string, add func(dir string) error) error {
 	for {
 		missing, err := addNearest(dir, add)
@@ -79,7 +79,7 @@ func rearm(dir string, add func(dir string) error) error {
 }
 
 // addNearest adds dir and its nearest existing parent. It returns the last missing directory on the way up, or "". The
-// error is that of dir, unless dir is missing.
+// error is the one from adding dir, unless dir is missing.
 func addNearest(dir string, add func(dir string) error) (missing string, err error) {
 	if err = add(dir); errors.Is(err, os.ErrNotExist) {
 		missing, err = dir, nil

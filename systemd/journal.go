@@ -16,18 +16,18 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// LevelNotice is the slog level for normal but significant messages, priority 5 of the journal.
+// LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// TextLogger returns a logger that writes text without timestamps to w. A call of the logger blocks until w has accepted the
-// message.
+// TextLogger returns a logger that writes text without timestamps to w. A call of the logger blocks until w has accepted
+// the message.
 func TextLogger(w io.Writer, level slog.Level) *slog.Logger { return slog.New(textHandler(w, level)) }
 
 func textHandler(w io.Writer, level slog.Level) slog.Handler {
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})
 }
 
-// plain removes the timestamp, and names the level notice.
+// plain removes the timestamp from a line, and writes the level notice by name.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -43,7 +43,7 @@ func plain(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// ParseLevel returns the level with the name debug, info, notice, warn or error.
+// ParseLevel returns the level whose name is debug, info, notice, warn or error.
 func ParseLevel(name string) (slog.Level, error) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": LevelNotice, "warn": slog.LevelWarn, "error": slog.LevelError,
@@ -55,18 +55,18 @@ func ParseLevel(name string) (slog.Level, error) {
 	return level, nil
 }
 
-// journalHandler writes log lines in the journal's native protocol, one Write for each line.
+// journalHandler writes log lines in the journal's native protocol, with one Write for each line.
 type journalHandler struct {
 	level slog.Level
 	attrs []slog.Attr
 	w     io.Writer
 }
 
-// Enabled reports whether a line of that level is written.
+// Enabled reports whether lines of a level are written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a line. Its text consists of the message and the attributes. Each attribute is also a field. The message and
-// the priority are the first two fields, because [textOf] expects them there.
+// Handle writes a line. The text of the line consists of the message and the attributes. Each attribute is also a field.
+// The message and the priority are the first two fields, because [textOf] expects them there.
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder
 	var fields []byte
@@ -95,20 +95,21 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// textOf converts an entry of [journalHandler] to a line for standard error, with the priority as in sd-daemon(3).
+// textOf converts an entry from [journalHandler] to a line for standard error that begins with the priority
+// (sd-daemon(3)).
 func textOf(entry []byte) []byte {
 	priority, rest, _ := bytes.Cut(entry, []byte("\n"))
 	message, _, _ := bytes.Cut(rest, []byte("\n"))
 	return fmt.Appendf(nil, "<%s>%s\n", bytes.TrimPrefix(priority, []byte("PRIORITY=")), bytes.TrimPrefix(message, []byte("MESSAGE=")))
 }
 
-// fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket, which
-// is 212,992 bytes unless net.core.wmem_default differs (socket(7)). A line can have all keys as fields, and its text
-// repeats each value.
+// fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket,
+// which is 212,992 bytes unless net.core.wmem_default has been changed (socket(7)). A line may contain every key as a
+// field, and its text repeats each value.
 const fieldSize = 12 << 10
 
-// appendField appends a field of the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). A value
-// with a newline is preceded by its size, as 64 bits in little endian.
+// appendField appends a field in the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). A value
+// that contains a newline is preceded by its size, a 64-bit little-endian number.
 func appendField(entry []byte, name, value string) []byte {
 	if len(value) > fieldSize {
 		value = value[:fieldSize] + "..."
@@ -122,7 +123,7 @@ func appendField(entry []byte, name, value string) []byte {
 	return append(append(entry, value...), '\n')
 }
 
-// WithAttrs returns a handler that adds these attributes to its lines.
+// WithAttrs returns a handler that adds these attributes to each line.
 func (h *journalHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	next := *h
 	next.attrs = slices.Concat(h.attrs, attrs)

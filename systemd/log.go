@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// queueLines is the maximum number of lines that wait for a reader. Most lines have about 200 bytes. [fieldSize] limits
-	// each field of a line.
+	// queueLines is the maximum number of queued lines. Most lines have about 200 bytes. [fieldSize] limits each field in
+	// a line.
 	queueLines = 4096
 	// errorLines is the part of the queue that is reserved for errors.
 	errorLines = queueLines / 4
-	// logCloseLimit is the maximum time that Close waits for a reader.
+	// logCloseLimit is the maximum time that Close waits until the queued lines are written.
 	logCloseLimit = 5 * time.Second
 	// journalPath is journald's socket for its native protocol (systemd-journald.service(8)).
 	journalPath = "/run/systemd/journal/socket"
 )
 
-// Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue, and a goroutine writes them. A
-// line that does not fit into the queue or cannot be written is dropped and counted. A warning reports the count when the
-// queue is empty and a write has succeeded.
+// Log is a logger whose callers never wait for a reader of the log. Lines wait in a bounded queue, and a goroutine writes
+// them. A line that does not fit into the queue or cannot be written is dropped and counted. When the queue is empty and
+// a write has succeeded, a warning reports the number of dropped lines.
 type Log struct {
 	*slog.Logger
 
@@ -40,8 +40,8 @@ type Log struct {
 	written chan struct{} // closed by the writer
 }
 
-// OpenLog returns a log that writes to the journal if standard error is connected to it, and otherwise writes text
-// without time to w.
+// OpenLog returns a log. If standard error is connected to the journal, the log writes to the journal. Otherwise it
+// writes text without timestamps to w.
 func OpenLog(w io.Writer, level slog.Level) *Log {
 	if ok, err := journal.StderrIsJournalStream(); ok && err == nil {
 		return openJournal(journalPath, os.Stderr, level)
@@ -63,8 +63,8 @@ func openLog(w io.Writer, handler func(line io.Writer) slog.Handler) *Log {
 	return l
 }
 
-// Close waits until all lines are written, or until logCloseLimit has passed. Later lines are lost. It may be called
-// once.
+// Close waits until all lines are written, or until logCloseLimit has passed. Lines that are logged later are lost. Close
+// may be called only once.
 func (l *Log) Close() {
 	close(l.closing)
 	select {
@@ -73,7 +73,7 @@ func (l *Log) Close() {
 	}
 }
 
-// queue adds lines to the queue of a log.
+// queue writes lines to the queue of a log.
 type queue struct{ *Log }
 
 // Write queues a line. It does not block.
@@ -97,7 +97,8 @@ func (l *Log) write() {
 	for {
 		select {
 		case line := <-l.lines:
-			if _, err := l.w.Write(line); err != nil { // the program must continue even if its log has no reader
+			// The program must continue even if nothing reads its log.
+			if _, err := l.w.Write(line); err != nil {
 				l.dropped.Add(1)
 				continue
 			}
@@ -115,17 +116,16 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each Write as one datagram. Its socket is connected, because the kernel would not wake a sender
-// without a connection when other senders' datagrams had filled the receiver's queue (net/unix/af_unix.c,
-// unix_dgram_peer_wake_me).
+// journalSocket sends each Write as one datagram. The socket is connected. If the receiver's queue is full of other
+// senders' datagrams, the kernel wakes only senders with a connection (net/unix/af_unix.c, unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
 	conn net.Conn  // nil while not connected
-	text io.Writer // standard error, in case journald has created a new socket that a sandbox hides
+	text io.Writer // standard error, which is used if journald has created a new socket that a sandbox hides
 }
 
-// Write sends a datagram. It connects again if journald has created a new socket. If there is no socket, it writes the
-// message as text.
+// Write sends a datagram. If journald has created a new socket, Write connects again. If there is no socket, it writes
+// the message as text.
 func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 	for range 2 {
 		if j.conn == nil {

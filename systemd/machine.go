@@ -10,15 +10,16 @@ import (
 	"os"
 )
 
-// machineVariable contains the machine ID, because the sandbox of the unit hides /etc/machine-id.
+// machineVariable is the environment variable with the machine ID. It is needed because the unit's sandbox hides
+// /etc/machine-id.
 const machineVariable = "METALPLUG_MACHINE_ID"
 
-// application is the application ID of metalplug for [MachineID]. "systemd-id128 new" created it.
+// application is metalplug's application ID for [MachineID]. It was created with "systemd-id128 new".
 var application = [16]byte{0xe4, 0xe8, 0xf5, 0x2b, 0xc2, 0xdb, 0x4d, 0x32, 0xa2, 0x50, 0xe0, 0xa6, 0x00, 0x65, 0x46, 0xcf}
 
 // MachineID returns a machine ID that only metalplug uses, as 32 hexadecimal digits. It derives the ID from machine-id(5)
-// like sd_id128_get_machine_app_specific(3). The result is empty if the machine has no ID yet, or if METALPLUG_MACHINE_ID is
-// set and empty.
+// as sd_id128_get_machine_app_specific(3) does. The result is empty if the machine has no ID yet, or if
+// METALPLUG_MACHINE_ID is set to an empty value.
 func MachineID() string {
 	text, passed := os.LookupEnv(machineVariable)
 	if !passed {
@@ -26,13 +27,14 @@ func MachineID() string {
 		text = string(bytes.TrimSpace(file))
 	}
 	machine, err := hex.DecodeString(text)
-	if err != nil || len(machine) != len(application) { // an image has "uninitialized"
+	if err != nil || len(machine) != len(application) { // in an image, the file contains "uninitialized"
 		return ""
 	}
 	mac := hmac.New(sha256.New, machine)
 	mac.Write(application[:])
 	id := mac.Sum(nil)[:len(application)]
-	id[6] = id[6]&0x0f | 0x40 // a UUID of version 4 (id128_make_v4_uuid in systemd, src/libsystemd/sd-id128/id128-util.c)
+	// A UUID of version 4 (id128_make_v4_uuid in systemd, src/libsystemd/sd-id128/id128-util.c).
+	id[6] = id[6]&0x0f | 0x40
 	id[8] = id[8]&0x3f | 0x80
 	return hex.EncodeToString(id)
 }

@@ -12,12 +12,12 @@ import (
 //go:embed metalplug.catalog
 var catalog string
 
-// MessageIDs maps log messages to their MESSAGE_ID. Every error has an ID. So does every message that an operator may have
-// to act on or search for. metalplug.catalog lists and explains them (journalctl -x). An ID never changes and is never
-// reused for another message.
+// MessageIDs maps log messages to their MESSAGE_ID. Every error has an ID, and so does every message that an operator may
+// have to act on or search for. metalplug.catalog lists and explains the IDs (journalctl -x). An ID never changes and is
+// never reused for another message.
 func MessageIDs() map[string]string { return maps.Clone(messageIDs()) }
 
-// messageIDs reads the lines "-- ID" and "# MESSAGE" at the start of each entry of the catalog.
+// messageIDs reads the lines "-- ID" and "# MESSAGE" at the start of each entry in the catalog.
 var messageIDs = sync.OnceValue(func() map[string]string {
 	ids := make(map[string]string)
 	for _, entry := range strings.Split(catalog, "\n-- ")[1:] {

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ready reports to the service manager that the start or a reload is complete (sd_notify(3)).
+// Ready reports to the service manager that the daemon has started, or that a reload is complete (sd_notify(3)).
 func Ready() error { return notify(daemon.SdNotifyReady) }
 
-// Stopping reports that the daemon has begun to stop.
+// Stopping reports to the service manager that the daemon has begun to stop.
 func Stopping() error { return notify(daemon.SdNotifyStopping) }
 
-// Reloading reports that a reload has begun. [Ready] reports its end.
+// Reloading reports to the service manager that a reload has begun. [Ready] reports the end of the reload.
 func Reloading() error {
 	return notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 }
@@ -31,7 +31,7 @@ func Alive() error { return notify(daemon.SdNotifyWatchdog) }
 // Status sets the line that "systemctl status" shows.
 func Status(line string) error { return notify("STATUS=" + line) }
 
-// Remove makes the service manager close a descriptor that [Store] passed to it.
+// Remove makes the service manager close the copy of a descriptor that [Store] passed to it.
 func Remove(name string) error { return notify("FDSTOREREMOVE=1\nFDNAME=" + name) }
 
 func notify(state string) error {
@@ -41,9 +41,9 @@ func notify(state string) error {
 	return nil
 }
 
-// Store passes a copy of a descriptor to the service manager, which keeps it for the next process
-// (sd_pid_notify_with_fds(3), FDSTORE=1). The unit must set FileDescriptorStoreMax=. The service manager closes the
-// descriptor when its peer hangs up.
+// Store passes a copy of a descriptor to the service manager, which keeps the copy for the next process
+// (sd_pid_notify_with_fds(3), FDSTORE=1). The unit must set FileDescriptorStoreMax=. The service manager closes the copy
+// when the peer hangs up.
 func Store(name string, f *os.File) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -61,7 +61,7 @@ func store(path, name string, f *os.File) error {
 		return err
 	}
 	defer unix.Close(to)
-	raw, err := f.SyscallConn() // f.Fd would make reads of other copies blocking
+	raw, err := f.SyscallConn() // f.Fd would make reads from other copies blocking
 	if err != nil {
 		return err
 	}
@@ -72,8 +72,8 @@ func store(path, name string, f *os.File) error {
 	return errors.Join(err, sent)
 }
 
-// WatchdogInterval returns how often the service manager expects [Alive]. It is half of WatchdogSec=, or 0 if there is
-// no watchdog.
+// WatchdogInterval returns how often [Alive] should be called. This is half of WatchdogSec=, or 0 if there is no
+// watchdog.
 func WatchdogInterval() (time.Duration, error) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

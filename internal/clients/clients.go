@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clients accepts clients on a unix socket, and limits their number. Each client needs a descriptor.
+// Package clients accepts clients on a unix socket and limits their number, because each client needs a descriptor.
 package clients
 
 import (
@@ -18,22 +18,22 @@ import (
 // Listener is a listener on a unix socket.
 type Listener struct {
 	net.Listener
-	// Surplus returns the client to disconnect when there is a new one, or nil. open has all clients, the newest last.
+	// Surplus returns the client to disconnect when a new one connects, or nil. open lists all clients, newest last.
 	Surplus func(open []*Client) *Client
 
 	mu   sync.Mutex
 	open []*Client
 }
 
-// Client is a connection to the socket. Its user and process are those that the kernel recorded when the client connected.
-// So a client cannot use another uid, and later changes of its uid have no effect.
+// Client is a connection to the socket. Its user and process are those that the kernel recorded when the client
+// connected. A client therefore cannot claim another uid, and later changes of its uid have no effect.
 type Client struct {
 	net.Conn
 	unix.Ucred
 	listener *Listener
 }
 
-// Accept waits for the next client, and disconnects one that is surplus.
+// Accept waits for the next client, and disconnects a client that is surplus.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -57,7 +57,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// RemoteAddr returns the client itself. Servers pass it to each request.
+// RemoteAddr returns the client itself. Servers make it available to each request.
 func (c *Client) RemoteAddr() net.Addr { return c }
 
 // Network returns "unix".
@@ -74,9 +74,9 @@ func (c *Client) Close() error {
 	return c.Conn.Close()
 }
 
-// Peer returns the process at the other end of a connection to a unix socket, as recorded by the kernel (SO_PEERCRED,
-// unix(7)). For an accepted connection, this is the process that connected. For other connections, it is the process that
-// listens.
+// Peer returns the process at the other end of a unix socket connection, as recorded by the kernel (SO_PEERCRED,
+// unix(7)). For an accepted connection, this is the process that connected. For any other connection, it is the process
+// that listens.
 func Peer(c net.Conn) (peer *unix.Ucred, err error) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err == nil {

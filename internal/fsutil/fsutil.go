@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fsutil reads and replaces metalplug's own files, with short errors.
+// Package fsutil reads and replaces metalplug's own files. Its errors are short.
 package fsutil
 
 import (
@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsynced means that a crash may undo a replacement.
+// ErrUnsynced means that a crash may undo the replacement of a file.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
-// ReplaceFile replaces a file with the output of encode. The file gets the given permissions regardless of the umask.
-// After a crash, either the old or the new file is complete. It writes to NAME.new first. Calls for the same file must
-// not run at the same time.
+// ReplaceFile replaces a file with the output of encode. The file gets the given permissions regardless of the umask. It
+// is written as NAME.new first, so that after a crash there is either the complete old file or the complete new file.
+// ReplaceFile must not be called concurrently for the same file.
 func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) error) error {
 	next := name + ".new"
-	_ = os.Remove(next) // a crash may have left this file, or a link with its name
+	_ = os.Remove(next) // a crash may have left such a file, or there may be a link with this name
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -45,10 +45,10 @@ func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) er
 	return nil
 }
 
-// ReadRegular reads a regular file of at most limit bytes. For anything else, such as a link or a pipe, it returns an
-// error.
+// ReadRegular reads a regular file of at most limit bytes. It returns an error for anything else, such as a link or a
+// pipe.
 func ReadRegular(name string, limit int64) ([]byte, error) {
-	// Without O_NONBLOCK, opening a pipe would wait for a writer.
+	// Without O_NONBLOCK, opening a pipe would block until there is a writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("read %s: it is a symbolic link", name)
@@ -83,8 +83,8 @@ func SyncDir(dir string) error {
 	return d.Sync()
 }
 
-// Cause returns the errno of an error, without the context that the packages os and net add. It is for callers that
-// name the operation and the path themselves. It returns an error without an errno unchanged.
+// Cause returns the errno in an error, without the context that the packages os and net add. It is for callers that name
+// the operation and the path themselves. An error without an errno is returned unchanged.
 func Cause(err error) error {
 	if errno := unix.Errno(0); errors.As(err, &errno) {
 		return errno

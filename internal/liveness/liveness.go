@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveness detects loops that make no progress. It causes no wake-ups except when a goroutine checks a loop.
+// Package liveness detects loops that make no progress. A loop is woken only when another goroutine checks it.
 package liveness
 
 import (
@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Probe checks whether a loop makes progress. The zero value is ready. Its methods are safe for concurrent use.
+// Probe checks whether a loop makes progress. The zero value is ready for use. Its methods are safe for concurrent use.
 type Probe struct {
 	once  sync.Once
 	asked chan struct{}
@@ -24,20 +24,20 @@ func (p *Probe) init() {
 	})
 }
 
-// Asked returns the channel on which the loop receives questions. Receiving a question answers it.
+// Asked returns the channel on which the loop receives questions. Receiving a question also answers it.
 func (p *Probe) Asked() <-chan struct{} {
 	p.init()
 	return p.asked
 }
 
-// End answers all future questions. The loop calls it when it returns.
+// End answers all future questions. The loop must call End when it returns.
 func (p *Probe) End() {
 	p.init()
 	p.end()
 }
 
 // Alive blocks until the loop has answered or ended, or until ctx ends. It may be called before the loop starts. If ctx
-// ends, the error is the error of ctx with the name of the loop.
+// ends, the error is the context's error with the name of the loop.
 func (p *Probe) Alive(ctx context.Context, name string) error {
 	p.init()
 	select {
@@ -49,7 +49,7 @@ func (p *Probe) Alive(ctx context.Context, name string) error {
 	return nil
 }
 
-// Poke sends a signal to a channel with a buffer of one, unless a signal is already there. It does not block.
+// Poke sends a signal to a channel with a buffer of one, unless the channel already contains a signal. It does not block.
 func Poke(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -12,8 +12,8 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 )
 
-// Passed returns the descriptors that the service manager has passed, by FileDescriptorName=. The caller owns them. Each
-// call returns the same descriptors.
+// Passed returns the descriptors that the service manager has passed, by FileDescriptorName=. The caller owns the
+// descriptors. Each call returns the same ones.
 func Passed() map[string]*os.File {
 	sockets := make(map[string]*os.File)
 	for name, files := range activation.FilesWithNames() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unitfile finds the unit files of systemd. It needs neither D-Bus nor a running systemd.
+// Package unitfile finds systemd's unit files. It needs neither D-Bus nor a running systemd.
 package unitfile
 
 import (
@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// unitPath has the directories of the system manager's unit files, in the order of their precedence (systemd.unit(5),
-// "System Unit Search Path"). On a system without a merged /usr, /lib has unit files too.
+// unitPath lists the directories of the system manager's unit files, in order of precedence (systemd.unit(5), "System
+// Unit Search Path"). If /usr is not merged, /lib contains unit files too.
 var unitPath = []string{
 	"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",
 	"/etc/systemd/system", "/etc/systemd/system.attached", "/run/systemd/system", "/run/systemd/system.attached",
@@ -24,10 +24,10 @@ func Booted() bool {
 	return err == nil && info.IsDir()
 }
 
-// Unusable is a template that systemd cannot run.
+// Unusable is a template unit that systemd cannot run.
 type Unusable struct {
 	Template string
-	Masked   bool // true if the unit is masked, false if it has no unit file
+	Masked   bool // set if the unit is masked, not set if it has no unit file
 }
 
 // String describes the problem.
@@ -35,7 +35,8 @@ func (u Unusable) String() string {
 	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, map[bool]string{false: "missing", true: "masked"}[u.Masked])
 }
 
-// Complaints returns a warning for each template that systemd cannot run. It returns no warnings if systemd does not run.
+// Complaints returns a warning for each template that systemd cannot run. It returns nil if this machine does not run
+// systemd.
 func Complaints(templates ...string) (texts []string) {
 	if !Booted() {
 		return nil
@@ -46,8 +47,8 @@ func Complaints(templates ...string) (texts []string) {
 	return texts
 }
 
-// FindUnusable returns the templates whose unit file is missing or masked. It searches the same directories as systemd does
-// for "systemctl list-unit-files".
+// FindUnusable returns the templates whose unit file is missing or masked. It searches the same directories as "systemctl
+// list-unit-files".
 func FindUnusable(templates ...string) []Unusable { return unusable(unitPath, templates) }
 
 func unusable(dirs, templates []string) (all []Unusable) {

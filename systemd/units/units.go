@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units runs units of systemd. Only metalplug-unit imports it, because it links D-Bus.
+// Package units runs systemd units. Only metalplug-unit imports it, because it links D-Bus.
 package units
 
 import (
@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// jobLook is how often Run checks that systemd still runs while Run waits for a job. A daemon-reexec drops the
-	// connection, so the signal for the end of the job may be lost.
+	// jobLook is how often Run checks, while it waits for a job, that the connection to systemd is still open. A
+	// daemon-reexec drops the connection, so the signal for the end of the job may be lost.
 	jobLook = time.Second
-	// stopLimit is the maximum time to stop a unit that has timed out.
+	// stopLimit is the maximum time that stopping a unit may take after its timeout.
 	stopLimit = 2 * time.Second
 	// replace is the mode of a job that replaces a queued job of the same unit.
 	replace = "replace"
 )
 
-// Runner runs units over D-Bus. As root it connects to systemd's private socket, as systemctl does. This socket needs no bus
-// daemon. Otherwise it uses the system bus. The zero value is ready. Run is safe for concurrent use.
+// Runner runs units over D-Bus. As root, it connects to systemd's private socket, as systemctl does, which needs no bus
+// daemon. Otherwise it uses the system bus. The zero value is ready for use. Run is safe for concurrent use.
 type Runner struct {
-	dial func(ctx context.Context) (*dbus.Conn, error) // nil for this machine's systemd
+	dial func(ctx context.Context) (*dbus.Conn, error) // nil to connect to this machine's systemd
 }
 
-// UnitName returns the unit of a template "name@.service" for an instance. It escapes the instance as systemd-escape(1)
-// does.
+// UnitName returns the name of the unit that is the given instance of a template "name@.service". It escapes the instance
+// as systemd-escape(1) does.
 func UnitName(template, instance string) string {
 	before, after, _ := strings.Cut(template, "@")
 	return before + "@" + unit.UnitNameEscape(instance) + after
@@ -49,10 +49,10 @@ func (r Runner) connect(ctx context.Context) (*dbus.Conn, error) {
 	return c, nil
 }
 
-// Run runs the unit of a template for an instance. If the unit is still active, Run stops it first, so that its
-// commands are always executed. It blocks until the unit is active or has ended, depending on its Type=. A oneshot ends
-// when all its commands have succeeded. The error contains systemd's result. If the deadline of ctx passes, Run stops
-// the unit. If ctx is cancelled, the unit continues.
+// Run runs the unit of a template for an instance. If the unit is still active, Run stops it first, so that the unit's
+// commands are always executed. It blocks until the unit is active or has ended, depending on Type=. A oneshot unit ends
+// when all its commands have succeeded. The error contains systemd's result. If the deadline of ctx passes, Run stops the
+// unit. If ctx is cancelled, the unit keeps running.
 func (r Runner) Run(ctx context.Context, template, instance string) error {
 	name := UnitName(template, instance)
 	if err := r.run(ctx, name); err != nil {
@@ -67,7 +67,7 @@ func (r Runner) run(ctx context.Context, name string) error {
 		return fmt.Errorf("connect to systemd: %w", err)
 	}
 	defer c.Close()
-	// The start limit (StartLimitBurst=) protects against crash loops. It must not apply here, because each start was
+	// The start limit (StartLimitBurst=) protects against crash loops. It must not apply here, because each start is
 	// requested. An error means that the unit is not loaded, so it has no failed state to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
@@ -76,14 +76,17 @@ func (r Runner) run(ctx context.Context, name string) error {
 		result, err = await(ctx, c, over)
 	}
 	switch {
-	case err == nil && result == "done": // even if a condition of the unit is false, which means that the unit has nothing to do
+	// The result is also "done" if a condition of the unit is false, which means that the unit has nothing to do.
+	case err == nil && result == "done":
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
-	case errors.Is(err, context.DeadlineExceeded): // systemd may have started the unit even if the request did not return in time
+	// systemd may have started the unit even if the request did not return in time.
+	case errors.Is(err, context.DeadlineExceeded):
 		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
 		defer cancel()
-		_, _ = c.StopUnitContext(stopping, name, replace, nil) // if the unit cannot be stopped, the next run replaces it
+		// If the unit cannot be stopped, the next run replaces it.
+		_, _ = c.StopUnitContext(stopping, name, replace, nil)
 	}
 	return err
 }
