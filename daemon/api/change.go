@@ -2,16 +2,18 @@
 
 package api
 
-// Change is the body of a request that changes a device. Each request uses only some of the fields.
+// Change is the body of a request that changes a device. Each kind of request uses only some of the fields.
 type Change struct {
-	Reason string `json:"reason,omitempty"`  // reason for a cordon, one line
+	Reason string `json:"reason,omitempty"`  // reason for a cordon, on one line
 	Login  string `json:"login,omitempty"`   // login name of the user who sends the request
 	DryRun bool   `json:"dry_run,omitempty"` // only check whether the reset or adoption would be refused
-	Scrub  string `json:"scrub,omitempty"`   // for a reset, the method with which to erase the disk instead; for an adoption, a method that replaces the resource's
+	// Scrub is the erase method. For a reset, the disk is erased with it. For an adoption, it replaces the method of the
+	// resource.
+	Scrub string `json:"scrub,omitempty"`
 }
 
-// Changed is a device after a change.
+// Changed is the state of a device after a change.
 type Changed struct {
 	Device
-	Note string `json:"note,omitempty"` // the reason why nothing was changed, or empty
+	Note string `json:"note,omitempty"` // reason why nothing was changed, or empty
 }

@@ -2,14 +2,14 @@
 
 package api
 
-// ClaimRef names a ResourceClaim. The UID alone identifies it.
+// ClaimRef identifies a ResourceClaim. The UID alone is unique.
 type ClaimRef struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 }
 
-// String returns the name for people.
+// String returns the namespace and the name, for messages.
 func (c ClaimRef) String() string {
 	if c.Name == "" {
 		return c.UID
@@ -17,29 +17,30 @@ func (c ClaimRef) String() string {
 	return c.Namespace + "/" + c.Name
 }
 
-// Claim is the body of a request to prepare the devices of a claim. The path of the request has its UID.
+// Claim is the body of a request to prepare the devices of a claim. The UID is in the path of the request.
 type Claim struct {
 	Namespace string         `json:"namespace,omitempty"`
 	Name      string         `json:"name,omitempty"`
 	Requests  []ClaimRequest `json:"requests"`
 }
 
-// ClaimRequest is a request of a claim with the devices that were allocated for it.
+// ClaimRequest is a request in a claim, with the devices that were allocated for it.
 type ClaimRequest struct {
 	Name    string   `json:"name"`
 	Devices []string `json:"devices"`         // IDs
-	Admin   bool     `json:"admin,omitempty"` // an administrator's access to devices that other tenants may hold
+	Admin   bool     `json:"admin,omitempty"` // administrator's access to devices that other tenants may hold
 }
 
-// Prepared is what containers get for the requests of a claim, in the order of the requests.
+// Prepared lists what containers get for each request in a claim, in the order of the requests.
 type Prepared struct {
 	Requests []PreparedRequest `json:"requests"`
 }
 
-// PreparedRequest has everything that a container gets for a request. The CDI devices include the nodes and variables.
+// PreparedRequest contains everything that a container gets for a request. The CDI devices include the nodes and
+// variables.
 type PreparedRequest struct {
 	Name  string            `json:"name"`
 	CDI   []string          `json:"cdi"`
-	Nodes []string          `json:"nodes"` // as the container finds them
+	Nodes []string          `json:"nodes"` // paths in the container
 	Env   map[string]string `json:"env"`
 }

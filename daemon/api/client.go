@@ -21,16 +21,16 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// ErrNoAnswer is the error if metalplugd does not answer on its socket. The error that wraps it has the cause.
+// ErrNoAnswer means that metalplugd does not answer on its socket. The error that wraps it contains the cause.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
 
-// Refused is the answer to a refused request.
+// Refused is metalplugd's answer to a request that it refuses.
 type Refused struct {
 	Code int    `json:"-"` // HTTP status code
 	Text string `json:"error"`
 }
 
-// HTTP status codes of a [Refused] with a special meaning.
+// HTTP status codes in a [Refused] that have a special meaning.
 const (
 	NotFound = 404 // no such device
 	Busy     = 503 // hardware does not answer
@@ -39,13 +39,13 @@ const (
 // Error returns the text of the answer.
 func (r *Refused) Error() string { return r.Text }
 
-// clientLimit is how long a client waits for the start of an answer. This is enough if metalplugd is enumerating a large
-// node.
+// clientLimit is how long a client waits for the start of an answer. This is long enough even while metalplugd enumerates
+// the devices of a large node.
 const clientLimit = 30 * time.Second
 
-// Client sends requests to the control socket at Socket. It opens a connection for each request, because a command sends
-// only one or two. Its methods are safe for concurrent use. The methods return [ErrNoAnswer], a [*Refused], or an error
-// about an invalid answer.
+// Client sends requests to the control socket at Socket. It opens a new connection for each request, because a command
+// sends only one or two. Its methods are safe for concurrent use. They return an error that wraps [ErrNoAnswer], a
+// [*Refused], or an error that describes an invalid answer.
 type Client struct {
 	Socket string
 }
@@ -69,13 +69,13 @@ func (c Client) Post(ctx context.Context, path string, change, answer any) error
 	return c.decode(stream, err, answer)
 }
 
-// Stream requests path and returns the answer while it arrives, until the caller closes it or ctx ends.
+// Stream requests path and returns the answer as it arrives, until the caller closes the result or ctx ends.
 func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
 	return c.ask(ctx, "GET", path, nil)
 }
 
-// decode decodes an answer, or returns err if it is not nil. An answer of metalplugd always sets a field, so that another
-// program's {} is not mistaken for a success.
+// decode decodes an answer. If err is not nil, it returns err instead. Every answer from metalplugd sets a field, so
+// decode does not mistake another program's {} for a success.
 func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	if err != nil {
 		return err
@@ -94,10 +94,10 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 // OtherVersion is the probable cause of an answer that this client does not understand.
 const OtherVersion = "metalplugd has another version than this program, or the socket belongs to another program; after an upgrade: systemctl restart metalplugd"
 
-// refusalSize is the maximum length of the text of a refusal in bytes.
+// refusalSize is the maximum length of the text in a refusal, in bytes.
 const refusalSize = 4 << 10
 
-// body is the part of an answer after the header. Close also closes the connection.
+// body is the part of an answer that follows the header. Close also closes the connection.
 type body struct {
 	io.Reader
 	close func() error
@@ -106,11 +106,12 @@ type body struct {
 // Close closes the connection.
 func (b body) Close() error { return b.close() }
 
-// ask sends a request over a new connection and returns the body of the answer, which the caller closes. A status other
-// than 200 is an error with metalplugd's text. The protocol is HTTP/1.0, in which the end of the connection ends the
-// body. net/http would add TLS to a program that does not need it.
+// ask sends a request on a new connection and returns the body of the answer, which the caller must close. If the status
+// is not 200, it returns an error with metalplugd's text. The protocol is HTTP/1.0, in which the end of the connection
+// ends the body. net/http would add TLS to a program that does not need it.
 func (c Client) ask(ctx context.Context, method, path string, content []byte) (io.ReadCloser, error) {
-	conn, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: c.Socket, Net: "unix"}) // DialContext would link a DNS resolver
+	// DialContext would link a DNS resolver.
+	conn, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: c.Socket, Net: "unix"})
 	if err != nil {
 		return nil, c.noAnswer(ctx, err)
 	}
@@ -132,9 +133,10 @@ func (c Client) ask(ctx context.Context, method, path string, content []byte) (i
 	return nil, refused
 }
 
-// exchange sends a request and reads the header of the answer. status is the status code with its text.
+// exchange sends a request and reads the header of the answer. status is the status code followed by its text.
 func exchange(to io.Writer, from *bufio.Reader, method, path string, content []byte) (code int, status string, err error) {
-	_, _ = fmt.Fprintf(to, "%s %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", method, path, len(content), content) // metalplugd may refuse a request before it has read all of it
+	// An error is ignored, because metalplugd may refuse a request before it has read all of it.
+	_, _ = fmt.Fprintf(to, "%s %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", method, path, len(content), content)
 	head := textproto.NewReader(from)
 	line, err := head.ReadLine()
 	if err != nil {
@@ -151,7 +153,7 @@ func exchange(to io.Writer, from *bufio.Reader, method, path string, content []b
 	return code, status, err
 }
 
-// noAnswer returns why there is no answer. It removes the parts that the network packages add to the cause.
+// noAnswer returns why there is no answer. It leaves out the text that the network packages add to the cause.
 func (c Client) noAnswer(ctx context.Context, err error) error {
 	var op *net.OpError
 	switch {

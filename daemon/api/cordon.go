@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Cordoned is a device that is cordoned.
+// Cordoned is a cordoned device.
 type Cordoned struct {
 	Device   string `json:"device"`
-	Resource string `json:"resource"` // empty if it is not offered
+	Resource string `json:"resource"` // empty if the device is not offered
 	Cordon
 }
 
-// By returns the name of the user who cordoned the device. With sudo the user is root, so By prefers the login name. It
-// is empty if unknown.
+// By returns the name of the user who cordoned the device, or "" if it is unknown. It prefers the login name, because
+// with sudo every user is root.
 func (c *Cordon) By() string {
 	if c.Since.IsZero() {
 		return ""
@@ -28,16 +28,16 @@ func (c *Cordon) By() string {
 	return name
 }
 
-// Unexplained is the reason of a cordon without a given reason.
+// Unexplained is the reason of a cordon for which no reason was given.
 const Unexplained = "by the operator"
 
-// Cordon is the reason, the user and the time of a cordon.
+// Cordon contains the reason, the user and the time of a cordon.
 type Cordon struct {
 	Reason string    `json:"reason"`
-	UID    uint32    `json:"uid"`            // uid of the client, which the kernel reports
+	UID    uint32    `json:"uid"`            // uid of the client as reported by the kernel
 	User   string    `json:"user"`           // user name of that uid, or empty
-	Login  string    `json:"login"`          // login name from the client, because sudo makes every user root, or empty
-	Since  time.Time `json:"since,omitzero"` // zero if the state was lost
+	Login  string    `json:"login"`          // login name that the client sent, because with sudo every user is root, or empty
+	Since  time.Time `json:"since,omitzero"` // zero if the saved state was lost
 }
 
 // Same reports whether two cordons are equal. Either may be nil.

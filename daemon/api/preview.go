@@ -2,24 +2,24 @@
 
 package api
 
-// Preview is the message that "metalplugd --preview" reads from standard input, and writes after all resources are
-// registered. metalplugd runs with a simulated kubelet until standard input ends.
+// Preview is the message that "metalplugd --preview" reads from standard input, and that it writes when all resources are
+// registered. metalplugd runs with a simulated kubelet until standard input is closed.
 type Preview struct {
-	Dir        string      `json:"dir"`                  // absolute directory for all its files and sockets
-	Recording  string      `json:"recording,omitempty"`  // the recording to use instead of the configured hardware, or empty
+	Dir        string      `json:"dir"`                  // absolute path of the directory for all files and sockets
+	Recording  string      `json:"recording,omitempty"`  // recording to use in place of the configured hardware, or empty
 	Containers []Container `json:"containers,omitempty"` // containers that request devices, in this order
 	Error      string      `json:"error,omitempty"`      // why the preview does not run
 }
 
-// Container is the request and the result of a container.
+// Container contains a container's request and the result.
 type Container struct {
 	Resource string `json:"resource"`
 	Count    int    `json:"count"`
 	Granted
-	Error string `json:"error,omitempty"` // why it gets no device
+	Error string `json:"error,omitempty"` // why the container gets no device
 }
 
-// Granted has the devices, nodes and variables that a container gets.
+// Granted lists the devices, nodes and variables that a container gets.
 type Granted struct {
 	Devices []string          `json:"devices"` // IDs of devices or of shares
 	Env     map[string]string `json:"env"`

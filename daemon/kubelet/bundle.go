@@ -11,11 +11,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// membersKey is the prefix of the annotation with the members of a bundle. The ID of the bundle follows.
+// membersKey is the prefix of the key of an annotation that lists the members of a bundle. It is followed by the ID of
+// the bundle.
 const membersKey = "metalplug.io/"
 
-// Annotation returns the annotation with the members of a bundle for a container. The kubelet saves it in its
-// checkpoint, from which metalplugd can restore the members if its own state is lost.
+// Annotation returns the annotation that lists the members of a container's bundle. The kubelet saves the annotation in
+// its checkpoint, from which metalplugd can restore the members if its own state is lost.
 func Annotation(id string, members []Member) (key, value string) {
 	texts := make([]string, len(members))
 	for i, m := range members {
@@ -24,7 +25,8 @@ func Annotation(id string, members []Member) (key, value string) {
 	return membersKey + id, strings.Join(texts, ",")
 }
 
-// membersOf returns the members of a bundle from the answer in the kubelet's checkpoint, or none if it is not a bundle.
+// membersOf returns the members of a bundle from the answer in the kubelet's checkpoint, or nil if the device is not a
+// bundle.
 func membersOf(id string, answer []byte) (members []Member) {
 	var kept pluginapi.ContainerAllocateResponse
 	if !strings.HasPrefix(id, device.BundlePrefix) || proto.Unmarshal(answer, &kept) != nil {

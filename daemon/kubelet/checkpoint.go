@@ -11,22 +11,22 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
-// Known has the facts that the kubelet records about a device of its pods.
+// Known contains what the kubelet has recorded about a device that pods hold.
 type Known struct {
 	NUMANode int      // -1 if unknown
-	As       []string // the IDs by which pods hold the device: its own ID, IDs of shares, or the ID of its bundle
-	Pods     []string // UIDs of the pods
+	As       []string // IDs under which pods hold the device, which may be its own ID, IDs of shares, or the ID of its bundle
+	Pods     []string // UIDs of these pods
 	Members  []Member // members of a bundle, if the kubelet knows them
 }
 
-// Member is a device in a bundle, or a bundle itself, as recorded in the checkpoint.
+// Member is a device in a bundle, as recorded in the checkpoint. It may also be the bundle itself.
 type Member struct {
 	Resource string `json:"resource"`
 	ID       string `json:"id"`
 }
 
-// Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir, by resource and ID. They must
-// be in the device list, even if metalplugd does not know them.
+// Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir, by resource and ID. They
+// must be in the device list even if metalplugd does not know them.
 func Remembered(dir string) (map[string]map[string]Known, error) {
 	all, _, err := checkpoint.Read(dir)
 	devices := make(map[string]map[string]Known)
@@ -42,13 +42,14 @@ func Remembered(dir string) (map[string]map[string]Known, error) {
 	return devices, err
 }
 
-// Owners returns the UIDs of the pods to which the kubelet has given devices, by device ID, from its checkpoint in dir.
+// Owners returns, by device ID, the UIDs of the pods to which the kubelet has given devices according to its checkpoint
+// in dir.
 func Owners(dir string) (map[string][]string, error) {
 	owners, _, err := booked(dir)
 	return owners, err
 }
 
-// booked is like Owners, and also returns the time when the kubelet wrote the checkpoint.
+// booked does the same as Owners, and also returns the time when the kubelet wrote the checkpoint.
 func booked(dir string) (map[string][]string, time.Time, error) {
 	all, written, err := checkpoint.Read(dir)
 	owners := make(map[string][]string)
@@ -58,9 +59,9 @@ func booked(dir string) (map[string][]string, time.Time, error) {
 	return owners, written, err
 }
 
-// GivenByOthers returns the containers that got a device of a resource from another plugin, each with one of these
-// devices. The saved answer of another plugin lacks the variable that our answers set. The keys only identify the
-// containers.
+// GivenByOthers returns the containers that got devices of a resource from another plugin, each with one of its devices.
+// The kubelet's checkpoint contains the plugin's answer for each container. In an answer from another plugin, the
+// variable that metalplug sets is missing. The keys of the result only identify the containers.
 func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	all, _, err := checkpoint.Read(dir)
 	others := make(map[string]string)

@@ -12,13 +12,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hungUp describes a listener that accepts a connection and then closes it, or does not answer with gRPC. The error of
-// the kernel or HTTP/2 depends on the timing. It may be a broken pipe, a connection reset, or a frame that is too
-// large.
+// hungUp describes a listener that accepts a connection and then closes it, or does not speak gRPC. Depending on the
+// timing, the kernel or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
 const hungUp = "disconnected, or uses another protocol: check that the kubelet listens there: ss -xlp"
 
 // Readable removes the text that gRPC adds to the cause of a failed call, such as the name of the code. limit is the
-// timeout of the call, which the message contains if there was no answer.
+// timeout of the call, which the message mentions if there was no answer.
 func Readable(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -27,13 +26,14 @@ func Readable(err error, limit time.Duration) error {
 	if s.Code() == codes.DeadlineExceeded {
 		return fmt.Errorf("no answer after %v: check that the kubelet listens there and works", limit)
 	}
-	if s.Code() != codes.Unavailable { // the kubelet itself never returns the code Unavailable, so the connection failed
+	// The kubelet itself never returns the code Unavailable, so this code means that the connection failed.
+	if s.Code() != codes.Unavailable {
 		return errors.New(s.Message())
 	}
-	// The message is connection error: desc = "transport: …: dial unix /x: connect: …"
+	// The message has the form connection error: desc = "transport: …: dial unix /x: connect: …"
 	// (internal/transport/http2_client.go).
 	if _, cause, ok := strings.Cut(s.Message(), ": connect: "); ok && strings.Contains(s.Message(), "dial unix ") {
-		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // the caller adds the socket
+		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // the caller adds the name of the socket
 	}
 	return errors.New(hungUp)
 }

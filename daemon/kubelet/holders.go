@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet queries the kubelet for the devices that its pods hold and for the devices that it counts. It uses
-// the PodResources service and the checkpoint of the device manager.
+// Package kubelet queries the kubelet for the devices that pods hold, and for the devices that the kubelet counts. It
+// uses the PodResources service and the checkpoint of the device manager.
 package kubelet
 
 import (
@@ -19,12 +19,12 @@ import (
 const (
 	// podResourcesLimit is the maximum duration of a query.
 	podResourcesLimit = 5 * time.Second
-	// podResourcesSize is the maximum size of an answer in bytes. The kubelet has no limit.
+	// podResourcesSize is the maximum size of an answer in bytes. The kubelet sets no limit.
 	podResourcesSize = 64 << 20
-	// rememberedFirst is how long Ask relies on the checkpoint if only the checkpoint names a device. Each repetition
-	// doubles the time, up to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the checkpoint, so the
-	// checkpoint may name a pod that has already ended. But it may also name a pod whose init container has the device for
-	// hours.
+	// rememberedFirst is how long Ask relies on the checkpoint if a device is named only there. Each repetition doubles
+	// the time, up to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the
+	// checkpoint, so the checkpoint may name a pod that has already ended. But it may also name a running pod whose init
+	// container holds the device for hours.
 	rememberedFirst = 20 * time.Second
 	rememberedLast  = 10 * time.Minute
 )
@@ -37,58 +37,59 @@ const (
 	Unknown Holding = iota
 	// Held means that the kubelet lists a pod that holds the device.
 	Held
-	// Named means that the kubelet lists no pod with the device, but has written the device into its checkpoint again.
-	// This happens for a pod in which only an init container has the device.
+	// Named means that the kubelet lists no pod with the device, but has written the checkpoint again and still names the
+	// device in it. This happens if only an init container of a pod has the device.
 	Named
-	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names it. When the plugin
-	// sends a list, the kubelet writes the checkpoint again, without ended pods.
+	// Noted means that the kubelet lists no pod with the device, but that its checkpoint still names the device. When the
+	// plugin sends a list, the kubelet writes the checkpoint again, without ended pods.
 	Noted
 	// Free means that certainly no pod holds the device.
 	Free
 )
 
-// Answer has the kubelet's facts about the devices.
+// Answer contains what the kubelet reports about the devices.
 type Answer struct {
 	Asked    time.Time           // when the kubelet was queried
 	Holdings map[string]Holding  // keys are device IDs
 	Kubelet  string              // identifies the kubelet process, or empty if unknown
-	Booked   map[string][]string // UIDs of the pods in the checkpoint by device ID, or nil if it was not read
+	Booked   map[string][]string // UIDs of the pods in the checkpoint by device ID, or nil if the checkpoint was not read
 	Written  time.Time           // when the kubelet wrote the checkpoint
 }
 
 // Holders queries which devices the kubelet's pods hold.
 type Holders struct {
-	Socket string // path of the socket of the kubelet's PodResources service
+	Socket string // path of the kubelet's PodResources socket
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon reports whether the next query should follow soon, because a part of the last answer was new and is accepted
-	// only if the next answer repeats it.
+	// Soon reports whether the next query should follow soon. This is the case if a part of the last answer was new,
+	// because a new result is accepted only if the next answer repeats it.
 	Soon bool
 
 	missed     map[string]bool       // devices that the last answer did not name
-	remembered map[string]remembered // devices that the checkpoint alone names
+	remembered map[string]remembered // devices that only the checkpoint names
 	pods       map[string][]api.Pod  // pods in the last answer
 }
 
-// remembered records that Ask has returned a device that only the checkpoint names.
+// remembered records the last time that Ask returned [Noted] for a device that only the checkpoint names.
 type remembered struct {
 	at      time.Time
-	stands  time.Duration // how long this answer stays valid
-	written time.Time     // when the checkpoint was written
+	stands  time.Duration // how long that result stays valid
+	written time.Time     // when that checkpoint was written
 }
 
-// Ask returns for each device whether the kubelet's pods hold it. A device is free if two answers in a row contain it
-// neither in the pods nor in the checkpoint. One answer is not enough. After our answer to Allocate, the device is in
-// neither until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted] from time to
-// time. Our next list makes the kubelet write the checkpoint. If it still names the device, a pod holds the device. The
-// kubelet does not list a pod in which only an init container has a device. Ask blocks until the kubelet has answered, for
-// at most five seconds. Calls must not overlap.
+// Ask returns, for each device, whether the kubelet's pods hold it. A device is free if two consecutive answers contain
+// it neither in the pods nor in the checkpoint. One answer is not enough, because after the plugin has answered Allocate,
+// the device is in neither until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns
+// [Noted] from time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new
+// checkpoint still names the device, a pod holds it. This can happen because the kubelet does not list a pod in which
+// only an init container has the device. Ask blocks for at most five seconds until the kubelet has answered. Calls must
+// not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
 	h.missed, h.Soon = nil, false
-	// The checkpoint is read before the query. Otherwise a device that the kubelet allocates between the two reads
-	// would appear only in the checkpoint.
+	// The checkpoint is read before the query. Otherwise a device that the kubelet allocates in between would appear only
+	// in the checkpoint.
 	saved, written, err := booked(h.Dir)
 	if err != nil {
 		return a, err
@@ -128,7 +129,8 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 	return a, nil
 }
 
-// list returns the holders that the kubelet's PodResources service reports. A holder of a share also holds the device.
+// list returns the holders that the kubelet's PodResources service reports. A container that holds a share also holds the
+// device.
 func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
@@ -144,8 +146,8 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	return podsOf(answer), nil
 }
 
-// In identifies the kubelet process of a directory, because each process creates a new socket. It returns "" if there
-// is none.
+// In identifies the kubelet process that uses a directory by its socket, because each process creates a new socket. It
+// returns "" if there is no socket.
 func In(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {

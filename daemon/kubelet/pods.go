@@ -20,12 +20,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
-// Pods returns the holders of each device, by its ID, from the last answer to Ask. A device with shares may have several
-// holders. The caller must not modify the result. Like Ask, it must not be called concurrently.
+// Pods returns the holders of each device in the last answer to Ask, by device ID. A device with shares may have several
+// holders. The caller must not modify the result. Pods must not be called concurrently with Ask.
 func (h *Holders) Pods() map[string][]api.Pod { return h.pods }
 
-// podsOf sorts the list of PodResources by device and share. The list has restartable init containers and app
-// containers of active pods, of all plugins. IDs of other plugins cause no error.
+// podsOf groups the answer of PodResources by device ID. The answer lists the restartable init containers and the app
+// containers of active pods, with the devices of all plugins. IDs from other plugins cause no error.
 func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod {
 	by := make(map[string][]api.Pod)
 	for _, pod := range answer.GetPodResources() {
@@ -48,14 +48,14 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted is the error if the kubelet does not report which devices it counts. Before 1.21 it never does, and
-// before 1.28 only with the feature gate KubeletPodResourcesGetAllocatable.
+// ErrNotCounted is the error if the kubelet does not report which devices it counts. Before Kubernetes 1.21 it never
+// does, and before 1.28 it does so only with the feature gate KubeletPodResourcesGetAllocatable.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
 	"with one of its resources")
 
-// Allocatable queries the kubelet's PodResources service at socket for the devices that it counts as healthy. It
-// returns the sorted IDs by resource. For a resource with shares they are the IDs of shares. It blocks until the
-// kubelet has answered, for at most five seconds.
+// Allocatable queries the PodResources service at socket for the devices that the kubelet counts as healthy. It returns
+// sorted IDs by resource. For a resource with shares, they are the IDs of shares. Allocatable blocks for at most five
+// seconds until the kubelet has answered.
 func Allocatable(ctx context.Context, socket string) (map[string][]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
@@ -66,8 +66,8 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).GetAllocatableResources(ctx,
 		&podresources.AllocatableResourcesRequest{})
-	// kubernetes v1.27 pkg/kubelet/apis/podresources/server_v1.go returns "Pod Resources API GetAllocatableResources
-	// disabled"
+	// In Kubernetes 1.27, pkg/kubelet/apis/podresources/server_v1.go returns "Pod Resources API GetAllocatableResources
+	// disabled".
 	if s := status.Convert(err); s.Code() == codes.Unimplemented || s.Code() == codes.Unknown && strings.Contains(s.Message(), "disabled") {
 		return nil, fmt.Errorf("query %s: %w", socket, ErrNotCounted)
 	}
@@ -85,7 +85,8 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	return ids, nil
 }
 
-// podResources returns a connection to the kubelet's PodResources service. The first call connects.
+// podResources returns a connection to the kubelet's PodResources service. The connection is established at the first
+// call.
 func podResources(socket string) (*grpc.ClientConn, error) {
 	client, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))

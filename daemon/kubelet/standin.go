@@ -19,13 +19,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// Standin simulates the kubelet if there is no cluster. Plugins register with it. It gives their devices to simulated
-// pods, and reports these pods. A pod has one container, which never starts. Its methods are safe for concurrent use.
+// Standin simulates a kubelet where there is no cluster. Plugins register with it. It gives their devices to simulated
+// pods, and reports these pods. Each pod has one container, which never starts. The methods of Standin are safe for
+// concurrent use.
 type Standin struct {
 	pluginapi.UnimplementedRegistrationServer
 	podresources.UnimplementedPodResourcesListerServer
 	ctx context.Context // context of all streams
-	dir string          // directory with the sockets of the plugins
+	dir string          // directory that contains the plugins' sockets
 
 	mu      sync.Mutex
 	plugins map[string]*registered // keys are resource names
@@ -35,8 +36,8 @@ type Standin struct {
 // registered is a plugin that has registered a resource.
 type registered struct {
 	client  pluginapi.DevicePluginClient
-	prefers bool                // supports GetPreferredAllocation
-	devices []*pluginapi.Device // the last list, or nil before the first one
+	prefers bool                // the plugin supports GetPreferredAllocation
+	devices []*pluginapi.Device // last list from the plugin, or nil before the first one
 }
 
 // StandIn serves kubelet.sock in the directory plugins, and PodResources on the socket pods, until ctx ends.
@@ -52,7 +53,7 @@ func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
 		}
 		server := grpc.NewServer()
 		register(server)
-		go server.Serve(l) // returns only when the server is stopped
+		go server.Serve(l) // Serve returns only when the server is stopped
 		context.AfterFunc(ctx, server.Stop)
 	}
 	return s, nil
@@ -96,7 +97,7 @@ func (s *Standin) Knows(resource string) bool {
 	return s.plugins[resource] != nil && s.plugins[resource].devices != nil
 }
 
-// healthy returns the IDs of the healthy devices that no pod has.
+// healthy returns the IDs of the healthy devices that are not in taken.
 func (p *registered) healthy(taken []string) (ids []string) {
 	for _, d := range p.devices {
 		if d.GetHealth() == pluginapi.Healthy && !slices.Contains(taken, d.GetID()) {
@@ -109,8 +110,8 @@ func (p *registered) healthy(taken []string) (ids []string) {
 // errTooFew is the error if a pod cannot be admitted.
 var errTooFew = errors.New("too few healthy devices are free")
 
-// Give gives n devices of a resource to the container of a new pod. Like the kubelet when it admits a pod, it asks the
-// plugin which devices it prefers, and then calls Allocate.
+// Give gives n devices of a resource to the container of a new pod. Like the kubelet when it admits a pod, Give asks the
+// plugin which devices the plugin prefers, and then calls Allocate.
 func (s *Standin) Give(ctx context.Context, resource string, n int) (api.Granted, error) {
 	s.mu.Lock()
 	p := s.plugins[resource]
@@ -149,7 +150,7 @@ func (s *Standin) Give(ctx context.Context, resource string, n int) (api.Granted
 	return granted(ids, answer.GetContainerResponses()[0]), nil
 }
 
-// granted returns the answer for a container.
+// granted converts a plugin's answer for a container.
 func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Granted {
 	g := api.Granted{Devices: ids, Env: answer.GetEnvs(), Nodes: []api.GrantedNode{}}
 	for _, d := range answer.GetDevices() {
@@ -161,7 +162,7 @@ func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Gran
 	return g
 }
 
-// given returns the IDs of a resource that pods have. The caller holds mu.
+// given returns the IDs of a resource's devices that pods have. The caller holds mu.
 func (s *Standin) given(resource string) (ids []string) {
 	for _, pod := range s.pods {
 		for _, d := range pod.GetContainers()[0].GetDevices() {
@@ -180,7 +181,7 @@ func (s *Standin) Pods() map[string][]api.Pod {
 	return podsOf(&podresources.ListPodResourcesResponse{PodResources: s.pods})
 }
 
-// List implements the method List of the PodResources service.
+// List implements the List method of the PodResources service.
 func (s *Standin) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
