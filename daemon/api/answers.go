@@ -53,7 +53,7 @@ type Hardware struct {
 	Size    int64  `json:"size,omitempty"` // size of a disk in bytes, if known
 	PCI     string `json:"pci,omitempty"`  // address of the device's PCI function, or of the first PCI function that leads to it
 	Present bool   `json:"present"`        // the hardware is present
-	Lost    bool   `json:"lost,omitempty"` // the pod has lost the device, which was unplugged or has a fault that only a reset clears
+	Lost    bool   `json:"lost,omitempty"` // the pod lost the device: it was unplugged, or only a reset clears its fault
 }
 
 // Evidence is the reason why a disk is considered unused.

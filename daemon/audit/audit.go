@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit records which pod had which device and when, the work on the device in between, and the verification of
-// that work.
+// Package audit records which pod had which device and when, what was done to the device in between, and how this was
+// verified.
 //
-// Each entry is a line in the journal, and a line of JSON that is appended to the file audit.jsonl. One goroutine writes the
-// file, so that no caller waits for the disk. The log must not block. Entries that cannot be written wait in a bounded
-// queue. When the queue is full, new entries are dropped. The file and the log report the number of dropped entries.
+// Each entry is a line in the journal, and a line of JSON that is appended to the file audit.jsonl. One goroutine writes
+// the file, so that no caller waits for the disk. The log must not block. Entries that cannot be written yet wait in a
+// bounded queue. When the queue is full, new entries are dropped. The file and the log report how many entries were
+// dropped.
 package audit
 
 import (
@@ -16,26 +17,26 @@ import (
 	"time"
 )
 
-// Event is the kind of an entry.
+// Event is the kind of event that an entry records.
 type Event string
 
-// Events.
+// Kinds of events.
 const (
 	Allocated Event = "allocated" // the kubelet gave the device to a container
 	Held      Event = "held"      // the kubelet reports that a pod holds the device
 	Started   Event = "started"   // a container starts with the device
-	Released  Event = "released"  // the last pod of the device has ended
+	Released  Event = "released"  // the last pod with the device has ended
 	Reset     Event = "reset"
 	Erased    Event = "erased"
-	Proven    Event = "proven"   // a disk was read in full and is blank
-	Unproven  Event = "unproven" // a disk was read and has data that is not from a pod on this node
-	Adopted   Event = "adopted"  // the operator allows the erasure of a disk, with any content
+	Proven    Event = "proven"   // a disk was read completely and is blank
+	Unproven  Event = "unproven" // a disk was read and contains data that is not from a pod on this node
+	Adopted   Event = "adopted"  // the operator allows a disk to be erased, whatever it contains
 	Stepped   Event = "unit"     // a vendor unit was run
-	Refused   Event = "refused"  // a container was not started with the device
+	Refused   Event = "refused"  // a container with the device was not allowed to start
 	Failed    Event = "failed"   // a reset, an erasure or a vendor unit failed
 )
 
-// message returns the log message of an event, or "". Refusals and failures are logged where they occur.
+// message returns the log message for an event, or "". Refusals and failures are logged where they occur.
 func (e Event) message() string {
 	return map[Event]string{
 		Allocated: "device allocated",
@@ -51,28 +52,28 @@ func (e Event) message() string {
 	}[e]
 }
 
-// Entry is one line of the audit. Fields that are unknown or irrelevant for an event are empty.
+// Entry is one line of the audit. Fields that are unknown, or that do not apply to the event, are empty.
 type Entry struct {
 	Time      time.Time         `json:"time"`
 	Event     Event             `json:"event"`
 	Resource  string            `json:"resource,omitempty"`
 	Device    string            `json:"device,omitempty"`
-	Identity  map[string]string `json:"identity,omitempty"` // attributes of the hardware, such as serial number and wwid
+	Identity  map[string]string `json:"identity,omitempty"` // attributes of the hardware, such as the serial number and the wwid
 	Namespace string            `json:"namespace,omitempty"`
 	Pod       string            `json:"pod,omitempty"`
 	Container string            `json:"container,omitempty"`
 	Pods      []string          `json:"podUIDs,omitempty"`
-	Method    string            `json:"method,omitempty"`   // method of a reset or an erasure, or the name of a unit
+	Method    string            `json:"method,omitempty"`   // method of a reset or erasure, or the name of a unit
 	Result    string            `json:"result,omitempty"`   // "ok" or the error
-	Verified  string            `json:"verified,omitempty"` // the work, and how it was verified
+	Verified  string            `json:"verified,omitempty"` // what was done, and how it was verified
 	Seconds   float64           `json:"seconds,omitempty"`  // duration of the work
-	Lost      int               `json:"lost,omitempty"`     // number of dropped entries before this one
+	Lost      int               `json:"lost,omitempty"`     // number of entries that were dropped before this one
 }
 
 // queueSize is the maximum number of entries that wait while the file cannot be written. Each has a few hundred bytes.
 const queueSize = 4096
 
-// Log writes the audit. Its methods are safe for concurrent use. On a nil Log they do nothing.
+// Log writes the audit. Its methods are safe for concurrent use. On a nil Log, they do nothing.
 type Log struct {
 	log  *slog.Logger
 	file file
@@ -83,7 +84,7 @@ type Log struct {
 	closed  chan struct{} // closed by the writer
 }
 
-// Open starts to write the audit in a directory. Write errors are logged. The log must not block.
+// Open starts writing the audit to a directory. Errors from writing are logged. The log must not block.
 func Open(dir string, log *slog.Logger) *Log {
 	l := &Log{
 		log: log, file: file{name: filepath.Join(dir, "audit.jsonl"), size: fileSize},
@@ -93,7 +94,8 @@ func Open(dir string, log *slog.Logger) *Log {
 	return l
 }
 
-// Close writes the remaining entries, and logs how many cannot be written. A later entry is only logged.
+// Close writes the remaining entries, and logs how many of them cannot be written. Entries that are noted later are only
+// logged.
 func (l *Log) Close() {
 	if l == nil {
 		return
@@ -118,7 +120,7 @@ func (l *Log) Note(entries ...Entry) {
 	}
 }
 
-// report writes an entry to the daemon's log, in addition to the file.
+// report writes an entry to the daemon's log. The same entry is also written to the file.
 func (l *Log) report(e Entry) {
 	message := e.Event.message()
 	if message == "" {
@@ -136,7 +138,7 @@ func (l *Log) report(e Entry) {
 		"action", e.Method, "detail", e.Verified, "duration", took)
 }
 
-// serial returns the serial number in an identity, or another attribute by which people know a device.
+// serial returns the serial number in an identity, or another attribute by which operators know a device.
 func serial(identity map[string]string) string {
 	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {
 		if value := identity[name]; value != "" {

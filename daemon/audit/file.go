@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// fileSize is the size in bytes at which the file is renamed to audit.jsonl.1. This is about forty thousand
-	// entries.
+	// fileSize is the size in bytes at which the file is renamed to audit.jsonl.1. A file of this size contains about
+	// forty thousand entries.
 	fileSize = 16 << 20
 	// retryInterval is the time between attempts to write after a failure.
 	retryInterval = 10 * time.Second
 )
 
-// writeAll writes the queue to the file until the audit is closed. While the file cannot be written, it takes no more
-// entries from the queue.
+// writeAll writes the queue to the file until the audit is closed. While the file cannot be written, writeAll takes no
+// further entries from the queue.
 func (l *Log) writeAll() {
 	defer close(l.closed)
 	var entries []Entry // entries to write
@@ -40,7 +40,7 @@ func (l *Log) writeAll() {
 		case e := <-queue:
 			entries = append(entries, e)
 		}
-		for len(entries) < queueSize && len(l.queue) > 0 { // several entries with one sync
+		for len(entries) < queueSize && len(l.queue) > 0 { // several entries share one sync
 			entries = append(entries, <-l.queue)
 		}
 		err := l.write(entries)
@@ -59,14 +59,14 @@ func (l *Log) writeAll() {
 	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
 }
 
-// lost logs how many entries are missing from the file.
+// lost logs that n entries are missing from the file.
 func (l *Log) lost(n int) {
 	if n > 0 {
 		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing from %s, but are in the journal", n, l.file.name))
 	}
 }
 
-// write appends entries to the file. The first one includes the number of dropped entries.
+// write appends entries to the file. The first entry records the number of dropped entries.
 func (l *Log) write(entries []Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -78,7 +78,7 @@ func (l *Log) write(entries []Entry) error {
 	encoder.SetEscapeHTML(false)
 	for _, e := range entries {
 		if err := encoder.Encode(e); err != nil {
-			return err // an entry has only values that JSON can represent
+			return err // cannot happen, because JSON can represent all values in an entry
 		}
 	}
 	if err := l.file.append(lines.Bytes()); err != nil {
@@ -95,8 +95,8 @@ type file struct {
 	size int64 // maximum size
 }
 
-// append appends whole lines. When it returns nil, they are on disk. After a failure it removes the part that it has
-// written.
+// append appends whole lines. When it returns nil, the lines are on disk. After a failure, it removes the part that it
+// has already written.
 func (f file) append(lines []byte) error {
 	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -120,7 +120,7 @@ func (f file) append(lines []byte) error {
 			return err
 		}
 	}
-	if last[0] != '\n' { // the last line was truncated by a crash
+	if last[0] != '\n' { // a crash has truncated the last line
 		lines = append([]byte{'\n'}, lines...)
 	}
 	if _, err = open.Write(lines); err == nil {

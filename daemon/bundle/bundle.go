@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle forms sets of devices that are near each other. It also has the tree of NUMA nodes and PCI bridges, from
-// which the distances follow. It reads no hardware.
+// Package bundle forms sets of devices that are near each other. It also provides the tree of NUMA nodes and PCI bridges
+// from which distances are derived. It does not read the hardware.
 //
-// A distance is one of PIX to SYS, which operators see. A cost is the number that [Match] minimises. It depends only on the
-// lowest common bridge, host bridge or NUMA node of two devices. Both are measured from the first device of a set.
+// A distance is a value from PIX to SYS, which operators see. A cost is the number that [Match] minimises. The cost
+// depends only on the lowest common bridge, host bridge or NUMA node of two devices. Both are measured from the first
+// device in a set.
 package bundle
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Within reports whether b is near enough to a, which is the first member of a bundle. near is one of [device.Nears]. An
+// Within reports whether b is near enough to a, the first member of a bundle. near is a value in [device.Nears]. An
 // unknown NUMA node matches every node.
 func Within(near string, a, b Place) bool {
 	return near == "numa" && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= slices.Index(device.Nears, near)+1
@@ -24,14 +25,15 @@ func Within(near string, a, b Place) bool {
 // Item is a device that can become part of a set.
 type Item struct {
 	ID   string
-	Kind int // index of the item's kind in the counts of a set
+	Kind int // index of the item's kind in [device.Members.Counts]
 	Place
 }
 
 // ID returns the ID of the bundle whose first member is first.
 func ID(first string) string { return device.MakeID(device.BundlePrefix, first) }
 
-// Seen returns the IDs of the bundles that can be formed from the devices in seen. If there is none, short is the reason.
+// Seen returns the IDs of the bundles that can be formed from the devices in seen. If there are none, short is the
+// reason.
 func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string) {
 	var items []Item
 	for _, s := range seen {
@@ -49,7 +51,7 @@ func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string
 	return ids, short
 }
 
-// Shortage returns the reason why the items are not enough for one bundle more than the given number.
+// Shortage returns the reason why the items are not enough for one more bundle than the given number.
 func Shortage(m *device.Members, items []Item, bundles int) string {
 	there := count(items, len(m.Counts))
 	var missing []string

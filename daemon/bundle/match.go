@@ -10,21 +10,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// levelCost is the cost of crossing a host bridge, a NUMA node or the machine. It exceeds the number of bridges below a host
-// bridge.
+// levelCost is the cost of crossing a host bridge, a NUMA node or the machine. It is greater than the number of bridges
+// below any host bridge.
 const levelCost = 64
 
-// Match returns the largest number of disjoint sets of near items, with the smallest possible sum of costs. Each set has
-// m.Counts[kind] items of each kind, in the order of the kinds, and all items are within m.Near of the first one. The cost
-// of a set is the sum of the costs between its first item and the others. The result depends on the items, but not on their
-// order. Forming a set takes one walk of the tree.
+// Match returns the largest possible number of disjoint sets of near items, with the smallest possible sum of costs. Each
+// set contains m.Counts[kind] items of each kind, in the order of the kinds, and all its items are within m.Near of the
+// first one. The cost of a set is the sum of the costs between the first item and the others. The result depends on the
+// items but not on their order. Forming a set takes one walk of the tree.
 //
-// The result is exact, for the following reasons. The cost of two items depends on the lowest node above both. So
-// within one node at the level of near all sets are possible, and nodes are independent of each other. For given first
-// items, matching from the leaves up is optimal for each kind. It forms the maximum number of pairs below each node,
-// which is the smaller of needed and present items. So the sum of costs depends only on the number of first items
-// below each node, and is a sum of concave functions of these numbers. Repeatedly adding the first item with the
-// largest gain therefore finds the best numbers.
+// The result is exact, for the following reasons. The cost of two items depends on the lowest node above both. Therefore
+// all sets are possible within one node at the level of near, and such nodes are independent of each other. For given
+// first items, matching from the leaves up is optimal for each kind. It forms the maximum number of pairs below each
+// node, which is the number of items that are needed or the number that are present, whichever is smaller. The sum of
+// costs therefore depends only on the number of first items below each node, and it is a sum of concave functions of
+// these numbers. Repeatedly adding the first item with the largest gain thus finds the best numbers.
 func Match(items []Item, m *device.Members) (sets [][]Item) {
 	counts := m.Counts
 	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
@@ -52,13 +52,13 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 // matching is the state of a tree node while [Match] runs.
 type matching struct {
 	items  []Item // items of the leaves, sorted by kind and ID
-	own    int    // number of these items that are the first of a set
+	own    int    // number of these items that are the first in a set
 	there  []int  // number of items in the subtree, by kind
-	firsts int    // number of items in the subtree that are the first of a set
+	firsts int    // number of items in the subtree that are the first in a set
 	height int    // height of the subtree
 }
 
-// within returns the highest nodes with at least the given depth.
+// within returns the highest nodes whose depth is at least the given one.
 func (n *Node) within(depth int) (tops []*Node) {
 	if n.Depth >= depth {
 		return []*Node{n}
@@ -85,7 +85,7 @@ func (n *Node) take(items []Item, kinds int) {
 	}
 }
 
-// cost is the cost of two items whose lowest common node is n.
+// cost returns the cost of two items whose lowest common node is n.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
 // pairs returns the maximum number of items below the node that can belong to sets whose first item is below the node.
@@ -100,7 +100,7 @@ func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose selects one more item of the first kind as the first of a set, at the place with the largest gain.
+// choose makes one more item of the first kind the first in a set. It chooses the place with the largest gain.
 func (n *Node) choose(counts []int) {
 	var best []*Node
 	most := 0
@@ -123,7 +123,7 @@ func (n *Node) choose(counts []int) {
 	best[len(best)-1].own++
 }
 
-// pair completes as many sets as possible from the items below a node. It also returns incomplete sets and unused
+// pair completes as many sets as possible from the items below a node. It also returns the incomplete sets and the unused
 // items.
 func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
 	for _, first := range n.items[:n.own] {

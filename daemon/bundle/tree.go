@@ -11,9 +11,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Place is the position of a device in the node.
+// Place is the position of a device within a Kubernetes node.
 type Place struct {
-	Path []string // names from the PCI host bridge down to the function; empty for a device that is not on PCI
+	Path []string // names from the PCI host bridge down to the function; empty if the device is not on PCI
 	NUMA int      // NUMA node, or -1 if unknown
 }
 
@@ -26,11 +26,11 @@ func PlaceOf(d *device.Device) Place {
 	return p
 }
 
-// Distances has all distances, the nearest first.
+// Distances lists all distances, nearest first.
 var Distances = []api.Distance{api.PIX, api.PXB, api.PHB, api.NODE, api.SYS}
 
-// Distance returns how far two devices are from each other. If two functions are below one PCIe switch, each path has at
-// most two elements below the upstream port: a downstream port and the function.
+// Distance returns how far apart two devices are. If two functions are below one PCIe switch, each path contains at most
+// two elements below the upstream port, a downstream port and the function.
 func (p Place) Distance(q Place) api.Distance {
 	switch common := commonDepth(p.Path, q.Path); {
 	case common == 0 && p.NUMA == q.NUMA:
@@ -53,11 +53,11 @@ func commonDepth(a, b []string) (n int) {
 	return n
 }
 
-// Node is a branching point of the tree: the machine, a NUMA node, a host bridge or a bridge.
+// Node is a branching point in the tree. It is the machine, a NUMA node, a host bridge or a bridge.
 type Node struct {
 	Depth  int // 0 for the machine, 1 for a NUMA node, 2 for a PCI host bridge, more for a bridge below it
 	Leaves []Leaf
-	Below  []*Node // children; a node with only one child is omitted
+	Below  []*Node // children; a node with only one child is left out
 	matching
 }
 
@@ -68,8 +68,8 @@ type Leaf struct {
 	path  []string
 }
 
-// NewTree returns the tree of devices at these places. If the NUMA node of a device is unknown, the NUMA node of its host
-// bridge counts.
+// NewTree returns the tree of devices at these places. If the NUMA node of a device is unknown, the device is placed on
+// the NUMA node of its host bridge.
 func NewTree(places []Place) *Node {
 	numa := make(map[string]int) // NUMA nodes of host bridges
 	for _, p := range places {
@@ -91,7 +91,8 @@ func NewTree(places []Place) *Node {
 	return newNode(leaves, 0)
 }
 
-// newNode returns the node for devices whose paths have all elements before depth in common. The devices are sorted by path.
+// newNode returns the node for devices whose paths have all elements before depth in common. The devices must be sorted
+// by path.
 func newNode(devices []Leaf, depth int) *Node {
 	node := &Node{Depth: depth}
 	for len(devices) > 0 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a file, in which the
-// container runtime looks up the nodes for a CDI name.
+// container runtime looks up the device nodes for a CDI name.
 //
-// A name is given to a container only while the file describes the device correctly. The file depends only on the newest
-// snapshot, so it can be written again at any time. Its existence depends on the configuration. A resource with inject =
-// "nodes" has no file.
+// A container is given a name only while the file describes the device correctly. The content of a file depends only on
+// the newest snapshot, so the file can be written again at any time. Whether a resource has a file depends on the
+// configuration. A resource with inject = "nodes" has none.
 package cdi
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// retry is the interval between attempts to write a spec after a failure.
+// retry is how long after a failure a spec is written again.
 const retry = 5 * time.Second
 
-// Specs has the specs of all resources. The methods are safe for concurrent use.
+// Specs holds the specs of all resources. Its methods are safe for concurrent use.
 type Specs struct {
 	Dir       string // directory in which the container runtime looks for specs
 	Inventory *inventory.Inventory
@@ -35,10 +35,11 @@ type Specs struct {
 
 	mu     sync.Mutex
 	specs  map[string]*spec // keys are resource names
-	pruned uint64           // version of the snapshot with which the specs of claims were last compared
+	pruned uint64           // version of the snapshot that the specs of claims were last compared with
 }
 
-// Set sets the resources, and removes the files of all other resources. The next [Specs.Update] writes their files.
+// Set sets the resources, and removes the files of all other resources. The next [Specs.Update] writes the files of these
+// resources.
 func (s *Specs) Set(resources []config.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +55,7 @@ func (s *Specs) Set(resources []config.Resource) {
 		wanted[r.Name], files[sp.file] = sp, true
 	}
 	s.specs = wanted
-	found, _ := filepath.Glob(filepath.Join(s.Dir, prefix+"*"+suffix)) // the pattern is well formed
+	found, _ := filepath.Glob(filepath.Join(s.Dir, prefix+"*"+suffix)) // the pattern is valid
 	for _, file := range found {
 		if files[file] {
 			continue
@@ -65,8 +66,8 @@ func (s *Specs) Set(resources []config.Resource) {
 	}
 }
 
-// Run keeps the files up to date until ctx ends. It calls ready at once. A caller that needs the files before that must
-// call Update.
+// Run keeps the files up to date until ctx ends. It calls ready immediately, before it has written any file. A caller
+// that needs the files earlier must call Update.
 func (s *Specs) Run(ctx context.Context, ready func()) error {
 	ready()
 	for {
@@ -84,8 +85,8 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// Update writes the files for the newest snapshot. Before the first complete snapshot it does nothing. It logs an error
-// and returns false.
+// Update writes the files for the newest snapshot. It does nothing before the first complete snapshot. If a file cannot
+// be written, Update logs the error and returns false.
 func (s *Specs) Update() (ok bool) {
 	select {
 	case <-s.Inventory.Ready():
@@ -105,13 +106,14 @@ func (s *Specs) Update() (ok bool) {
 	return ok
 }
 
-// put writes a file that describes an offer. It logs an error once.
+// put writes a file that describes an offer. It does not log the same error twice in a row.
 func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 	if sp.err == nil && sp.written != nil && sp.version == offer.Version {
 		return nil
 	}
 	d := make(description)
-	for _, device := range slices.Concat(offer.Devices, offer.Members) { // unhealthy devices are included, but absent ones are not, because another device may have the same device number by now
+	// Unhealthy devices are included. Absent devices are not, because another device may now have their device numbers.
+	for _, device := range slices.Concat(offer.Devices, offer.Members) {
 		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
 			d[device.Device.ID] = nodes
 		}
@@ -127,7 +129,8 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 	return sp.err
 }
 
-// Unwritten returns errors for the specs that could not be written, by resource. It may wait while a file is written.
+// Unwritten returns an error for each spec that could not be written, by resource. It may block while a file is being
+// written.
 func (s *Specs) Unwritten() map[string]error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +143,8 @@ func (s *Specs) Unwritten() map[string]error {
 	return all
 }
 
-// Names returns the CDI names of a resource's devices. If the file does not describe them correctly, Names writes it first,
-// which takes some time. It returns an error if the file cannot be written.
+// Names returns the CDI names of a resource's devices. If the file does not describe the devices correctly, Names writes
+// it first, which takes some time. It returns an error if the file cannot be written.
 func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +168,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	return Names(Kind(resource), devices), nil
 }
 
-// describes reports whether the file describes all these devices correctly.
+// describes reports whether the file describes all of these devices correctly.
 func (s *Specs) describes(sp *spec, devices []*inventory.Status) bool {
 	return !slices.ContainsFunc(devices, func(d *inventory.Status) bool {
 		nodes := s.nodes(sp.resource, d)

@@ -21,30 +21,33 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// claimKind is the kind of the devices in the specs of claims. Each claim has a file.
+// claimKind is the CDI kind of the devices in the specs of claims. Each claim has its own file.
 const claimKind = "metalplug.io/claim"
 
-// claimPrefix is the prefix of these files. [Specs.Set] does not remove them.
+// claimPrefix is the prefix of the names of these files. [Specs.Set] does not remove them.
 const claimPrefix = "metalplug-claim_"
 
-// admin marks the devices of a request with admin access. No request and no UID of a claim contains a dot.
+// admin marks the devices of a request with admin access. Neither the name of a request nor the UID of a claim contains a
+// dot.
 const admin = ".admin"
 
-// Request is what containers get for a request of a claim.
+// Request describes what containers get for a request in a claim.
 type Request struct {
 	Name    string
-	Admin   bool // an administrator's access to devices that other tenants may hold
+	Admin   bool // administrator's access to devices that other tenants may hold
 	Devices []*inventory.Status
-	Nodes   []device.Node // nodes of the devices, or none if other CDI devices have them
+	Nodes   []device.Node // nodes of the devices, or nil if other CDI devices contain them
 	Env     map[string]string
 }
 
-// Claim writes the spec of a claim, and returns the CDI names of each request. The first name has the variables, and each
-// other one has the nodes of a device. Claim always writes, since the runtime's directory is empty after a boot.
+// Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request stands for
+// the variables, and each further name stands for the nodes of one device. Claim always writes the file, because the
+// runtime's directory is empty after a boot.
 func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snapshot, _ := s.Inventory.Snapshot() // it may be older than the devices, so this claim is not compared with it
+	// The snapshot may be older than the devices, so this claim is not compared with it.
+	snapshot, _ := s.Inventory.Snapshot()
 	err = s.pruneClaims(snapshot)
 	spec := specs.Spec{Kind: claimKind}
 	names = make([][]string, len(requests))
@@ -76,14 +79,14 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 	return names, errors.Join(err, replace(s.claimFile(uid), spec))
 }
 
-// pruneClaims removes from the specs of claims each device that is absent, has other nodes or belongs to another tenant. So a
-// container of the claim does not start again with it, until the claim is prepared again. The state is in the files, so this
-// also works after a restart of the daemon.
+// pruneClaims removes a device from the specs of claims if it is absent, has other nodes or belongs to another tenant. A
+// container of the claim then cannot start with that device again until the claim is prepared again. The state is in the
+// files, so this also works after a restart of the daemon.
 func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	if s.pruned == snapshot.Version {
 		return nil
 	}
-	found, _ := filepath.Glob(s.claimFile("*")) // the pattern is well formed
+	found, _ := filepath.Glob(s.claimFile("*")) // the pattern is valid
 	for _, file := range found {
 		uid := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), claimPrefix), suffix)
 		var spec specs.Spec
@@ -91,14 +94,14 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 		if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
 			err = errors.Join(err, readErr)
 		}
-		if readErr != nil || json.Unmarshal(text, &spec) != nil { // the runtime ignores a malformed file too
+		if readErr != nil || json.Unmarshal(text, &spec) != nil { // the runtime also ignores a malformed file
 			continue
 		}
 		all := len(spec.Devices)
 		spec.Devices = slices.DeleteFunc(spec.Devices, func(d specs.Device) bool {
 			request, id, _ := strings.Cut(d.Name, ":")
 			now := snapshot.Find(id)
-			if now == nil { // the variables of a request have no nodes
+			if now == nil { // the entry for a request's variables has no nodes
 				return len(d.ContainerEdits.DeviceNodes) > 0
 			}
 			if !strings.HasSuffix(request, admin) && !(now.Ready(uid) && (now.Medium == "" || now.Same())) {
@@ -118,8 +121,8 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	return err
 }
 
-// node returns the node that a device now has at a path in a container, or nil. The result has the device number, so that the
-// runtime does not look up a name that another device has by now.
+// node returns the node that a device now has at a path in a container, or nil. The result contains the device number, so
+// that the runtime does not look up a name that may belong to another device by then.
 func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {
 	i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return n.Container == path })
 	if i < 0 || !d.Present {
@@ -137,7 +140,7 @@ func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.Devic
 	return n
 }
 
-// Unclaim removes the spec of a claim, which may be missing.
+// Unclaim removes the spec of a claim. The spec may be missing.
 func (s *Specs) Unclaim(uid string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,27 +13,28 @@ import (
 )
 
 const (
-	// prefix is the prefix of our vendors and files.
+	// prefix is the prefix of metalplug's CDI vendors and file names.
 	prefix = "metalplug."
-	// suffix is the file extension of specs in JSON. The runtime ignores other extensions.
+	// suffix is the file extension of JSON specs. The runtime ignores other extensions.
 	suffix = ".json"
-	// fileSize leaves room for the suffix of a temporary file (NAME_MAX).
+	// fileSize is the maximum length of a file name. It leaves room for the suffix of a temporary file (NAME_MAX).
 	fileSize = 240
 )
 
-// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind is not
-// the name of the resource. The vendor's tools use that name as the kind of the same devices, and a runtime rejects a device
-// that two specs describe. The domain is in the vendor, because runtimes with CDI before 0.6 reject a class with a dot.
+// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind
+// differs from the name of the resource. The vendor's tools use that name as the kind of the same devices, and a runtime
+// rejects a device that two specs describe. The domain is part of the vendor, because runtimes with CDI before 0.6 reject
+// a class that contains a dot.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {
-		// Unlike the name of a resource, a class must begin with a letter. No domain ends in "_n".
+		// Unlike the last part of a resource name, a class must begin with a letter. No domain ends in "_n".
 		domain, class = domain+"_n", "n"+class
 	}
 	return prefix + domain + "/" + class
 }
 
-// fileName returns the name of the spec file of a resource. Domains contain no "_", so no two resources share a file.
+// fileName returns the name of a resource's spec file. Domains contain no "_", so no two resources share a file.
 func fileName(resource string) string {
 	name := prefix + strings.Replace(resource, "/", "_", 1)
 	if most := fileSize - len(suffix); len(name) > most {
@@ -44,7 +45,7 @@ func fileName(resource string) string {
 	return name + suffix
 }
 
-// Names returns the names of devices in the spec of a kind, which may be a spec of metalplug or of another program.
+// Names returns the CDI names of devices in the spec of a kind. The spec may belong to metalplug or to another program.
 func Names(kind string, devices []*inventory.Status) []string {
 	vendor, class := parser.ParseQualifier(kind)
 	names := make([]string, len(devices))

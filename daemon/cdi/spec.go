@@ -21,19 +21,20 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// description is the content of a spec, the nodes of each device by ID.
+// description is the content of a spec, which is the nodes of each device, by ID.
 type description map[string][]specs.DeviceNode
 
 // spec is the spec of one resource.
 type spec struct {
 	resource config.Resource
 	file     string      // path of the spec
-	version  uint64      // version of the offer with which it was last compared, or 0
+	version  uint64      // version of the offer that the spec was last compared with, or 0
 	written  description // content of the file, or nil if unknown
 	err      error       // why the file is not up to date
 }
 
-// put writes d to the file. The runtime rejects a spec without devices, so in this case the file is removed.
+// put writes d to the file. If d is empty, put removes the file instead, because the runtime rejects a spec without
+// devices.
 func (s *spec) put(d description) (err error) {
 	if s.written != nil && maps.EqualFunc(s.written, d, slices.Equal) {
 		return nil
@@ -65,25 +66,25 @@ func encode(kind string, d description) specs.Spec {
 	return spec
 }
 
-// replace writes a spec to a file, in the oldest version of the format that supports all of it.
+// replace writes a spec to a file, in the oldest version of the format that supports everything in the spec.
 func replace(file string, spec specs.Spec) (err error) {
 	if spec.Version, err = specs.MinimumRequiredVersion(&spec); err != nil {
 		return err
 	}
-	_ = os.MkdirAll(filepath.Dir(file), 0o755) // an error is reported when the file is written
-	// Rootless engines read the spec too. The library's writer makes it readable for root only.
+	_ = os.MkdirAll(filepath.Dir(file), 0o755) // if this fails, writing the file also fails
+	// Rootless engines also read the spec. The library's writer would make it readable only for root.
 	err = fsutil.ReplaceFile(file, 0o644, func(w io.Writer) error {
 		lines := json.NewEncoder(w)
 		lines.SetIndent("", "\t")
 		return lines.Encode(spec)
 	})
-	if errors.Is(err, fsutil.ErrUnsynced) { // after a crash it is written again
+	if errors.Is(err, fsutil.ErrUnsynced) { // after a crash, the spec is written again
 		return nil
 	}
 	return err
 }
 
-// nodes returns the nodes of a device, or nil if one is missing.
+// nodes returns the nodes of a device, or nil if a node is missing.
 func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode {
 	nodes := make([]specs.DeviceNode, 0, len(d.Allocation.Nodes))
 	for _, n := range d.Allocation.Nodes {
@@ -96,8 +97,8 @@ func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode
 	return nodes
 }
 
-// resolve returns the node to which a link points. The runtime does not follow links (deviceInfoFromPath in pkg/cdi of
-// the library).
+// resolve returns the node that a link points to. The runtime does not follow links (deviceInfoFromPath in pkg/cdi of the
+// library).
 func (s *Specs) resolve(name string) (string, error) {
 	node, err := filepath.EvalSymlinks(s.Host.Path(name))
 	dev, devErr := filepath.EvalSymlinks(s.Host.Dev)

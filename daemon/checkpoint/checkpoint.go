@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// File is the name of the file with the allocations, in the kubelet's directory (kubernetes v1.36
-	// pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
+	// File is the name of the file, in the kubelet's device plugin directory, that contains the allocations (kubernetes
+	// v1.36 pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
 	File = "kubelet_internal_checkpoint"
-	// maxSize is the maximum size of a checkpoint in bytes. An allocation of a container takes about 1 KiB.
+	// maxSize is the maximum size of a checkpoint in bytes. An allocation for one container takes about 1 KiB.
 	maxSize = 64 << 20
 )
 
@@ -30,19 +30,19 @@ type Given struct {
 	Share string
 }
 
-// Entry has the devices that the kubelet has given to a container (kubernetes v1.36
+// Entry lists the devices that the kubelet has given to a container (kubernetes v1.36
 // pkg/kubelet/cm/devicemanager/checkpoint, PodDevicesEntry).
 type Entry struct {
 	PodUID        string
 	ContainerName string
 	ResourceName  string
-	DeviceIDs     map[string][]string // keys are NUMA nodes
+	DeviceIDs     map[string][]string // IDs by NUMA node
 	AllocResp     []byte              // the plugin's ContainerAllocateResponse
 }
 
-// Read returns the devices of containers in the kubelet's checkpoint, and the time when the kubelet wrote it. dir is the
-// kubelet's directory. If there is no checkpoint, no pod has ever held a device. Read ignores the rest of the file, which
-// has the IDs of all devices of the node.
+// Read returns the devices that containers have according to the kubelet's checkpoint, and the time when the kubelet
+// wrote the checkpoint. dir is the kubelet's device plugin directory. If there is no checkpoint, no pod has ever held a
+// device. Read ignores the rest of the file, which contains the IDs of all devices on the node.
 func Read(dir string) (all []Given, written time.Time, err error) {
 	file := filepath.Join(dir, File)
 	f, err := os.Open(file)
@@ -53,7 +53,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 		return nil, time.Time{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // the open file, because the kubelet may have replaced the path
+	info, err := f.Stat() // not os.Stat, because the kubelet may have replaced the file
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -86,7 +86,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 	return all, info.ModTime(), nil
 }
 
-// enter reads the next object up to the value of a key.
+// enter reads the next object up to the value of the given key.
 func enter(d *json.Decoder, key string) error {
 	for start := true; start || d.More(); start = false {
 		token, err := d.Token()

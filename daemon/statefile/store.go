@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statefile saves the state of the daemon in one file. A separate goroutine writes it, so a slow disk delays
+// Package statefile saves the daemon's state in one file. A separate goroutine writes the file, so a slow disk delays
 // only the calls that wait for it.
 package statefile
 
@@ -26,30 +26,35 @@ import (
 // stateFile is the name of the file in paths.state.
 const stateFile = "state.json"
 
-// stateSize is the maximum size of the file in bytes. Each device takes less than 4 KiB, and no node has 16,384 devices.
+// stateSize is the maximum size of the file in bytes. Each device takes less than 4 KiB, and no node has as many as
+// 16,384 devices.
 const stateSize = 64 << 20
 
-// minSaveBackoff and maxSaveBackoff are the limits of the time between attempts to save.
+// minSaveBackoff and maxSaveBackoff limit the pause between two attempts to save.
 const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
 
-// errClosed is returned after [Store.Close].
+// errClosed is the error of calls that follow [Store.Close].
 var errClosed = errors.New("the state file is closed")
 
-// Store saves the state that must outlast restarts and reboots in one file.
+// Store saves state that must survive restarts and reboots in one file.
 type Store struct {
-	log     *slog.Logger
-	path    string
-	latest  atomic.Pointer[func() ([]byte, error)] // encodes the state to write next; nil when the writer has taken it
-	saved   chan struct{}                          // buffer of one, filled when latest was set
-	asked   chan chan error                        // channels of callers that wait until everything is written
-	closing chan struct{}                          // closed by Close
-	ended   chan struct{}                          // closed when the writer has ended
-	onDisk  [sha256.Size]byte                      // hash of the file if it survives a crash, or zero if unknown; owned by writeAll after Load
-	unkept  atomic.Pointer[error]
+	log  *slog.Logger
+	path string
+	// latest encodes the state to write next. It is nil when the writer has taken the state.
+	latest atomic.Pointer[func() ([]byte, error)]
+	saved  chan struct{} // buffer of one, filled when latest is set
+	// Each channel in asked belongs to a caller that waits until everything is written.
+	asked   chan chan error
+	closing chan struct{} // closed by Close
+	ended   chan struct{} // closed when the writer has ended
+	// onDisk is the hash of the file if the file survives a crash, or zero if this is unknown. After Load, only writeAll
+	// uses it.
+	onDisk [sha256.Size]byte
+	unkept atomic.Pointer[error]
 }
 
-// Open returns the store in a directory, and creates the directory if it is missing. If this fails, the daemon can still
-// serve devices. The store logs the failure when it saves.
+// Open returns the store in a directory, which it creates if it is missing. If this fails, the daemon can still serve
+// devices, and the store logs the failure when it saves.
 func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
@@ -66,8 +71,9 @@ func (s *Store) Close() {
 	<-s.ended
 }
 
-// Load reads the file and decodes it. An error means that the daemon had saved a state and that this state is lost. Load
-// renames a file that it cannot read or decode to state.json.damaged. Load must precede the first [Store.Save].
+// Load reads and decodes the file. An error means that the daemon had saved a state, and that this state is lost. If the
+// file cannot be read or decoded, Load renames it to state.json.damaged. Load must be called before the first
+// [Store.Save].
 func (s *Store) Load(decode func(text []byte) error) error {
 	text, err := fsutil.ReadRegular(s.path, stateSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -109,14 +115,14 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
-// Save passes the state to the writer, which calls encode. The writer skips a state that a newer one has replaced. Save does
-// not wait.
+// Save passes a state to the writer, which calls encode. The writer skips the state if a newer one replaces it. Save does
+// not block.
 func (s *Store) Save(encode func() ([]byte, error)) {
 	s.latest.Store(&encode)
 	liveness.Poke(s.saved)
 }
 
-// Unkept returns the error of the last write, or nil if it succeeded. It does not block.
+// Unkept returns the error of the last write, or nil if the write succeeded. It does not block.
 func (s *Store) Unkept() error {
 	if err := s.unkept.Load(); err != nil {
 		return *err
@@ -124,7 +130,7 @@ func (s *Store) Unkept() error {
 	return nil
 }
 
-// Flush returns nil when every state that was saved before is on disk. The error is that of the write or of ctx.
+// Flush returns nil when every state that was saved before the call is on disk. The error is from the write or from ctx.
 func (s *Store) Flush(ctx context.Context) error {
 	written := make(chan error, 1)
 	select {
@@ -141,7 +147,7 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 }
 
-// writeAll writes the states that [Store.Save] passes. After a failure it retries with growing pauses. It stops when a write
+// writeAll writes the states that [Store.Save] passes. After a failure, it retries with growing pauses until a write
 // succeeds or a newer state arrives.
 func (s *Store) writeAll() {
 	defer close(s.ended)
@@ -187,7 +193,7 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file, unless it already has this content.
+// write replaces the file, unless the file already has this content.
 func (s *Store) write(encode func() ([]byte, error)) error {
 	text, err := encode()
 	if err != nil {

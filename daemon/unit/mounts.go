@@ -13,9 +13,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// Mounts creates dir with the link "cdi" to specs, the directory of CDI specs, if a resource has inject = "cdi" and no
-// cdi_kind, or serve = "dra". Otherwise it removes the link, and the files of an earlier start in specs. metalplugd.service
-// binds the target of the link. Old specs must be removed, because the daemon cannot see or update them without the link.
+// Mounts prepares the mounts of metalplugd.service. If a resource has inject = "cdi" and no cdi_kind, or serve = "dra",
+// Mounts creates dir with a link "cdi" to specs, the directory of CDI specs. The unit binds the target of the link.
+// Otherwise Mounts removes the link, and also the files from an earlier start in specs, because the daemon cannot see or
+// update them without the link.
 func Mounts(file, dir, specs string) error {
 	link := filepath.Join(dir, "cdi")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -35,7 +36,7 @@ func Mounts(file, dir, specs string) error {
 		return os.Symlink(specs, link)
 	}
 	ofResources, err := filepath.Glob(filepath.Join(specs, "metalplug.*.json"))
-	ofClaims, _ := filepath.Glob(filepath.Join(specs, "metalplug-claim_*.json")) // both patterns are well formed
+	ofClaims, _ := filepath.Glob(filepath.Join(specs, "metalplug-claim_*.json")) // both patterns are valid
 	for _, spec := range slices.Concat(ofResources, ofClaims) {
 		err = errors.Join(err, os.Remove(spec))
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// Helper answers requests.
+// Helper answers the requests of a [Client].
 type Helper struct {
 	File string // main configuration file
 	// Run runs the unit of a template for an instance, as [units.Runner.Run] does.
 	Run func(ctx context.Context, template, instance string) error
 }
 
-// maxError is the maximum length of an error in bytes. In JSON each byte may take six.
+// maxError is the maximum length of an error in bytes. In JSON, each byte may take six.
 const maxError = exchange.MessageSize / 8
 
 // Serve answers one request from standard input. It blocks until the unit has succeeded or failed.
@@ -33,7 +33,7 @@ func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {
 	return exchange.Encode(a)
 }
 
-// do executes a request if the configuration has a unit for it.
+// do carries out a request if the configuration has a unit for it.
 func (h Helper) do(request []byte) error {
 	r, err := exchange.Decode[Request](request)
 	if err == nil {
@@ -51,7 +51,7 @@ func (h Helper) do(request []byte) error {
 	return h.Run(ctx, template, r.Device)
 }
 
-// template returns the unit that the configuration names for a request.
+// template returns the template unit that the configuration names for a request.
 func (h Helper) template(r Request) (string, error) {
 	c, err := config.Load(h.File)
 	if err != nil {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unit has the request with which metalplugd runs a vendor unit, and the helper that answers it.
+// Package unit defines the request with which metalplugd runs a vendor unit, and the helper that answers it.
 //
-// A request names a resource, a stage and a device, never a unit. The helper reads the unit's name from the
-// configuration. So a request can start only units that the operator has configured.
+// A request names a resource, a stage and a device, but never a unit. The helper reads the unit's name from the
+// configuration. Therefore a request can start only units that the operator has configured.
 package unit
 
 import (
@@ -19,18 +19,18 @@ import (
 // Program is the name of the helper.
 const Program = "metalplug-unit"
 
-// MaxTimeout is the maximum time that a request may allow for a unit. metalplug-unit@.service stops a helper shortly
-// after that.
+// MaxTimeout is the maximum timeout that a request may set for a unit. metalplug-unit@.service stops a helper shortly
+// after this time.
 const MaxTimeout = time.Hour
 
-// The stages at which a unit runs, which are the keys of [resource.units].
+// Stages at which a unit runs, which are also the keys of [resource.units].
 const (
 	Init    = "init"
 	Start   = "start"
 	Release = "release"
 )
 
-// Request requests the unit of a resource for a device.
+// Request is a request to run the unit of a resource for a device.
 type Request struct {
 	Resource string `json:"resource"`
 	Stage    string `json:"stage"`
@@ -49,15 +49,16 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Run runs the unit of a resource and stage for a device. It blocks until the unit has succeeded or failed. When the
-// deadline of ctx passes, the helper stops the unit. When ctx is cancelled, the unit continues.
+// Run runs the unit of a resource and stage for a device. It blocks until the unit has succeeded or failed. If the
+// deadline of ctx passes, the helper stops the unit. If ctx is cancelled, the unit keeps running.
 func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	r := Request{Resource: resource, Stage: stage, Device: id, TimeoutMS: MaxTimeout.Milliseconds()}
 	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	if end, ok := ctx.Deadline(); ok {
 		r.TimeoutMS = min(max(time.Until(end).Milliseconds(), 1), r.TimeoutMS)
-		asking, cancel = context.WithDeadline(asking, end.Add(device.AnswerTime)) // the helper stops the unit and answers
+		// The helper stops the unit at the end of its time, and answers after that.
+		asking, cancel = context.WithDeadline(asking, end.Add(device.AnswerTime))
 		defer cancel()
 	}
 	defer context.AfterFunc(ctx, func() {
@@ -82,7 +83,7 @@ func (r Request) check() error {
 		return errors.New("missing resource")
 	case r.Stage != Init && r.Stage != Start && r.Stage != Release:
 		return fmt.Errorf("invalid stage %q: must be init, start or release", r.Stage)
-	case r.Device == "" || device.MakeID(r.Device) != r.Device: // a vendor unit may pass it to a shell
+	case r.Device == "" || device.MakeID(r.Device) != r.Device: // a vendor unit may pass the ID to a shell
 		return fmt.Errorf("invalid device %q: not a device ID of metalplug", r.Device)
 	case r.TimeoutMS < 1 || r.TimeoutMS > MaxTimeout.Milliseconds():
 		return fmt.Errorf("invalid timeout_ms %d: must be 1 to %d", r.TimeoutMS, MaxTimeout.Milliseconds())
