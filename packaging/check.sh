@@ -159,13 +159,12 @@ families
 linters
 installs
 repositories
-for deb in "$dist"/metalplug_*_"$(dpkg --print-architecture)".deb; do
-	if [[ ! -e $deb ]] || ((EUID != 0)); then
-		echo 'check.sh: purge.sh is left out: it takes root, and a deb for this machine'
-	else
-		packaging/purge.sh "$deb" || bad purge.sh
-	fi
-done
+debs=("$dist"/metalplug{,-dra}_*_"$(dpkg --print-architecture)".deb "$dist"/metalplug-selinux_*.deb)
+if [[ ! -e ${debs[0]} ]] || ((EUID != 0)); then
+	echo 'check.sh: purge.sh is left out: it takes root, and debs for this machine'
+else
+	packaging/purge.sh "${debs[@]}" || bad purge.sh
+fi
 if [[ ${1:-} = --again ]]; then
 	shift
 	again "$@"

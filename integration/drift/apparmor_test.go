@@ -91,7 +91,7 @@ func TestProfilesMatchTheUnits(t *testing.T) {
 		if !strings.Contains(profile, "include if exists <local/"+name+">") {
 			t.Errorf("%s takes no local additions", name)
 		}
-		if !regexp.MustCompile(`(?m)^(profiles='[^'\n]*\b` + name + `\b[^'\n]*'|\tprintf ` + name + ` .*)$`).MatchString(text(t, postrm)) {
+		if !regexp.MustCompile(`(?m)^(profiles='[^'\n]*\b` + name + `\b[^'\n]*'|\t+printf ` + name + ` .*)$`).MatchString(text(t, postrm)) {
 			t.Errorf("%s does not know the profile %s", postrm, name)
 		}
 	}
