@@ -54,7 +54,8 @@ lives() {
 	tree() {
 		find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /dev -o -path /packages -o -path /script -o -path /var/tmp \
 			-o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/log -o -path /var/cache -o -path '/etc/*-' \) -prune \
-			-o -printf '%p %y %l\n' | sort
+			-o -printf '%p %y %m %U:%G %l\n' | sort
+		cat /etc/{passwd,group,shadow,gshadow}
 	}
 	# full COMMAND... runs a command while the disk is full.
 	full() {
@@ -74,7 +75,7 @@ lives() {
 		return "$status"
 	}
 
-	mkdir -p /etc/kubernetes /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry # of a kubelet whose API server does not answer
+	mkdir /etc/kubernetes # of a kubelet whose API server does not answer
 	echo '{"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "contexts": [{"name": "x", "context": {"cluster": "c"}}],
 		"current-context": "x"}' >/etc/kubernetes/kubelet.conf
 	tree >/tmp/before
