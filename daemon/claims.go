@@ -21,21 +21,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// claimLimit is how long a request about a claim waits for work on its devices. The kubelet allows a DRA driver 45 s
-// (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and repeats the request after an error.
+// claimLimit is how long a request about a claim waits for work on the claim's devices. The kubelet allows a DRA driver
+// 45 s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and repeats the request after an error.
 const claimLimit = 40 * time.Second
 
-// claims prepares and releases devices for claims. The lease of each device records the claim that holds it. This type stores
-// only the work in progress. A claim has one work at a time.
+// claims prepares and releases devices for claims. The lease of each device records the claim that holds the device, so
+// this type stores only the work in progress. For each claim, only one piece of work is in progress at a time.
 type claims struct {
 	*daemon
 	mu      sync.Mutex
 	working map[string]*preparing // by UID of the claim
-	ctx     context.Context       // context of the work, or nil while Run does not run
+	ctx     context.Context       // context of the work, or nil while Run is not running
 	all     sync.WaitGroup
 }
 
-// preparing is work on the devices of a claim.
+// preparing is a piece of work on the devices of a claim.
 type preparing struct {
 	releases bool // the work releases the devices instead of preparing them
 	began    time.Time
@@ -44,7 +44,7 @@ type preparing struct {
 	err      error        // why the work failed, or nil
 }
 
-// Run accepts work until ctx ends, and then waits until the work has ended. It always returns nil.
+// Run accepts work until ctx ends, and then waits for all work to end. It always returns nil.
 func (c *claims) Run(ctx context.Context, ready func()) error {
 	c.mu.Lock()
 	c.ctx = ctx
@@ -58,13 +58,14 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Prepare assigns to a claim the devices of its requests, and prepares them for containers. A repeated call skips
-// devices that are already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns
+// Prepare assigns the devices in a claim's requests to the claim, and prepares them for containers. It skips devices that
+// an earlier call has already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns
 // [control.ErrWorking] and the work continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	var ids []string
 	for _, r := range ask.Requests {
-		if !r.Admin { // the access of an administrator changes neither a device nor its lease
+		// Admin access changes neither a device nor its lease.
+		if !r.Admin {
 			ids = append(ids, r.Devices...)
 		}
 	}
@@ -76,7 +77,7 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 	})
 }
 
-// Unprepare releases the devices of a claim, which starts their clean-up. It may be repeated.
+// Unprepare releases the devices of a claim, after which they are cleaned up. It may be called repeatedly.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	_, err := c.await(ctx, uid, true, func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.inventory.Unclaim(ctx, uid); err != nil {
@@ -87,8 +88,8 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	return err
 }
 
-// await waits at most [claimLimit] for work on the devices of a claim, and returns its result. If the claim has no work, await
-// calls start. If it has work of the other kind, await first waits for the end of that work.
+// await waits at most [claimLimit] for work on the devices of a claim, and returns its result. If there is no such work,
+// await begins it by calling start. If work of the other kind is in progress, await first waits until that work ends.
 func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
 	for limit := time.After(claimLimit); ; {
 		c.mu.Lock()
@@ -122,8 +123,7 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 	}
 }
 
-// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns once the state is on
-// disk.
+// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns when the state is on disk.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 	return failed
 }
 
-// answer writes the CDI spec of a claim and returns what containers get.
+// answer writes the CDI spec of a claim and returns what containers get for the claim.
 func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimRequest) (p api.Prepared, err error) {
 	var written []cdi.Request
 	for _, r := range requests {
@@ -171,9 +171,9 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 	return p, err
 }
 
-// given returns the nodes, variables and devices of a container for a request, whose devices may belong to several resources. An
-// administrator can only read from devices that may give access to a disk, because metalplug would take what he writes for the
-// data of a tenant.
+// given returns the nodes, variables and devices that a container gets for a request, whose devices may belong to several
+// resources. A device that may give access to a disk is read-only for an administrator, because metalplug would mistake
+// anything written there for a tenant's data.
 func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
@@ -210,8 +210,8 @@ func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest
 	return all, devices, nil
 }
 
-// byPlugin returns the resources that the device plugin also serves under the next configuration. The endpoints of the other
-// resources end before the next rules apply, because those rules may let claims have their devices.
+// byPlugin returns the current resources without those that DRA serves under the next configuration. The endpoints of the
+// omitted resources end before the next rules apply, because those rules may let claims have the devices.
 func byPlugin(current, next config.Config) []config.Resource {
 	return slices.DeleteFunc(slices.Clone(current.Resources), func(r config.Resource) bool {
 		return slices.ContainsFunc(next.Resources, func(n config.Resource) bool { return n.Name == r.Name && n.Serve == config.ServeDRA })

@@ -15,12 +15,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// controlSocket is the name of the control socket in paths.run. The name is fixed, because other programs and the socket
-// unit use it.
+// controlSocket is the name of the control socket in paths.run. The name never changes, because other programs and the
+// socket unit use it.
 const controlSocket = "control.sock"
 
-// newControl creates the server of the control socket. Call it before the endpoints are created, because they use its
-// counters.
+// newControl creates the server of the control socket. It must be called before the endpoints are created, because they
+// use the server's counters.
 func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, Preview: d.Preview, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
@@ -31,7 +31,7 @@ func (d *daemon) newControl() *control.Server {
 	})
 }
 
-// unwritten returns errors for files that cannot be written.
+// unwritten describes the files that cannot be written.
 func (d *daemon) unwritten() []string {
 	var all []string
 	if err := d.inventory.Store.Unkept(); err != nil {
@@ -44,9 +44,9 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveSocket returns the task that serves a socket. It uses the socket that systemd passes. Otherwise it uses a socket
-// that listen creates. If listen is nil, it serves nothing. If the socket cannot be served, the devices are still
-// offered.
+// serveSocket returns a task that serves a socket. It uses the socket passed by systemd, or otherwise a socket that
+// listen creates. If listen is nil, it then serves nothing. If the socket cannot be served, the daemon still offers the
+// devices.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {

@@ -33,19 +33,21 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// auditing is the interval at which all devices are enumerated in case an event was lost.
+// auditing is how often all devices are enumerated in case an event was lost.
 const auditing = 5 * time.Minute
 
-// Options configure a daemon.
+// Options configures a daemon.
 type Options struct {
-	Config  config.Config
-	File    string                        // absolute path of the main configuration file, for messages, or empty
-	Load    func() (config.Config, error) // loads the configuration for a reload
-	Reload  <-chan os.Signal              // each signal requests a reload; may be nil
-	Log     *slog.Logger
-	Sockets map[string]*os.File // passed by the service manager, as "uevent", "kmsg", "control", "claims", "metrics", and those stored with it
-	Version string              // version of the program, for people
-	Preview bool                // the daemon runs for [Preview]
+	Config config.Config
+	File   string                        // absolute path of the main configuration file for messages, or empty
+	Load   func() (config.Config, error) // loads the configuration for a reload
+	Reload <-chan os.Signal              // each signal requests a reload; may be nil
+	Log    *slog.Logger
+	// Sockets contains what the service manager passed as "uevent", "kmsg", "control", "claims" and "metrics", and stored
+	// descriptors.
+	Sockets map[string]*os.File
+	Version string // version of metalplugd to report
+	Preview bool   // the daemon runs for [Preview]
 	// Touch replaces the configured helpers if it is not nil.
 	Touch *device.Touch
 	// Unit replaces the helper that runs the configured units if it is not nil.
@@ -54,7 +56,7 @@ type Options struct {
 	Watching func(*inventory.Inventory)
 }
 
-// daemon has the running parts.
+// daemon holds the running parts of metalplugd.
 type daemon struct {
 	Options
 	host      *device.Host
@@ -66,17 +68,17 @@ type daemon struct {
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
 	audit     *audit.Log
-	holding   map[string][]api.Pod // the holders at the last call of noteHolders, owned by askHolders
+	holding   map[string][]api.Pod // holders at the last call of noteHolders; used only by askHolders
 	endpoints *endpoints
-	pods      chan struct{} // buffer of one, filled when a pod has ended or got devices since the last query
+	pods      chan struct{} // buffer of one, filled when a pod has ended or has got devices since the last query
 	control   *control.Server
 	claims    *claims
-	config    atomic.Pointer[config.Config] // the current configuration, including reloads
-	files     mount                         // the mount of the configuration directory
+	config    atomic.Pointer[config.Config] // current configuration, including reloads
+	files     mount                         // mount of the configuration directory
 }
 
-// Run offers the hardware of this machine to the kubelet until ctx ends. It returns the error of the part that failed,
-// or nil after ctx has ended.
+// Run offers the hardware of this machine to the kubelet until ctx ends. If a part fails, Run returns the error of that
+// part. If ctx ends, it returns nil.
 func Run(ctx context.Context, o Options) error {
 	unlock, err := lockPaths(o.Config.Paths)
 	if err != nil {
@@ -99,7 +101,7 @@ func Run(ctx context.Context, o Options) error {
 	return runTasks(ctx, d.tasks(), d.ready)
 }
 
-// open opens the source of the devices, which is this machine's udev or a recording.
+// open opens the source of devices, which is either this machine's udev or a recording.
 func (d *daemon) open() (closeSource func(), err error) {
 	paths := d.Config.Paths
 	if file := d.Config.Hardware.Recording; file != "" {
@@ -132,8 +134,8 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// notPassed adds a remedy to err if systemd did not pass the event socket, for example after the unit was changed while
-// it was active. Inside the sandbox of the unit, no process can open another event socket.
+// notPassed adds a remedy to err if systemd did not pass the event socket, for example because the unit was changed while
+// it was active. Inside the unit's sandbox, no process can open another event socket.
 func (d *daemon) notPassed(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
@@ -146,7 +148,8 @@ func (d *daemon) build(last time.Time) {
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
 	}
-	if d.Unit == nil && d.Config.Hardware.Recording == "" { // vendor units cannot find recorded hardware
+	// Vendor units cannot find the hardware in a recording.
+	if d.Unit == nil && d.Config.Hardware.Recording == "" {
 		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
 	d.inventory = inventory.New(inventory.Options{
@@ -178,8 +181,8 @@ func (d *daemon) build(last time.Time) {
 	d.endpoints = &endpoints{told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), last: last}
 }
 
-// running reports whether a pod still has a process. The error is [cgroup.ErrNoKubepods] if there are no cgroups of
-// pods. If paths.cgroup is empty, it checks nothing.
+// running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if there are no
+// cgroups of pods. If paths.cgroup is empty, running checks nothing.
 func (d *daemon) running(pod string) (bool, error) {
 	root := d.Config.Paths.Cgroup
 	if root == "" {
@@ -220,7 +223,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	}
 }
 
-// offered returns a resource as the kubelet sees it.
+// offered returns a resource in the form that an endpoint serves.
 func offered(d *daemon, r config.Resource) plugin.Resource {
 	resource := plugin.Resource{
 		Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
@@ -241,8 +244,7 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 	return resource
 }
 
-// tasks returns the parts, in the order in which they are started. No resource is served before the inventory is
-// complete.
+// tasks returns the parts in the order in which they are started. No resource is served before the inventory is complete.
 func (d *daemon) tasks() []task {
 	return []task{
 		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},
@@ -284,9 +286,9 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints after the inventory is complete and the CDI specs are written. The specs must exist first,
-// because the kubelet may start a container with CDI names from before a reboot as soon as an endpoint is registered. serve
-// reloads the configuration at each signal.
+// serve runs the endpoints. It starts them when the inventory is complete and the CDI specs are written. The specs must
+// exist first, because as soon as an endpoint is registered, the kubelet may start a container with CDI names from before
+// a reboot. serve reloads the configuration at each signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():

@@ -17,13 +17,15 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// endpoints has the running endpoints, one for each resource. A reload affects only the endpoints of resources that have
-// changed.
+// endpoints holds the running endpoints, one for each resource. A reload affects only the endpoints of resources that
+// have changed.
 type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
-	changed chan struct{} // buffer of one, filled when the set or a registration state has changed
-	told    func()        // also called at that time
-	last    time.Time     // when an endpoint was last registered or stopped, possibly by an earlier daemon, or zero if this did not happen since the boot
+	changed chan struct{} // buffer of one, filled when the set of endpoints or a registration state has changed
+	told    func()        // called at the same times
+	// last is when an endpoint, perhaps of an earlier daemon, was last registered or stopped. It is zero if there was
+	// none since boot.
+	last time.Time
 
 	mu      sync.Mutex
 	running map[string]*running
@@ -38,8 +40,8 @@ type running struct {
 }
 
 // apply starts, stops and restarts endpoints to match the resources. It stops the endpoints of removed resources, and
-// restarts those of changed resources. A resource that DRA serves has no endpoint. Endpoints run until ctx ends. It calls
-// started when all new endpoints have checked once for the kubelet.
+// restarts those of changed resources. A resource that is served through DRA has no endpoint. Endpoints run until ctx
+// ends. apply calls started when all new endpoints have looked for the kubelet once.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,7 +95,8 @@ func (e *endpoints) start(ctx context.Context, resource config.Resource, started
 	return r
 }
 
-// foreign returns an ID that the kubelet counts and that is not ours, for each resource that has one.
+// foreign returns, by resource, an ID that the kubelet counts but that is not one of metalplug's. A resource without such
+// an ID is omitted.
 func (e *endpoints) foreign(counted map[string][]string) map[string]string {
 	ids := make(map[string]string)
 	for name, endpoint := range e.all() {
@@ -104,7 +107,7 @@ func (e *endpoints) foreign(counted map[string][]string) map[string]string {
 	return ids
 }
 
-// all returns the endpoints that run, by resource.
+// all returns the running endpoints by resource.
 func (e *endpoints) all() map[string]*plugin.Endpoint {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,7 +132,7 @@ func (e *endpoints) standing() map[string]api.Standing {
 	return all
 }
 
-// names returns the function that an endpoint uses to get CDI names for devices, or nil.
+// names returns the function with which an endpoint gets the CDI names of devices, or nil.
 func (d *daemon) names(r config.Resource) func([]*inventory.Status) ([]string, error) {
 	switch {
 	case r.Inject != config.InjectCDI:

@@ -13,21 +13,21 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// holdersInterval is the interval at which the kubelet is queried for the devices that its pods hold, as long as this
-// is needed. The kubelet allows 100 queries a second from all its clients (kubernetes v1.36
+// holdersInterval is how often the kubelet is queried for the devices that its pods hold, as long as this is needed. The
+// kubelet allows 100 queries a second from all its clients together (kubernetes v1.36
 // pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has ended or got devices, metalplugd queries the kubelet soonRounds times, every soonInterval. The
-// devices of the pod are free when two answers in a row list them neither in the kubelet's service nor in its newly
-// written checkpoint. If the kubelet has listed the pod before, metalplug need not wait any longer.
+// After a pod has ended or has got devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. The
+// pod's devices are free when two consecutive answers list them neither in the kubelet's service nor in its newly written
+// checkpoint. If the kubelet had listed the pod before, metalplugd need not wait any longer.
 const (
 	soonInterval = time.Second
 	soonRounds   = 6
 )
 
-// askHolders queries the kubelet for the devices that its pods hold, as long as this is needed for any device. A query
-// is needed while a pod holds a device, and while a device is in the list only because a pod may hold it. Otherwise
+// askHolders queries the kubelet for the devices that its pods hold, as long as this is needed for at least one device.
+// It is needed while a pod holds a device, and while a device is in the list only because a pod may hold it. Otherwise
 // askHolders sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
@@ -36,7 +36,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	soon := 0 // number of remaining queries at the short interval
 	for {
 		snapshot, changed := d.inventory.Snapshot()
-		var next <-chan time.Time // no query is needed
+		var next <-chan time.Time // nil if no query is needed
 		if devices := doubtful(snapshot); len(devices) > 0 {
 			answer, err := holders.Ask(ctx, devices)
 			switch {
@@ -68,8 +68,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	}
 }
 
-// watchPods triggers a query of the kubelet as soon as the cgroup of a pod is removed. If cgroups cannot be watched,
-// the kubelet is still queried at intervals.
+// watchPods triggers a query of the kubelet when a pod's cgroup is removed. If cgroups cannot be watched, the kubelet is
+// still queried at intervals.
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	if root := d.Config.Paths.Cgroup; root != "" {
 		if err := cgroup.Watch(ctx, root, ready, func() { liveness.Poke(d.pods) }); err != nil {
@@ -87,7 +87,8 @@ func doubtful(s *inventory.Snapshot) []string {
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
 			if (device.Held() || device.Stale) && device.Claim.UID == "" {
-				ids = append(ids, device.Device.ID) // a bundle is included too, because the kubelet does not know its members
+				// A bundle is included too, because the kubelet does not know its members.
+				ids = append(ids, device.Device.ID)
 			}
 		}
 	}

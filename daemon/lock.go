@@ -14,17 +14,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// startMark is the name of the file in paths.run that marks a start.
+// startMark is the name of the file in paths.run that records that a daemon has started since boot.
 const startMark = "started"
 
-// errOther is the error of a second instance.
+// errOther is the error if another instance is running.
 var errOther = errors.New("another metalplugd uses this directory; stop it, or configure another directory")
 
-// lockPaths locks the state directory, which it creates if it is missing, and the kubelet's directory against other
-// instances. Two instances would overwrite each other's state or register the same resources. It locks the directories
-// themselves with flock(2). So there is no lock file that could be removed, and a path through a link leads to the same
-// lock. The locks end with the process. A directory that cannot be opened is not locked. Without the state directory,
-// the daemon continues without its state. Without the kubelet's directory, it waits for the kubelet.
+// lockPaths locks the state directory, which it creates if necessary, and the kubelet's directory against other
+// instances. Two instances would overwrite each other's state or register the same resources. lockPaths locks the
+// directories themselves with flock(2). There is therefore no lock file that could be removed, and a path through a link
+// leads to the same lock. The locks end with the process. A directory that cannot be opened is not locked. Without the
+// state directory, the daemon works without a saved state. Without the kubelet's directory, it waits for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
 	var locks []*os.File
@@ -50,10 +50,10 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// markStart returns when an earlier daemon was last registered with a kubelet. The time is zero at the first start
-// after a boot, because systemd then empties paths.run.
+// markStart returns when an earlier daemon was last registered with a kubelet. The time is zero at the first start after
+// boot, because paths.run is then empty.
 func markStart(run string) (last time.Time) {
-	_ = os.MkdirAll(run, 0o755) // if this fails, the error is logged when the control socket is created
+	_ = os.MkdirAll(run, 0o755) // if this fails, creating the control socket also fails and is logged
 	mark := filepath.Join(run, startMark)
 	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
@@ -67,7 +67,7 @@ func markStart(run string) (last time.Time) {
 	return info.ModTime()
 }
 
-// markRegistered records, for the next start, that an endpoint was registered or has lost the connection to its
+// markRegistered records, for the next start, that an endpoint has been registered or has lost its connection to the
 // kubelet.
 func markRegistered(run string) {
 	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())

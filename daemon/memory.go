@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// startRest is how long after the start its memory is released. The enumeration and the kubelet's first list use most
-// of this memory.
+// startRest is how long after the start unused memory is returned to the kernel. The enumeration and the kubelet's first
+// list use most of this memory.
 const startRest = 4 * time.Second
 
-// keepSmall returns unused memory to the kernel after the start, and after each periodic enumeration, which uses as
-// much memory as the start. The second collection frees memory in pools, such as the bytes of a list.
+// keepSmall returns unused memory to the kernel after the start, and after each periodic enumeration, which uses as much
+// memory as the start. A second collection is needed to free memory in pools, such as the bytes of a list.
 func (d *daemon) keepSmall(ctx context.Context, ready func()) error {
 	ready()
 	select {

@@ -20,23 +20,23 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// remount is the remedy for a wrong mount in the sandbox. Each start creates all mounts.
+// remount is the remedy for a wrong mount in the sandbox. All mounts are created at each start.
 const remount = "systemctl restart metalplugd"
 
-// recheck is the time after an event at which the mounts are compared again. rm -rf first empties a directory, which
-// causes the event, and then removes it.
+// recheck is how long after an event the mounts are compared again. rm -rf first empties a directory, which causes the
+// event, and removes the directory only after that.
 const recheck = time.Second
 
-// view identifies the directory at a path by its file system and its path within the file system. It is the same
-// through each mount.
+// view identifies the directory at a path by its file system and its path within that file system. It is the same for
+// every mount of the directory.
 type view struct{ device, path string }
 
-// deleted is the suffix that the root of a mount gets when its directory was removed (d_path in fs/d_path.c, to which
-// show_mountinfo adds a slash).
+// deleted is the suffix of a mount's root if its directory was removed (d_path in fs/d_path.c, to which show_mountinfo
+// adds a slash).
 const deleted = "//deleted"
 
-// viewOf returns the view of a path without symbolic links in a mount namespace, from its /proc/PID/mountinfo (proc(5)). It
-// returns the zero view if the view is unknown.
+// viewOf returns the view of a path in a mount namespace, whose /proc/PID/mountinfo (proc(5)) is given. The path must not
+// contain symbolic links. viewOf returns the zero view if the view is unknown.
 func viewOf(mountinfo, path string) view {
 	found, length := view{}, -1
 	for line := range strings.Lines(mountinfo) {
@@ -49,13 +49,14 @@ func viewOf(mountinfo, path string) view {
 		if !below || rest != "" && rest[0] != '/' || len(point) < length {
 			continue
 		}
-		// The last of several mounts at the same point is on top.
+		// If several mounts are at the same point, the last one is on top.
 		found, length = view{fields[2], strings.TrimSuffix(root, "/") + rest}, len(point)
 	}
 	return found
 }
 
-// visible reports whether the mountinfo of a mount namespace shows v at any path. A later mount over this path hides v.
+// visible reports whether v can be reached at any path in the mount namespace with this mountinfo. A later mount over
+// such a path hides v.
 func (v view) visible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
@@ -75,7 +76,8 @@ type mount struct {
 	key       string // key in the configuration
 	path      string
 	own, host view // they also differ if a symbolic link on the node leads to another directory
-	visible   bool // the daemon's directory is mounted somewhere in the namespace of process 1
+	// The daemon's directory is mounted somewhere in the namespace of process 1.
+	visible bool
 }
 
 // newMount records the directory at a path.
@@ -93,15 +95,15 @@ func newMount(proc, key, path string) mount {
 	return m
 }
 
-// hidden reports whether the sandbox hides the path, even if it exists for process 1.
+// hidden reports whether the sandbox hides the path, even if the path exists for process 1.
 func (m mount) hidden() bool {
 	_, err := os.Stat(m.path)
 	return m.own != m.host && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.own.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was created. In this case the daemon still
-// sees the old directory. When a bound directory or one of its parents is renamed or removed, the kernel updates its
-// path.
+// replaced returns an error if the directory was removed or replaced since m was created. The daemon then still sees the
+// old directory. When a bound directory or one of its parents is renamed or removed, the kernel updates the path in
+// mountinfo.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.own != m.own || strings.HasSuffix(now.own.path, deleted)
@@ -111,9 +113,9 @@ func (m mount) replaced(proc string) error {
 	return fmt.Errorf("%s: %s was replaced, and the sandbox shows the old one (%s); a restart shows the new one", m.key, m.path, now.own.path)
 }
 
-// watchMounts runs until a directory of the kubelet is replaced. It then returns an error, so that systemd restarts the
-// daemon with new mounts. It compares the mounts after each event in the kubelet's directory, after each change of the
-// node's mounts, and at each periodic enumeration.
+// watchMounts runs until one of the kubelet's directories is replaced. It then returns an error, so that systemd restarts
+// the daemon with new mounts. It compares the mounts after each event in the kubelet's directory, after each change of
+// the node's mounts, and at each periodic enumeration.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{
@@ -132,7 +134,8 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	mounted := make(chan struct{}, 1)
 	var table sync.WaitGroup
 	table.Go(func() {
-		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) }) // without mount tables in procfs, only the periodic check remains
+		// Without mount tables in procfs, only the periodic check remains.
+		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) })
 	})
 	defer table.Wait()
 	defer cancel()
@@ -156,8 +159,8 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// unbound returns an error if a new configuration needs a mount that only a start can create. It checks the
-// configuration directory, which may have been replaced, and the directory of the CDI specs.
+// unbound returns an error if a new configuration needs a mount that is created only at a start. It checks the
+// configuration directory, which may have been replaced, and the directory for CDI specs.
 func (d *daemon) unbound(next config.Config) error {
 	if err := d.files.replaced(d.Config.Paths.Proc); err != nil {
 		return fmt.Errorf("%w: %s", err, remount)
@@ -165,8 +168,8 @@ func (d *daemon) unbound(next config.Config) error {
 	return CheckCDI(next)
 }
 
-// CheckCDI returns an error if a resource needs CDI specs and the sandbox hides the directory for them. The unit
-// binds the directory only if a resource needed it at the start. CheckCDI writes nothing.
+// CheckCDI returns an error if a resource needs CDI specs but the sandbox hides their directory. The unit binds the
+// directory only if a resource needed it when the unit was started. CheckCDI writes nothing.
 func CheckCDI(c config.Config) error {
 	if !slices.ContainsFunc(c.Resources, config.Resource.WritesSpecs) {
 		return nil

@@ -14,7 +14,7 @@ import (
 // reloadLimit is the maximum time that a reload waits for slow devices.
 const reloadLimit = 10 * time.Second
 
-// reload loads the configuration again. An invalid one changes nothing.
+// reload loads the configuration again. An invalid configuration changes nothing.
 func (d *daemon) reload(ctx context.Context) {
 	next, err := d.Load()
 	if err == nil {
@@ -32,9 +32,11 @@ func (d *daemon) reload(ctx context.Context) {
 	if len(pending) > 0 {
 		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
 	}
-	d.endpoints.apply(ctx, byPlugin(*current, next), func() {}) // before the rules apply, because these let claims have the devices
-	d.config.Store(&next)                                       // stored before the new rules apply, because these may require that a device is cleared
-	// The first list of an endpoint must be complete.
+	// Endpoints are stopped before the new rules apply, because these may let claims have the devices.
+	d.endpoints.apply(ctx, byPlugin(*current, next), func() {})
+	// The configuration is stored before the new rules apply, because these may require that a device is cleaned up.
+	d.config.Store(&next)
+	// The first list that an endpoint sends must be complete.
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
 	case <-time.After(reloadLimit):

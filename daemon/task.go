@@ -8,16 +8,16 @@ import (
 	"sync"
 )
 
-// task is a part of the daemon that runs as long as the daemon.
+// task is a part of the daemon that runs for as long as the daemon does.
 type task struct {
 	name string
-	// run works until ctx ends. It calls ready once, as soon as other tasks can rely on it. If it returns before ctx ends,
-	// with or without an error, the daemon ends.
+	// run works until ctx ends. It calls ready once, as soon as other tasks can rely on it. If run returns before ctx
+	// ends, with or without an error, the daemon stops.
 	run func(ctx context.Context, ready func()) error
 }
 
-// runTasks runs the tasks until ctx or a task ends, waits for all of them, and returns the error of the first task that
-// ended. It calls allReady when all tasks have called ready.
+// runTasks runs the tasks until ctx or a task ends, and then waits for all of them. It returns the error of the first
+// task that ended. It calls allReady when all tasks have called ready.
 func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -42,7 +42,7 @@ func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	}
 	running.Wait()
 	if parent.Err() != nil {
-		return nil // the errors of the other tasks are consequences of this one
+		return nil // errors that tasks return because ctx has ended do not matter
 	}
 	return context.Cause(ctx)
 }

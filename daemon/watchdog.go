@@ -11,8 +11,8 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// pingWatchdog notifies the service manager as long as all loops of the daemon make progress. The loops are the
-// inventory, which receives the events of udev, the watch of the kubelet's directory, and each endpoint.
+// pingWatchdog notifies the service manager as long as all loops in the daemon make progress. The loops are those of the
+// inventory, which receives events from udev, of the watch on the kubelet's directory, and of each endpoint.
 func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	ready()
 	interval, err := systemd.WatchdogInterval()
@@ -29,8 +29,8 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick:
 		}
-		// Check again immediately. If the loop was only late, it answers in time for the service manager. If it is
-		// stuck, this is logged in time.
+		// If a loop does not answer, it is checked again immediately. If the loop was only late, it answers in time for
+		// the service manager. If it is stuck, this is logged in time.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil
@@ -41,7 +41,7 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	}
 }
 
-// alive checks all loops at the same time. Its error names a loop that has not answered in time.
+// alive checks all loops concurrently. Its error names a loop that has not answered in time.
 func (d *daemon) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
