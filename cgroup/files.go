@@ -32,7 +32,7 @@ func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// descriptors adds the devices that a thread has open to held. It looks at the targets of the links in the directory, but
+// descriptors adds to held the devices that a thread has open. It looks at the targets of the links in the directory, but
 // does not read the text of the links. That text may be a path in another mount namespace or the path of a deleted node.
 func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
@@ -70,11 +70,11 @@ const (
 	textCharged     = 1 << 10
 )
 
-// mappingRounds limits how often the mappings of a process are read again. This can be necessary because the process may
-// move a mapping before its link is read.
+// mappingRounds limits how often the mappings of a process are read again. A mapping is read again if the process has
+// moved it before its link was read.
 const mappingRounds = 32
 
-// mappings adds the devices that a process has mapped to held, and reports whether the process has any memory. The file
+// mappings adds to held the devices that a process has mapped, and reports whether the process has any memory. The file
 // maps shows the path and the inode of each mapped file, but only the links in map_files lead to its device number
 // (proc_pid_map_files(5)). A scan inspects each file once, because most mapped files are libraries that many processes
 // share. If the links to a listed file have vanished, the process has moved or removed the mapping. The next round then

@@ -97,7 +97,7 @@ func (a Answer) Err(pods ...string) error {
 // be abandoned.
 //
 // Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. A pod
-// that constantly starts processes is reported as unread. The host is not.
+// that constantly starts processes is reported as unread. The host is never reported as unread for this reason.
 //
 // The answer is a snapshot, because a process can pass on a descriptor during the search. Only an exclusive open excludes
 // all other users. Holders does not find users in the kernel (mounts, swap, device mapper, md, loop devices, nvmet). It

@@ -12,10 +12,11 @@ import (
 
 // mounts lists the mounts of a process (proc_pid_mountinfo(5)). It records for each mount whether a file opened there can
 // never be a device node. This is certain if the mount has the option nodev. Mounts of file servers, which may never
-// answer, are treated as nodev too, because only root can mount a file server such that its device nodes can be opened.
+// answer, are treated as nodev too, because only root can mount a file server in a way that allows its device nodes to be
+// opened.
 type mounts struct {
 	byID     map[int]bool
-	byDevice map[device]bool // whether this is true of all mounts of a device
+	byDevice map[device]bool // whether this is certain for all mounts of a device
 }
 
 // servers lists the file systems that a network server or a user-space program provides. OrangeFS is called pvfs2 here.
@@ -65,7 +66,7 @@ func mountID(path string) (id int) {
 }
 
 // maxMounts limits the mounts that are stored for a process, at about 50 bytes each. A kubelet's mount namespace contains
-// a few thousand.
+// a few thousand mounts.
 const maxMounts = 1 << 13
 
 // readMounts reads the mounts of a process. If they cannot be read, or if there are too many, the result is empty,

@@ -45,7 +45,7 @@ func (r *scanner) run() bool {
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether a call to the kernel has not returned within patience. Each check for progress calls rests once.
+// rests reports whether a call to the kernel has taken longer than patience. Each check for progress calls rests once.
 func (r *scanner) rests() bool {
 	r.still++
 	if steps := r.steps.Load(); steps != r.last {
@@ -54,7 +54,7 @@ func (r *scanner) rests() bool {
 	return r.still > looks
 }
 
-// process adds the devices that the scanner's process holds to held. If the process exits during the scan, nothing is
+// process adds to held the devices that the scanner's process holds. If the process exits during the scan, nothing is
 // added. If it was listed as a process of the host but belongs to a pod, it is postponed.
 func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
@@ -84,7 +84,7 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// files adds the devices that the scanner's process has open or mapped to held.
+// files adds to held the devices that the scanner's process has open or mapped.
 func (r *scanner) files(dir string, threads int, held map[Number]bool) (err error) {
 	tids := []int{r.pid}
 	if threads > 1 {

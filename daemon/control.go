@@ -24,7 +24,7 @@ const controlSocket = "control.sock"
 func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, Preview: d.Preview, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
-		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // without helpers
+		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // without helpers, which could open device nodes
 		Standing:  func() map[string]api.Standing { return d.endpoints.standing() },
 		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },
 		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand, Claims: d.claims,

@@ -43,8 +43,8 @@ type Options struct {
 	Load   func() (config.Config, error) // loads the configuration for a reload
 	Reload <-chan os.Signal              // each signal requests a reload; may be nil
 	Log    *slog.Logger
-	// Sockets contains what the service manager passed as "uevent", "kmsg", "control", "claims" and "metrics", and stored
-	// descriptors.
+	// Sockets contains the descriptors that the service manager passed, which are "uevent", "kmsg", "control", "claims",
+	// "metrics" and those that were stored with it.
 	Sockets map[string]*os.File
 	Version string // version of metalplugd to report
 	Preview bool   // the daemon runs for [Preview]

@@ -23,8 +23,8 @@ type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
 	changed chan struct{} // buffer of one, filled when the set of endpoints or a registration state has changed
 	told    func()        // called at the same times
-	// last is when an endpoint, perhaps of an earlier daemon, was last registered or stopped. It is zero if there was
-	// none since boot.
+	// last is when an endpoint, perhaps of an earlier daemon, was last registered or stopped. It is zero if this has not
+	// happened since boot.
 	last time.Time
 
 	mu      sync.Mutex

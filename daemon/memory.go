@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// startRest is how long after the start unused memory is returned to the kernel. The enumeration and the kubelet's first
-// list use most of this memory.
+// startRest is the delay after the start before unused memory is returned to the kernel. The enumeration and the
+// kubelet's first list use most of this memory.
 const startRest = 4 * time.Second
 
 // keepSmall returns unused memory to the kernel after the start, and after each periodic enumeration, which uses as much

@@ -23,8 +23,8 @@ import (
 // remount is the remedy for a wrong mount in the sandbox. All mounts are created at each start.
 const remount = "systemctl restart metalplugd"
 
-// recheck is how long after an event the mounts are compared again. rm -rf first empties a directory, which causes the
-// event, and removes the directory only after that.
+// recheck is the delay after an event before the mounts are compared again. rm -rf first empties a directory, which
+// causes the event, and removes the directory only after that.
 const recheck = time.Second
 
 // view identifies the directory at a path by its file system and its path within that file system. It is the same for
@@ -35,8 +35,9 @@ type view struct{ device, path string }
 // adds a slash).
 const deleted = "//deleted"
 
-// viewOf returns the view of a path in a mount namespace, whose /proc/PID/mountinfo (proc(5)) is given. The path must not
-// contain symbolic links. viewOf returns the zero view if the view is unknown.
+// viewOf returns the view of a path in the mount namespace that mountinfo describes. mountinfo is the text of
+// /proc/PID/mountinfo (proc(5)). The path must not contain symbolic links. viewOf returns the zero view if the view is
+// unknown.
 func viewOf(mountinfo, path string) view {
 	found, length := view{}, -1
 	for line := range strings.Lines(mountinfo) {

@@ -84,7 +84,7 @@ func newMonitor(fd int) (*Monitor, error) {
 	return &Monitor{file: os.NewFile(uintptr(fd), "udev"), message: make([]byte, largestMessage), control: make([]byte, 256)}, nil
 }
 
-// Close closes the socket. A running Listen returns an error.
+// Close closes the socket. A call of Listen that is in progress then returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
 
 // Dropped returns the current counters. It is safe for concurrent use.

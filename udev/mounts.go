@@ -38,8 +38,8 @@ type table struct {
 	used map[string]struct{}        // the keys at the last report
 }
 
-// openMounts opens the table of swaps, the table of the mounts of this process and, if permitted, the mounts of process
-// 1. A unit has its own mount namespace, so the two tables of mounts differ. proc is the mount point of procfs.
+// openMounts opens the swap table, the mount table of this process and, if permitted, the mount table of process 1. A
+// unit has its own mount namespace, so the two mount tables differ. proc is the mount point of procfs.
 func openMounts(proc string) (tables []*table, err error) {
 	for i, name := range []string{"self/mountinfo", "1/mountinfo", "swaps"} {
 		t, err := openTable(filepath.Join(proc, name), usedDevices)
@@ -93,7 +93,7 @@ func (t *table) each(ctx context.Context, report func() error) error {
 	})
 }
 
-// read returns the keys of all lines of the file.
+// read returns the keys in all lines of the file.
 func (t *table) read() (map[string]struct{}, error) {
 	// Each read at offset 0 makes the kernel generate the text again.
 	text, err := io.ReadAll(io.NewSectionReader(t.file, 0, 1<<62))

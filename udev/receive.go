@@ -41,7 +41,8 @@ func (m *Monitor) next(fd int) (Event, error) {
 }
 
 // trusted reports whether a message may be from udevd, which runs as uid 0 and sends to udev's group. The root user of
-// another user namespace has a different uid here. A message that was sent to this socket alone is not from udevd.
+// another user namespace has a different uid here. A message that was sent directly to this socket, rather than to the
+// group, is not from udevd.
 func trusted(from unix.Sockaddr, control []byte) bool {
 	netlink, ok := from.(*unix.SockaddrNetlink)
 	if !ok || netlink.Groups != groupUdevBit {

@@ -25,7 +25,7 @@ type Device struct {
 }
 
 // NewDevice returns the device at a path with the given properties. The kernel omits "/dev/" from DEVNAME, so NewDevice
-// adds it to the value in all. The device's strings are parts of the text that holds its properties.
+// adds this prefix to the value in the map all. The device's strings are parts of the text that holds its properties.
 func NewDevice(sysPath string, all map[string]string) Device {
 	if name := all["DEVNAME"]; name != "" {
 		all["DEVNAME"] = "/dev/" + strings.TrimPrefix(name, "/dev/")

@@ -61,7 +61,7 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), cmp.Or(err, errors.New("interrupted")))
 }
 
-// errReleased ends the wait for pods that hold devices.
+// errReleased stops the wait when no pod holds the devices any more.
 var errReleased = errors.New("released")
 
 // uncordonCommand ends a cordon. The command also accepts the ID of an absent device, whose cordon could not be ended

@@ -127,7 +127,7 @@ func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourc
 			key = "members"
 		}
 		text := match.idle()
-		if !strings.HasSuffix(text, "?") { // "did you mean" needs no explanation
+		if !strings.HasSuffix(text, "?") { // a "did you mean" hint needs no further explanation
 			text += "; see " + hint
 		}
 		f.warn(c, r, key, "%s takes no device: %s", r.Name, text)

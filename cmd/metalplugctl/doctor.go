@@ -64,7 +64,7 @@ type check struct {
 // checks lists all checks, each after the checks that it depends on. The first check that fails is usually the cause of
 // the others.
 var checks = []check{
-	{name: "configuration", run: (*doctor).checkConfiguration}, // metalplug
+	{name: "configuration", run: (*doctor).checkConfiguration}, // metalplug's own parts
 	{name: "daemon", run: (*doctor).checkDaemon},
 	{name: "udev", hardware: true, run: (*doctor).checkUdev},
 	{name: "drivers", hardware: true, run: (*doctor).checkDrivers},
@@ -78,7 +78,7 @@ var checks = []check{
 	{name: "kubelet's checkpoint", run: (*doctor).checkCheckpoint},
 	{name: "claims", run: (*doctor).checkClaims},
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
-	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // the node
+	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // the node and its hardware
 	{name: "/dev/char links", daemon: true, hardware: true, run: (*doctor).checkLinks},
 	{name: "CDI", run: (*doctor).checkCDI},
 	{name: "locked memory", run: (*doctor).checkMemlock},

@@ -42,7 +42,8 @@ func (d *doctor) ask() error {
 	return err
 }
 
-// checkDaemon checks that metalplugd answers, and which configuration it uses.
+// checkDaemon checks that metalplugd answers and is ready, that it reads the expected configuration, and that it can
+// write its files.
 func (d *doctor) checkDaemon() (fine string) {
 	if d.silence != nil {
 		d.fail("systemctl status metalplugd; journalctl -u metalplugd -e; start it: systemctl start metalplugd", "%v", d.silence)
@@ -87,7 +88,7 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 }
 
-// recorded reports whether metalplugd runs on a recording.
+// recorded reports whether metalplugd uses a recording instead of the node's hardware.
 func recorded(s *api.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
 
 // checkUdev checks that udevd is running by looking at its files in /run/udev. The file control exists while udevd runs,
@@ -113,7 +114,7 @@ func (d *doctor) checkUdev() (fine string) {
 	return ""
 }
 
-// checkHelpers checks that the sockets of the helpers that the resources need exist. Without metalplug-reset, metalplugd
+// checkHelpers checks that there is a socket for each helper that the resources need. Without metalplug-reset, metalplugd
 // cannot prove that a disk is empty. Without metalplug-holders, metalplugd cannot prove that a device is not in use.
 func (d *doctor) checkHelpers() (fine string) {
 	for _, helper := range []struct {
@@ -148,7 +149,7 @@ func (d *doctor) checkHelpers() (fine string) {
 }
 
 // checkUnits checks the vendor units in the configuration. metalplugd cannot check them, because its sandbox hides
-// directories of systemd. Without vendor units, checkUnits adds no finding.
+// systemd's directories. Without vendor units, checkUnits adds no finding.
 func (d *doctor) checkUnits() (fine string) {
 	templates := d.config.Templates()
 	if len(templates) == 0 {
@@ -186,7 +187,8 @@ func (d *doctor) checkDevices() (fine string) {
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }
 
-// addUnhealthy adds one finding for each problem, naming the devices that have it.
+// addUnhealthy adds one finding for each kind of problem. The finding names one device with the problem, and the number
+// of other such devices.
 func (d *doctor) addUnhealthy() {
 	alike := make(map[[2]string]int)
 	for _, v := range d.devices {

@@ -91,8 +91,8 @@ func (d *doctor) checkRootDir() (fine string) {
 	return ""
 }
 
-// checkRegistration checks that the kubelet has accepted the registration of each resource, and that it keeps the stream
-// of the resource open. Devices are allocatable only if both are true. Resources in the same state share a finding.
+// checkRegistration checks that the kubelet has accepted the registration of each resource, and that it keeps the
+// resource's stream open. Devices are allocatable only if both are true. Resources in the same state share a finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding

@@ -23,7 +23,7 @@ var modules = map[string]string{"0x10de": "nvidia", "0x1002": "amdgpu", "0x15b3"
 // checkDrivers finds hardware without a driver. metalplugd may not list such hardware, because some classes recognise a
 // device only by its driver. checkDrivers only warns, because the hardware may be intended for a virtual machine.
 func (d *doctor) checkDrivers() (fine string) {
-	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // the pattern is valid
+	names, _ := filepath.Glob(d.path("/sys/bus/pci/devices/*")) // Glob fails only for an invalid pattern
 	for _, name := range names {
 		address := filepath.Base(name)
 		dir := "/sys/bus/pci/devices/" + address
@@ -134,7 +134,7 @@ func (d *doctor) checkSandbox() (fine string) {
 	}
 	// the directories that systemctl mask uses
 	for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} {
-		units, _ := filepath.Glob(d.path(mask.dir + "/systemd/system/metalplug*")) // the pattern is valid
+		units, _ := filepath.Glob(d.path(mask.dir + "/systemd/system/metalplug*")) // Glob fails only for an invalid pattern
 		for _, unit := range units {
 			if to, err := os.Readlink(unit); err == nil && to == "/dev/null" {
 				d.fail("systemctl unmask "+mask.option+filepath.Base(unit), "%s is masked", filepath.Base(unit))

@@ -64,7 +64,7 @@ func (d *doctor) checkMemlock() (fine string) {
 	if !offered && (d.status != nil || !configured) {
 		return "no offered device needs it"
 	}
-	names, _ := filepath.Glob(d.path("/proc/[0-9]*/comm")) // the pattern is valid
+	names, _ := filepath.Glob(d.path("/proc/[0-9]*/comm")) // Glob fails only for an invalid pattern
 	for _, name := range names {
 		process := filepath.Base(filepath.Dir(name))
 		runtime := d.read("/proc/" + process + "/comm")

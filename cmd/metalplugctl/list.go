@@ -31,7 +31,7 @@ func (o *clientOptions) listCommand() *cobra.Command {
 			return err
 		}
 		status := api.Status{Ready: true}
-		if len(devices) == 0 { // when metalplugd starts, it does not know all devices yet
+		if len(devices) == 0 { // while metalplugd is starting, it may not know all devices yet
 			if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
 				return err
 			}
@@ -91,7 +91,7 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 	}
 }
 
-// nameOf returns the ID of a device, or its kernel name if it has no ID. The command why accepts both.
+// nameOf returns the ID of a device, or its kernel name if it has no ID. The command "why" accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
 // urgent sorts the devices. Devices with a problem come first, and devices that are not offered come last.

@@ -46,7 +46,7 @@ func (m machine) read(name string) string {
 }
 
 // readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the
-// command as root. Otherwise it is the text in otherwise.
+// command as root. Otherwise the remedy is the argument otherwise.
 func (m machine) readRemedy(err error, otherwise string) string {
 	const denied = "access is denied even to root, for example by SELinux or in a namespace: run it on the node; ausearch -m avc -ts recent"
 	switch {

@@ -41,9 +41,9 @@ func (p process) flag(name string) (value string) {
 }
 
 // kubelets returns the running kubelets. elsewhere contains those in another mount namespace, such as the kubelet of a
-// node in a container. Paths of such a kubelet do not name the same files here.
+// node in a container. Such a kubelet's paths do not refer to the same files here.
 func (m machine) kubelets() (here, elsewhere []process) {
-	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // the pattern is valid
+	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // Glob fails only for an invalid pattern
 	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
 	for _, name := range names {
 		p, ok := m.kubelet(filepath.Base(filepath.Dir(name)))

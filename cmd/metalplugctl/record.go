@@ -30,7 +30,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
-		if err != nil && *archive == "" { // a bug report may be about these errors
+		if err != nil && *archive == "" { // with --bundle, the report is still written, because it may be about these errors
 			return err
 		} else if err != nil {
 			files := c.Files

@@ -69,7 +69,7 @@ func complaint(v api.Device) (level, text string) {
 // isWithheld reports whether an operator could make the device available. It returns false for disks without a configured
 // resource, which are normal after the installation.
 func isWithheld(v api.Device) bool {
-	if strings.HasPrefix(v.Reason, unproven) { // for any other reason, metalplug is still reading the disk
+	if strings.HasPrefix(v.Reason, unproven) { // otherwise metalplug is still reading the disk
 		return strings.Contains(v.Reason, "erases and offers it")
 	}
 	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMeName || v.Reason != noResource+" of class nvme is configured")

@@ -35,7 +35,7 @@ type screen struct {
 }
 
 // newScreen returns an empty screen for output to out. If out is not a terminal, the environment variable COLUMNS sets
-// the width, which the examples in the man page need.
+// the width. This is how the examples in the man page are made.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
 	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width, wraps: width > 0}

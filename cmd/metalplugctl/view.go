@@ -43,7 +43,7 @@ const (
 	reverse   = "\x1b[7m"
 )
 
-// keys maps keys to actions, which scroll by lines or pages, or quit.
+// keys lists the keys and their actions, which scroll by lines or pages or quit the view.
 var keys = []struct {
 	codes        []string
 	lines, pages int

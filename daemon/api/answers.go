@@ -143,7 +143,7 @@ type Totals struct {
 	Healthy   int `json:"healthy"`
 	Unhealthy int `json:"unhealthy"` // gone, faulty or cordoned
 	Cordoned  int `json:"cordoned"`  // cordoned devices, which are included in Unhealthy
-	Allocated int `json:"allocated"` // devices that a pod holds according to the kubelet
+	Allocated int `json:"allocated"` // devices that pods hold, according to the kubelet
 	// NotOffered counts devices that are present and not offered. For a resource, it counts only devices that match.
 	NotOffered int `json:"notOffered"`
 }

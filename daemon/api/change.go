@@ -7,7 +7,7 @@ type Change struct {
 	Reason string `json:"reason,omitempty"`  // reason for a cordon, on one line
 	Login  string `json:"login,omitempty"`   // login name of the user who sends the request
 	DryRun bool   `json:"dry_run,omitempty"` // only check whether the reset or adoption would be refused
-	// Scrub is the erase method. For a reset, the disk is erased with it. For an adoption, it replaces the method of the
+	// Scrub is the erase method. A reset with a scrub erases the disk. For an adoption, Scrub replaces the method of the
 	// resource.
 	Scrub string `json:"scrub,omitempty"`
 }

@@ -5,7 +5,7 @@ package api
 // Topology contains the places of a node's devices in the PCI tree.
 type Topology struct {
 	Devices []Place `json:"devices"` // sorted by PCI address, followed by devices that are not on PCI
-	// Distances contains the distance between any two GPUs and HCAs, by their names.
+	// Distances contains the distance between any two devices that are GPUs or HCAs, by their names.
 	Distances map[string]map[string]Distance `json:"distances"`
 }
 

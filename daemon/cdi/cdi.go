@@ -23,7 +23,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// retry is how long after a failure a spec is written again.
+// retry is the delay after a failure before a spec is written again.
 const retry = 5 * time.Second
 
 // Specs holds the specs of all resources. Its methods are safe for concurrent use.
@@ -55,7 +55,7 @@ func (s *Specs) Set(resources []config.Resource) {
 		wanted[r.Name], files[sp.file] = sp, true
 	}
 	s.specs = wanted
-	found, _ := filepath.Glob(filepath.Join(s.Dir, prefix+"*"+suffix)) // the pattern is valid
+	found, _ := filepath.Glob(filepath.Join(s.Dir, prefix+"*"+suffix)) // Glob fails only for an invalid pattern
 	for _, file := range found {
 		if files[file] {
 			continue

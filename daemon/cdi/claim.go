@@ -86,7 +86,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	if s.pruned == snapshot.Version {
 		return nil
 	}
-	found, _ := filepath.Glob(s.claimFile("*")) // the pattern is valid
+	found, _ := filepath.Glob(s.claimFile("*")) // Glob fails only for an invalid pattern
 	for _, file := range found {
 		uid := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), claimPrefix), suffix)
 		var spec specs.Spec

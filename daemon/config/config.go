@@ -68,16 +68,16 @@ type Config struct {
 	Files     []string   // files from which the configuration was read, in the order in which they were read
 
 	source Problem // position of the recording in hardware.source; its field What is empty
-	// places maps resource names to their tables in the files. The positions are separate from Resources, so that a
-	// resource that was only moved in a file is unchanged.
+	// places maps resource names to their tables in the files. It is separate from Resources, so that a resource that
+	// only moved within a file is unchanged.
 	places map[string]*table
 }
 
 // Paths is the table [paths], which locates files on the node. All paths are absolute. The comments give the key, the
 // meaning and the default of each field.
 type Paths struct {
-	DevicePlugins string // device_plugins, the directory that contains kubelet.sock, at most 76 bytes, "/var/lib/kubelet/device-plugins"
-	PodResources  string // pod_resources, the kubelet's socket, by default pod-resources/kubelet.sock next to the directory device_plugins
+	DevicePlugins string // device_plugins, which contains kubelet.sock, at most 76 bytes, "/var/lib/kubelet/device-plugins"
+	PodResources  string // pod_resources, the kubelet's socket, pod-resources/kubelet.sock next to device_plugins
 	State         string // state, the directory for files that survive a reboot, "/var/lib/metalplug"
 	Run           string // run, the directory for the control socket, "/run/metalplug"
 	CDI           string // cdi, the directory for CDI specs, "/run/cdi"

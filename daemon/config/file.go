@@ -41,7 +41,7 @@ func (f *file) reportUnknown() {
 			p.reportf("unknown key; valid keys are %s", strings.Join(f.beside(unnumbered(p.path)), ", "))
 		case strings.Contains(meant, " "):
 			p.reportf("unknown key; %s", meant)
-		case meant == p.path[len(p.path)-1]: // the known key belongs to no table
+		case meant == p.path[len(p.path)-1]: // the known key belongs above the first table
 			p.reportf("unknown key; write %s above the first table", meant)
 		default:
 			p.reportf("unknown key; did you mean %s?", meant)
@@ -49,7 +49,7 @@ func (f *file) reportUnknown() {
 	}
 }
 
-// foreign maps keys of other programs that users may try here to their replacements.
+// foreign lists keys of other programs that users may try here, with their replacements.
 var foreign = map[string]string{
 	"log_level": "use metalplugd --log-level", "loglevel": "use metalplugd --log-level", "log": "use metalplugd --log-level", "metrics": "metalplugd-metrics.socket",
 	"replicas": "shares", "sharing": "shares", "time_slicing": "shares", "devices": "match.METALPLUG_ID", "device_ids": "match.METALPLUG_ID",
@@ -77,7 +77,8 @@ func (f *file) beside(path toml.Key) (keys []string) {
 }
 
 // meant returns the known key that is most similar to an unknown one, or "". It first tries a key in the same table with
-// a similar or longer name. It then tries a key in another table with the same name, and last the replacement in foreign.
+// a similar or longer name. It then tries a key in another table with the same name, and finally the replacement in
+// foreign.
 func (f *file) meant(path toml.Key) string {
 	name := strings.ToLower(path[len(path)-1])
 	if near := similar(name, f.beside(path)); near != "" {

@@ -12,8 +12,8 @@ import (
 // resourceKey is the only array of tables in a file.
 const resourceKey = "resource"
 
-// lineIndex maps each key to its line. The index key is the dotted key. After "resource" it contains the number of the
-// table, counted from 0.
+// lineIndex maps keys to their lines. Each key is written as a dotted key, with the number of the table, counted from 0,
+// after "resource".
 type lineIndex map[string]int
 
 // newLineIndex combines the keys of a document with their lines. keys are in the order in which the parser returns them

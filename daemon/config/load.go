@@ -20,7 +20,7 @@ import (
 // later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides that
 // resource key by key. match, exclude and env are each overridden as a whole. The resources in files come first, in the
 // order in which the files name them, followed by the other built-in resources. The file must exist unless it is
-// [DefaultFile]. The error is a [Problems]. The returned Config then still contains the names of the files.
+// [DefaultFile]. If there is an error, it is a [Problems], and the returned Config still contains the names of the files.
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "the name of the file is empty; name a file, or omit it to use " + DefaultFile}}
@@ -96,7 +96,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// unreadable returns the problem of a file that cannot be read. The message does not repeat the name of the file.
+// unreadable returns the problem with a file that cannot be read. The message does not repeat the name of the file.
 func unreadable(name string, err error) Problem {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {

@@ -48,7 +48,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// quoted returns the first 80 characters of a text, quoted.
+// quoted returns the first 80 characters of a text, in quotes.
 func quoted(s string) string { return fmt.Sprintf("%.80q", s) }
 
 // plain returns the first 160 characters of a text, on one line and without quotes.
@@ -70,7 +70,7 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// foreignWords maps values that users of other programs may write to the right values, by key.
+// foreignWords lists, for each key, values that users of other programs may write, with the correct values.
 var foreignWords = map[string]map[string]string{
 	"class": {
 		"disk": "nvme", "disks": "nvme", "ssd": "nvme", "block": "nvme", "storage": "nvme", "namespace": "nvme",
@@ -91,7 +91,8 @@ var foreignWords = map[string]map[string]string{
 	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
 }
 
-// meantWord returns the end of an error message with the word in words that an operator probably meant by word, or "".
+// meantWord returns a suggestion that can be appended to an error message. It names the word in words that an operator
+// probably meant. If there is no such word, meantWord returns "".
 func meantWord(key, word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {

@@ -113,7 +113,8 @@ func (t *table) place(key string) place {
 	return t.last.at(key)
 }
 
-// elsewhere returns the position of a key for a problem at p. It returns "" if both are in the same file.
+// elsewhere returns the file and line of a key, for a message about a problem at p. It returns "" if the key is in the
+// same file as p.
 func (t *table) elsewhere(key string, p place) string {
 	at := t.place(key)
 	if at.file == nil || at.file == p.file {
@@ -160,7 +161,8 @@ func (t *table) end() {
 	}
 }
 
-// take returns the value of a key if it exists and has the right type, which wanted describes.
+// take returns the value of a key if the key is set and the value has the right type. wanted describes that type in the
+// error.
 func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	t.known = append(t.known, key)
 	v := t.value(key)
@@ -228,7 +230,7 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return ok
 }
 
-// table returns the table in a key. The table is empty if the key is not set.
+// table returns the table that is the value of a key. The table is empty if the key is not set.
 func (t *table) table(key string) *table {
 	sub, ok := take[*table](t, key, "a table")
 	if !ok {

@@ -6,7 +6,7 @@
 // Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change
 // devices. No client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same
 // time. It takes each answer from an immutable snapshot. It disconnects a client that neither sends nor reads in time. It
-// queues no events, so a client that follows the events gets the changes since the last snapshot that it was sent. A
+// queues no events, so a client that follows the events gets the changes since the last snapshot that was sent to it. A
 // client that reads slowly gets fewer and later events, and an additional event that reports this.
 //
 // The requests below are stable, because other programs send them. Only the three with an asterisk may change:
@@ -137,7 +137,7 @@ func (s *Server) next() <-chan struct{} {
 }
 
 // Reloaded records the result of a reload, and the changes that take effect only after a restart. If the reload was
-// refused, the changes recorded before remain.
+// refused, the previously recorded changes remain.
 func (s *Server) Reloaded(pending []string, err error) {
 	now := time.Now().UTC()
 	s.mu.Lock()

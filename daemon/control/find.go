@@ -81,7 +81,8 @@ func (q *question) candidates(known *inventory.Status) []device.Explained {
 	return q.explain(true, func(u *udev.Device) bool { return nameless[u.SysPath] })
 }
 
-// address returns the name as the sysfs address of a PCI function. It adds the domain if the name does not contain one.
+// address returns the requested name in the form of a PCI address in sysfs. It adds the domain if the name does not
+// contain one.
 func (q *question) address() string {
 	name := strings.ToLower(q.what)
 	if strings.Count(name, ":") == 1 {
@@ -90,8 +91,8 @@ func (q *question) address() string {
 	return name
 }
 
-// sysPath returns the name as a path below /sys/devices. It also accepts a path in udev's form, without "/sys". It
-// returns "" for any other name.
+// sysPath returns the requested name as a path below /sys/devices. It also accepts a path in udev's form, without "/sys".
+// It returns "" for any other name.
 func (q *question) sysPath() string {
 	what := q.what
 	if strings.HasPrefix(what, "/devices/") {
@@ -121,8 +122,8 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 }
 
 // near explains the device that is nearest to a path. It first tries a parent, such as the GPU of a render node, then a
-// child, such as the namespaces of a controller, and last a device on the same PCI function, such as the RDMA device of a
-// node. If there is no such device, it returns none.
+// child, such as the namespaces of a controller, and finally a device on the same PCI function, such as the RDMA device
+// of a node. If there is no such device, it returns the argument none.
 func (q *question) near(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

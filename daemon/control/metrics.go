@@ -76,8 +76,8 @@ func newMetrics(s *Server) *metrics {
 	}
 }
 
-// Endpoints returns the counters for endpoints, and records their refusals. Each of the functions runs before the kubelet
-// gets an answer. It takes about a microsecond, because other goroutines hold its locks only for a short time.
+// Endpoints returns the counters for endpoints, and records their refusals. Each function runs before the kubelet gets an
+// answer, and takes about a microsecond, because other goroutines hold its locks only for a short time.
 func (s *Server) Endpoints() plugin.Metrics {
 	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {
@@ -214,7 +214,7 @@ func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ..
 	}
 }
 
-// one returns 1 if is is true, and otherwise 0.
+// one returns 1 for true and 0 for false.
 func one(is bool) float64 {
 	if is {
 		return 1

@@ -29,7 +29,7 @@ type Links struct {
 	reading sync.Map // functions for which a read has not returned yet
 }
 
-// linkTimeout is the maximum time that an answer waits for its reads.
+// linkTimeout is how long a request waits until the link speeds are read.
 const linkTimeout = time.Second
 
 // speeds returns the link speed of each function, by path. It does not read a link speed while an earlier read of the

@@ -115,7 +115,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 		}
 	}
 	switch n := len(users); {
-	case len(answer.Found) > 0 && n > 1: // the explanation of the node is the same for all users
+	case len(answer.Found) > 0 && n > 1: // the explanation is the same for all devices that share the node
 		answer.Found = answer.Found[:1]
 		answer.Found[0].Steps = slices.Insert(answer.Found[0].Steps, 0, api.Step{
 			What: "node", OK: true, Why: fmt.Sprintf("%d devices share %s; this is one of them", n, q.what),

@@ -11,8 +11,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// membersKey is the prefix of the key of an annotation that lists the members of a bundle. It is followed by the ID of
-// the bundle.
+// membersKey is the prefix of the annotation key under which the members of a bundle are listed. The ID of the bundle
+// follows the prefix.
 const membersKey = "metalplug.io/"
 
 // Annotation returns the annotation that lists the members of a container's bundle. The kubelet saves the annotation in

@@ -146,8 +146,8 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	return podsOf(answer), nil
 }
 
-// In identifies the kubelet process that uses a directory by its socket, because each process creates a new socket. It
-// returns "" if there is no socket.
+// In returns a text that identifies the kubelet process that uses a directory, or "" if there is no kubelet socket. The
+// text is derived from the socket, because each process creates a new one.
 func In(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {

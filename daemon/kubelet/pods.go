@@ -66,8 +66,8 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).GetAllocatableResources(ctx,
 		&podresources.AllocatableResourcesRequest{})
-	// In Kubernetes 1.27, pkg/kubelet/apis/podresources/server_v1.go returns "Pod Resources API GetAllocatableResources
-	// disabled".
+	// In Kubernetes 1.27, the error is "Pod Resources API GetAllocatableResources disabled"
+	// (pkg/kubelet/apis/podresources/server_v1.go).
 	if s := status.Convert(err); s.Code() == codes.Unimplemented || s.Code() == codes.Unknown && strings.Contains(s.Message(), "disabled") {
 		return nil, fmt.Errorf("query %s: %w", socket, ErrNotCounted)
 	}

@@ -19,8 +19,8 @@ import (
 var errUnknown = errors.New("not a device of this resource")
 
 // pick returns the devices to which the given shares belong, sorted by ID and without duplicates. For each device, it
-// also returns the IDs that the kubelet used. All devices must be healthy. If again is set, a device is also accepted if
-// mayGoOn allows its container to start.
+// also returns the IDs that the kubelet used. All devices must be healthy. If again is set, pick also accepts an
+// unhealthy device for which mayGoOn returns true.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {

@@ -61,7 +61,7 @@ type conflict struct {
 	next    time.Time         // time of the next query, or zero if only an event triggers one
 	events  int               // number of events from other plugins before the last query
 	suspect string            // evidence in the last answer, which the next answer must confirm
-	given   map[string]string // containers that had a device of another plugin when this endpoint registered
+	given   map[string]string // containers that had a device from another plugin when this endpoint registered
 	taken   time.Time         // time of the last registration that an answer caused
 	ended   int               // number of plugins that had ended at that registration
 	hold    *hold             // nil if the resource is not held back

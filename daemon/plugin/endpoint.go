@@ -72,7 +72,7 @@ type Resource struct {
 	// Start prepares devices for a container that is starting. It may block until ctx ends. It may be nil.
 	Start func(ctx context.Context, devices []*inventory.Status) error
 	// Member returns the resource that a bundle's member belongs to. It returns an error if that resource is no longer
-	// configured. Allocate calls Member. It is nil if this resource has no bundles.
+	// configured. Allocate calls Member. Member is nil if this resource has no bundles.
 	Member func(resource string) (Resource, error)
 }
 

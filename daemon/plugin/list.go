@@ -88,7 +88,7 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	for _, s := range offer.Devices {
 		withNUMA = withNUMA && s.Device.NUMANode >= 0
 	}
-	// Allocated together, because there may be thousands of devices.
+	// All entries are allocated together, because there may be thousands of devices.
 	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares))
 	nodes := make(map[int]*pluginapi.TopologyInfo)
 	for _, s := range offer.Devices {

@@ -106,7 +106,7 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 	for _, share := range must {
 		q.must[share] = -1
 	}
-	// Allocated together, because there may be thousands of devices.
+	// All slices share one allocation, because there may be thousands of devices.
 	room := make([]string, len(available))
 	for i, share := range available {
 		id, ok := r.deviceID(share)
@@ -228,7 +228,7 @@ func (q *request) join(first, second []choice) []choice {
 	return best
 }
 
-// appendTo appends the shares of a choice.
+// appendTo appends the shares in a choice.
 func (c *choice) appendTo(shares []string) []string {
 	if c == nil {
 		return shares

@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// service implements the DevicePlugin API of an endpoint.
+// service implements the DevicePlugin API for an endpoint.
 type service struct {
 	pluginapi.UnimplementedDevicePluginServer
 	*Endpoint
@@ -192,7 +192,7 @@ func (s service) refuse(call string, err error) error {
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// noteAsked records that the kubelet requests devices from this endpoint, and therefore not from another plugin.
+// noteAsked records that the kubelet has requested devices from this endpoint, and therefore not from another plugin.
 func (s service) noteAsked() {
 	if s.Status().Held != "" {
 		s.conflict.asked.Store(true)

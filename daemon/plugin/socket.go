@@ -138,7 +138,7 @@ func (s *socket) drop() {
 // removeStale removes the sockets that earlier processes left behind for a resource. A socket that accepts connections
 // belongs to a running process and is not removed.
 func removeStale(dir, resource string) {
-	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // the pattern is valid
+	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // Glob fails only for an invalid pattern
 	for _, name := range names {
 		path := filepath.Join(dir, name)
 		if c, err := net.Dial("unix", path); err == nil {

@@ -45,7 +45,7 @@ type stream struct {
 	wake   chan struct{} // buffer of one, filled when round has changed
 }
 
-// expect makes streams treat the next client that calls as the kubelet.
+// expect makes s treat the next client that calls as the kubelet.
 func (s *streams) expect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -70,7 +70,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 			return nil
 		case e, more := <-w.watcher.Events:
 			ok, lost = more, more && w.event(e)
-		case err, more := <-w.watcher.Errors: // usually an overflow
+		case err, more := <-w.watcher.Errors: // usually means that the event queue has overflowed
 			ok, lost = more, true
 			w.Log.Debug("kubelet directory watch", "err", err)
 		case <-again:

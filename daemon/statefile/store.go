@@ -33,7 +33,7 @@ const stateSize = 64 << 20
 // minSaveBackoff and maxSaveBackoff limit the pause between two attempts to save.
 const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
 
-// errClosed is the error of calls that follow [Store.Close].
+// errClosed is the error from calls after [Store.Close].
 var errClosed = errors.New("the state file is closed")
 
 // Store saves state that must survive restarts and reboots in one file.

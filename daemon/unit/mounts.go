@@ -36,7 +36,7 @@ func Mounts(file, dir, specs string) error {
 		return os.Symlink(specs, link)
 	}
 	ofResources, err := filepath.Glob(filepath.Join(specs, "metalplug.*.json"))
-	ofClaims, _ := filepath.Glob(filepath.Join(specs, "metalplug-claim_*.json")) // both patterns are valid
+	ofClaims, _ := filepath.Glob(filepath.Join(specs, "metalplug-claim_*.json")) // Glob fails only for an invalid pattern
 	for _, spec := range slices.Concat(ofResources, ofClaims) {
 		err = errors.Join(err, os.Remove(spec))
 	}

@@ -48,7 +48,7 @@ func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, de
 }
 
 // skipped reports whether an entry in a device's directory is left out. Such entries are redundant, large or useless, or
-// reading them takes long or has side effects.
+// reading them takes a long time or has side effects.
 func skipped(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",

@@ -17,8 +17,8 @@ const (
 	// attrSize is the maximum number of bytes that the recorder reads from an attribute. An attribute in sysfs has at
 	// most one page (Documentation/filesystems/sysfs.rst).
 	attrSize = 4096
-	// configSize is the number of bytes of PCI configuration space that are recorded. They are the header, which the
-	// kernel caches (PCI_STD_HEADER_SIZEOF).
+	// configSize is the number of bytes of PCI configuration space that are recorded. These bytes are the header, which
+	// the kernel caches (PCI_STD_HEADER_SIZEOF).
 	configSize = 64
 	// attrDepth is the maximum depth of an attribute below its device. The deepest known attributes are those in
 	// InfiniBand's "ports/1/gid_attrs/ndevs/0".
@@ -113,7 +113,7 @@ func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device
 	for _, pattern := range []string{
 		"gpus/*/information", "capabilities/mig/*", "capabilities/gpu*/mig/gi*/access", "capabilities/gpu*/mig/gi*/ci*/access",
 	} {
-		found, _ := filepath.Glob(filepath.Join(r.Proc, "driver/nvidia", pattern)) // the pattern is well-formed
+		found, _ := filepath.Glob(filepath.Join(r.Proc, "driver/nvidia", pattern)) // Glob fails only for an invalid pattern
 		for _, file := range found {
 			name := "/proc" + strings.TrimPrefix(file, r.Proc)
 			if content, err := r.proc(name); err == nil {

@@ -100,8 +100,8 @@ func checkTarget(dir, target string) error {
 	return checkName(strings.TrimSuffix(down, "/"))
 }
 
-// derive adds the files and links that the kernel and udevd create for every device. It skips a name that exists already
-// or is not plain.
+// derive adds the files and links that the kernel and udevd create for every device. It skips names that already exist
+// and names that add rejects.
 func (t tree) derive(d udev.Device) {
 	dir, name := d.SysPath[1:], path.Base(d.SysPath)
 	var uevent strings.Builder
