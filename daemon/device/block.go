@@ -2,12 +2,12 @@
 
 package device
 
-// The functions in this file check whether the host uses a block device, and whether it contains data that could be
-// lost. Such a device must not be offered.
+// The functions in this file check whether the host uses a block device, and whether the device contains data that could be
+// lost. A device that is in use or contains data must not be offered.
 //
-// Package sysfs reads the state of the kernel. For data that is not in use, the only source is udev's last read of the disk,
-// which may be out of date. So these checks are only a first filter. The helper makes the final check, with an exclusive
-// open of the node.
+// Package sysfs reads the state of the kernel. For data that is not in use, the only source is udev's database, which may
+// be out of date. These checks are therefore only a first filter. The helper makes the final check by opening the node
+// exclusively.
 
 import (
 	"errors"
@@ -18,11 +18,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// onTop selects devices that are built on top of disks. In sysfs they are not below the disks.
+// onTop selects devices that are built on top of disks. In sysfs, these devices are not below their disks.
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
 // inUse returns why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device. If a
-// disk has two paths, each path shows only its own use, such as the writes through this path.
+// disk has two paths, the kernel tracks the use of each path separately, including the writes.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
@@ -54,7 +54,7 @@ func occupied(h *Host, u udev.Device) error {
 		}
 		return dataf("partitions (%s)", strings.Join(names, ", "))
 	}
-	// Ignore it for a partition, which inherits this property from its disk (60-persistent-storage.rules).
+	// The property is ignored for a partition, which inherits it from its disk (60-persistent-storage.rules).
 	if table := u.Properties.Value("ID_PART_TABLE_TYPE"); table != "" && u.DevType != "partition" {
 		return dataf("a partition table (%s)", table)
 	}

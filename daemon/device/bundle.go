@@ -4,14 +4,15 @@ package device
 
 import "slices"
 
-// Bundle is the class of devices that consist of devices of other resources. It matches no udev device, and is not in
-// [Classes]. The inventory forms its devices.
+// Bundle is the class of devices that combine devices from other resources. It matches no udev device and is not listed in
+// [Classes]. The inventory forms the bundles.
 var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are near each other"}
 
 // BundlePrefix begins the ID of a bundle. The ID of the first member follows.
 const BundlePrefix = "bundle"
 
-// Nears are the values of the key near, which limits the distance between the first member of a bundle and the others.
+// Nears lists the values of the configuration key near, which limits the distance between the first member of a bundle and
+// the others.
 var Nears = []string{
 	"switch", // below the same PCI bridge, such as a port of a PCIe switch
 	"root",   // below the same PCI host bridge
@@ -24,7 +25,7 @@ type Members struct {
 	Resources []string // resources without duplicates; the first one is the resource of the first member
 	Counts    []int    // number of devices of each resource
 	Near      string   // one of [Nears]
-	Hold      bool     // whether unused members are not offered on their own
+	Hold      bool     // whether unused members are withheld instead of being offered individually
 }
 
 // Kind returns the index of a resource in Resources, or -1.
@@ -35,7 +36,7 @@ func (m *Members) Kind(resource string) int {
 	return slices.Index(m.Resources, resource)
 }
 
-// BundleOf returns the rule of the bundles that use devices of a resource, or nil.
+// BundleOf returns the rule for bundles that use devices from a resource, or nil.
 func BundleOf(rules []Rule, resource string) *Rule {
 	i := slices.IndexFunc(rules, func(r Rule) bool { return r.Bundle.Kind(resource) >= 0 })
 	if i < 0 {

@@ -15,18 +15,18 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device identifies a device that a container can get. It does not have the state of the device, which is in sysfs.
+// Device identifies a device that a container can get. It does not include the device's state, which is read from sysfs.
 type Device struct {
 	ID       string // stable across reboots and slots, unique on the machine, made by [MakeID]
 	Class    *Class
-	Model    string       // name of the model for people, may be empty
+	Model    string       // human-readable model name, or empty
 	SysPath  string       // sysfs path of the udev device from which the device was identified
 	Part     string       // name of the part of the udev device, or empty if the device is the whole udev device
 	NUMANode int          // -1 if unknown
 	Udev     *udev.Device // the udev device from which the device was identified; shared; nil before the first inspection
 	rule     *Rule        // the rule that assigns the device to a resource, or nil
-	reached  string       // sysfs path of the first PCI function that leads to the device, if no function is above the device
-	group    *members     // the nodes of a group, only during an inspection, or nil
+	reached  string       // sysfs path of the first PCI function that leads to the device, if the device has no PCI parent
+	group    *members     // the nodes of a group; set only during an inspection
 }
 
 // ClassName returns the name of the device's class. It is empty if only the kubelet's checkpoint lists the device.
@@ -37,7 +37,7 @@ func (d *Device) ClassName() string {
 	return d.Class.Name
 }
 
-// nodes returns the udev devices whose nodes belong to a device of class node.
+// nodes returns the udev devices whose nodes make up the device.
 func (d Device) nodes() []udev.Device {
 	if d.group != nil {
 		return d.group.all
@@ -52,11 +52,12 @@ type Node struct {
 	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class share this node. A process that has the node open may use none of the
-// devices.
+// Shared reports whether all devices of a class share this node. A process that has a shared node open does not necessarily
+// use any of the devices.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
-		"/dev/kfd",                                                                          // drivers/gpu/drm/amd/amdkfd/kfd_chardev.c
+		// drivers/gpu/drm/amd/amdkfd/kfd_chardev.c
+		"/dev/kfd",
 		"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", // nv-chardev-numbers.h of the driver
 		"/dev/infiniband/rdma_cm", // drivers/infiniband/core/ucma.c
 		"/dev/vfio/vfio",          // drivers/vfio/container.c
@@ -66,7 +67,7 @@ func (n Node) Shared() bool {
 // Allocation is the set of things that a container gets for one device.
 type Allocation struct {
 	Nodes []Node
-	Env   map[string]string // variables that users of the class expect; values of several devices are joined by commas
+	Env   map[string]string // variables that software for the class expects; values of several devices are joined by commas
 }
 
 // Own returns the host paths of the nodes that belong to this device only.
@@ -80,8 +81,8 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
-// Names of the classes. The configuration refers to a class by its name. So a program that only reads the configuration does
-// not link the functions of the classes.
+// Names of the classes. The configuration refers to a class by its name. A program that only reads the configuration
+// therefore does not link the class functions.
 const (
 	GPUName        = "gpu"
 	FPGAName       = "fpga"
@@ -91,25 +92,25 @@ const (
 	BundleName     = "bundle"
 )
 
-// Class is a kind of hardware. A nil function means that the class lacks this ability. Identify, Health and Allocate
-// are never nil. The functions must not use [Classes].
+// Class is a kind of hardware. A nil function means that the class lacks this ability. Identify, Health and Allocate are
+// never nil. The functions must not use [Classes], because this would create an initialization cycle.
 type Class struct {
 	Name string // name in the configuration
-	Doc  string // description for people, one line
+	Doc  string // one-line description
 
-	// Match selects the udev devices that represent hardware, which are called subjects. A subject must match one of these
-	// entries.
+	// Match selects the subjects of the class, which are the udev devices that represent hardware. A subject must match one
+	// of these entries.
 	Match []udev.Match
 	// Wakes selects other devices whose events require an inspection of all subjects of the class. Events above or
 	// below the sysfs path of a subject always require one.
 	Wakes []udev.Match
 	// Disks means that the devices are disks or give access to a disk. They are inspected again when the host mounts a file
-	// system, or uses a disk for LVM, RAID, LUKS or the like.
+	// system, or uses a disk for LVM, RAID, LUKS or similar.
 	Disks bool
 	// Renamed means that udev may rename the devices. A device that is missing at its path may then still be present.
 	Renamed bool
 	// Every is the interval at which the subjects are inspected without an event. Polling is needed if the kernel does not
-	// report all changes of health. If Every is 0, only the periodic check of all devices inspects the subjects.
+	// report all changes in health. If Every is 0, only the periodic check of all devices inspects the subjects.
 	Every time.Duration
 	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares them with the unit
 	// and the SELinux policy.
@@ -128,21 +129,21 @@ type Class struct {
 	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise one healthy function is
 	// enough.
 	NeedsAll bool
-	// Notice returns the mark for an event that reports a fault which sysfs does not show. It is called for every event
-	// of the machine.
+	// Notice returns the mark for an event that reports a fault not shown in sysfs. It is called for every event on the
+	// machine.
 	Notice func(udev.Event) (Mark, bool)
 	// Allocate adds the nodes and variables that a container needs.
 	Allocate func(*recipe, Device)
 }
 
-// slowCheck is the interval at which hardware is inspected for changes that cause no event. Examples are PCI functions
-// that vanish from a bus without hotplug, counters, and attributes of drivers.
+// slowCheck is the interval at which hardware is inspected for changes that cause no event. Examples are PCI functions that
+// vanish from a bus without hotplug, counters, and driver attributes.
 const slowCheck = time.Minute
 
 // Classes lists the classes in order of precedence. A udev device belongs to the first class that matches it.
 var Classes = []*Class{&GPU, &FPGA, &InfiniBand, &NVMe, &Generic}
 
-// ClassNamed returns the class of that name, or nil.
+// ClassNamed returns the class with the given name, or nil.
 func ClassNamed(name string) *Class {
 	if i := slices.IndexFunc(Classes, func(c *Class) bool { return c.Name == name }); i >= 0 {
 		return Classes[i]

@@ -15,21 +15,21 @@ import (
 // Step is one decision in the inspection of a device.
 type Step struct {
 	What string // "class", "identity", "offer", "rule", "health" or "nodes"
-	Name string // name of the class or resource that was tried, or empty for another step
+	Name string // name of the class or resource that was tried, or empty for other steps
 	OK   bool   // whether the step found no reason to withhold the device
-	Why  string // the finding, or the condition that is not met, for people
-	Rule string // the resource whose rule decided, or empty
+	Why  string // human-readable finding or unmet condition
+	Rule string // resource whose rule decided, or empty
 	Key  string // key of the rule that decided: "match", "match.PCI_ID", "exclude.PCI_ID" or "name"
 }
 
-// Explained is the result of the inspection of one device, with the steps of the inspection.
+// Explained is the result of inspecting one device, with the steps that led to it.
 type Explained struct {
 	Sighting
 	Steps []Step
 }
 
 // Explain inspects a udev device like [Look], and derives the steps from the result. If Look finds no device, Explain
-// returns one sighting whose device has no ID. It blocks like Look.
+// returns one sighting whose device has no ID. Like Look, it may block.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
 	found, _ := lookAt(h, rules, withFunction(h, &seen))
 	all := make([]Explained, len(found))
@@ -79,7 +79,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	e.add("nodes", "", err, strings.Join(names, " "))
 }
 
-// explainClass adds the step that shows the class of a udev device, and for class node also the rule that takes it.
+// explainClass adds the step that shows the class of a udev device, and for class node also the rules that were tried.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := selecting(u); c != nil {
 		e.add("class", c.Name, nil, "the class matches it: "+c.Doc)
@@ -108,7 +108,7 @@ func (e *Explained) add(what, name string, err error, found string) {
 	e.Steps = append(e.Steps, Step{What: what, Name: name, OK: err == nil, Why: found})
 }
 
-// tried adds a step with the decision of a rule.
+// tried adds a step with a rule's decision.
 func (e *Explained) tried(what, name string, t try, found string) {
 	e.add(what, name, t.err, found)
 	s := &e.Steps[len(e.Steps)-1]

@@ -2,29 +2,29 @@
 
 package device
 
-// FPGAs are ports of DFL cards (Intel, Altera, Silicom) with the kernel's drivers or the older OPAE drivers, and cards
-// of Xilinx and AMD with XRT or the driver xdma (fpga_xilinx.go).
+// This file handles FPGAs. They are ports on DFL cards (Intel, Altera, Silicom) with the kernel's drivers or the older OPAE
+// drivers, and Xilinx and AMD cards with XRT or the xdma driver (fpga_xilinx.go).
 //
 // Follows: Documentation/fpga/dfl.rst; Documentation/ABI/testing/sysfs-platform-dfl-port and sysfs-class-fpga-manager;
-// drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers plugins/xfpga/sysfs.c of
+// drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers, plugins/xfpga/sysfs.c in
 // OPAE/opae-sdk.
 //
-// Identity: the PCI address of the card and the number of the port on it. No card shows a serial number in sysfs to all
-// users, and the ID of its accelerator (afu_id, xclbinuuid) changes with each programming. The number in dfl-port.N
-// depends on the order of discovery.
+// Identity: the PCI address of the card and the number of the port on it. No card exposes a serial number in sysfs to
+// unprivileged users, and the ID of its accelerator (afu_id, xclbinuuid) changes with each programming. The number in
+// dfl-port.N depends on the order of discovery.
 //
-// Health: the DFL port has no latched error, and the accelerator is not stopped because of its power. An error is
-// latched until a process writes its value back or the port is reset. The last programming of each card, according to
-// its fpga_manager, has not failed. After a failure the content is unknown until the next programming. In addition, the
+// Health: the DFL port has no latched error, and has not stopped the accelerator for drawing too much power. An error stays
+// latched until a process writes its value back or the port is reset. According to the card's fpga_manager, the last
+// programming did not fail. After a failure, the FPGA's content is unknown until it is programmed again. In addition, the
 // checks of pci_health.go apply. The kernel sends no event for these changes, so the state is read every minute.
 //
-// Nodes: /dev/dfl-port.N, but never /dev/dfl-fme.N, through which the card is programmed and dismantled. The drivers
-// require no capability to open dfl-fme.
+// Nodes: /dev/dfl-port.N, but never /dev/dfl-fme.N, through which a process can reprogram the whole card and release its
+// ports. The drivers require no capability to open dfl-fme.
 //
-// Reset: a DFL port is reset within a millisecond. The reset affects nothing else, and keeps the memory next to the
-// accelerator. Cards of other families have no reset.
+// Reset: a DFL port is reset within a millisecond. The reset affects nothing else, and does not clear the memory attached
+// to the accelerator. Cards of other families have no reset.
 //
-// Needs: sysfs. It needs no ioctl or capability, and does not open the device node.
+// Needs: sysfs. The class needs no ioctl or capability, and does not open device nodes.
 
 import (
 	"errors"
@@ -36,12 +36,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// FPGA is the class of accelerators in FPGAs. Each DFL port and each card of Xilinx is a device.
+// FPGA is the class of accelerators in FPGAs. Each DFL port and each Xilinx card is a device.
 var FPGA = Class{
 	Name: FPGAName,
 	Doc:  "FPGA accelerators: ports of DFL cards, and Xilinx cards with XRT or xdma",
 	Match: []udev.Match{
-		// Its subsystem is the bus, and its driver may be missing at first.
+		// The subsystem of a port is its bus, and its driver may be missing at first.
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},
@@ -96,8 +96,8 @@ func fpgaHealth(h *Host, d Device) error {
 	return joined(err, programmed(h, FunctionIn(d.SysPath)))
 }
 
-// programmed returns the error of the last programming of an FPGA, such as "write init error" (state_show of
-// fpga-mgr.c). The error does not show which port of the card it concerns.
+// programmed returns the error from the last programming of an FPGA, such as "write init error" (state_show of fpga-mgr.c).
+// The error does not show which port of the card it concerns.
 func programmed(h *Host, function string) error {
 	const class = "/sys/class/fpga_manager"
 	for _, name := range h.Names(class) {

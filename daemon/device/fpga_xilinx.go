@@ -2,23 +2,23 @@
 
 package device
 
-// This file handles FPGA cards of Xilinx and AMD with XRT, or with the driver xdma, which is for the DMA engine in
-// users' own designs.
+// This file handles FPGA cards from Xilinx and AMD that use XRT or the xdma driver. xdma drives the DMA engine in users'
+// own designs.
 //
 // Follows: src/runtime_src/core/pcie/driver/linux/xocl of Xilinx/XRT (userpf/xocl_sysfs.c, mgmtpf/mgmt-sysfs.c);
 // XDMA/linux-kernel/xdma/xdma_cdev.c of Xilinx/dma_ip_drivers.
 //
-// A card with XRT has two PCI functions, but is one device. Its user function, with driver xocl, represents it. A
-// virtual machine may have only that function.
+// A card with XRT has two PCI functions, but is one device. Its user function, which has the xocl driver, represents the
+// card. A virtual machine may see only the user function.
 //
-// Health: with XRT, both functions are ready and not offline, the state of the user function is not bad, and the
-// management function answers. The driver xdma reports no health.
+// Health: with XRT, both functions are ready and not offline, the state of the user function is not bad, and the management
+// function answers. The xdma driver does not report health.
 //
-// Nodes: with XRT, the render node. /dev/xclmgmtN, through which the card is programmed, is never added, but class node
-// can offer it. With xdma, the nodes for users of the design, which are user, bypass, the DMA channels h2c and c2h, and
-// events. Three kinds of nodes are never added: control, which can make a DMA engine read and write any memory, xvc,
-// which gives access to the debugger in the FPGA, and the descriptors of the engines (bypass_h2c, bypass_c2h). The
-// number in xdmaN depends on the order of discovery. There is no link that stays correct when the numbers change.
+// Nodes: with XRT, the render node. /dev/xclmgmtN, through which the card is programmed, is never added, but class node can
+// offer it. With xdma, the nodes intended for users of the design, which are user, bypass, the DMA channels h2c and c2h,
+// and events. Three kinds of nodes are never added: control, which can make a DMA engine read and write any memory, xvc,
+// which gives access to the FPGA's debug interface, and the descriptors of the engines (bypass_h2c, bypass_c2h). The number
+// in xdmaN depends on the order of discovery. No link stays correct when the numbers change.
 
 import (
 	"errors"
@@ -44,7 +44,7 @@ func xrtHealth(h *Host, user string) error {
 	return xrtState(h, management, "xclmgmt")
 }
 
-// xrtState checks the attributes that a driver of XRT shows for a function. Numbers are decimal, or hexadecimal with 0x,
+// xrtState checks the attributes that an XRT driver exposes for a function. Numbers are decimal, or hexadecimal with 0x,
 // such as "0x1" in the attribute ready of xocl.
 func xrtState(h *Host, function, driver string) error {
 	for _, good := range []struct {
@@ -76,11 +76,11 @@ func xrtManagement(h *Host, user string) string {
 	return ""
 }
 
-// xdmaNodes match the devices for users of the design in the FPGA.
+// xdmaNodes matches the names of the devices intended for users of the FPGA design.
 const xdmaNodes = "xdma[0-9]*_user|xdma[0-9]*_bypass|xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*|xdma[0-9]*_events_[0-9]*"
 
-// xdmaEngines match the devices that the driver creates for each DMA engine. Until one of them exists, the driver is
-// still initialising the card.
+// xdmaEngines matches the names of the devices that the driver creates for each DMA engine. Until one of these devices
+// exists, the driver is still initialising the card.
 const xdmaEngines = "xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*"
 
 // addXDMA adds the nodes of a function with driver xdma.

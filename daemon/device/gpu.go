@@ -2,32 +2,34 @@
 
 package device
 
-// GPUs and other PCI accelerators with the drivers nvidia, amdgpu, i915, xe and those of the subsystem accel.
+// This file handles GPUs and other PCI accelerators with the drivers nvidia, amdgpu, i915 and xe, and the drivers in the
+// accel subsystem.
 //
 // Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst;
 // Documentation/ABI/testing/sysfs-bus-pci; include/linux/pci_ids.h (base class 0x03, class 0x1200).
 //
 // Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. It stays the same
-// when the card moves to another slot. A GPU without such an ID (Intel, consumer cards of AMD, accelerators) has its
-// PCI address as identity, which belongs to the slot. Node numbers are never used, because DRM assigns the lowest free
-// minor to a new device (drm_minor_alloc).
+// when the card moves to another slot. A GPU without such an ID (Intel, AMD's consumer cards, accelerators) is identified
+// by its PCI address, which belongs to the slot. Node numbers are never used, because DRM assigns the lowest free minor to
+// a new device (drm_minor_alloc).
 //
 // Parts: a partitioned GPU is offered as its parts instead of as a whole, because both use the same memory. Parts are
 // MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI functions.
 //
-// Health: a driver is bound, Gaudi's driver reports the card as operational, and the checks of pci_health.go succeed.
-// Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). DRM's WEDGED is valid until the
-// driver reports "none" or is bound again. ERROR and RESET of i915 are valid until ERROR=0. A failed reset of amdgpu is
-// valid until a reset succeeds. NVIDIA's Xid is valid until the driver reports the recovery action None (Xid 154) or is
-// bound again.
+// Health: a driver is bound, Gaudi's driver reports the card as operational, and the checks of pci_health.go succeed. Marks
+// record faults that a driver reports only once (gpu_health.go, gpu_xid.go). The mark for DRM's WEDGED lasts until the
+// driver reports "none" or is bound again. The marks for ERROR and RESET from i915 last until ERROR=0. The mark for a
+// failed amdgpu reset lasts until a reset succeeds. The mark for an NVIDIA Xid lasts until the driver reports the recovery
+// action None (Xid 154) or is bound again.
 //
 // Nodes: the driver's nodes below the function, which are /dev/dri/card*, /dev/dri/renderD* and /dev/accel/accel*.
 // /dev/accel/accel_controlD*, which controls Gaudi, is never added. gpu_nvidia.go and gpu_amd.go add more.
 //
-// Reset: not automatic, because the drivers of NVIDIA, AMD and Intel do not survive a reset of the PCI function. The
-// method "pci" takes 0.1 s, for drivers that survive it (daemon/reset/pci.go, resetSafeDrivers).
+// Reset: not automatic, because the drivers of NVIDIA, AMD and Intel do not survive a reset of the PCI function. The method
+// "pci" takes 0.1 s and is for drivers that survive it (daemon/reset/pci.go, resetSafeDrivers).
 //
-// Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. It needs no ioctl or capability, and does not open the device node.
+// Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. The class needs no ioctl or capability, and does not open device
+// nodes.
 
 import (
 	"errors"
@@ -39,7 +41,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// GPU is the class of graphics processors and accelerators. Each PCI function is a device.
+// GPU is the class of graphics processors and accelerators. Each PCI function, or each part of a partitioned GPU, is a
+// device.
 var GPU = Class{
 	Name: GPUName,
 	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and the subsystem accel)",
@@ -50,11 +53,11 @@ var GPU = Class{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
-	// The nodes of NVIDIA's modules have no device in sysfs and cause no event. The closest event of the kernel is the event
-	// of the module.
+	// The nodes of NVIDIA's modules have no device in sysfs and cause no event. The closest kernel event is the one for the
+	// module.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
-		// The nodes of AMD's partitions are not below the PCI function.
+		// In sysfs, the nodes of AMD's partitions are not below the PCI function.
 		{Subsystem: "drm", Properties: map[string]string{"DEVPATH": "/devices/platform/amdgpu_xcp*"}},
 	},
 	Every: slowCheck,
@@ -77,8 +80,8 @@ const (
 	vendorAMD    = "1002"
 )
 
-// Displays of virtual machines and management controllers, which cannot compute. They have the same PCI class as GPUs.
-// virtio-gpu has 0x0380 like data-centre GPUs, and also has a render node.
+// Drivers and vendors of displays in virtual machines and management controllers. Such displays cannot compute, but have
+// the same PCI class as GPUs. virtio-gpu has class 0x0380, like data-centre GPUs, and also has a render node.
 const (
 	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|hibmc-drm|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
 		"vmwgfx|hyperv_drm"
@@ -123,7 +126,7 @@ func gpuOffer(h *Host, d Device) error {
 			return err
 		}
 	}
-	// The firmware's display may have a driver that cannot render. Such a display is only for the console.
+	// The display that the firmware uses may have a driver that cannot render. Such a display is only for the console.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return byNamef("the display of the console (boot_vga), without a render node")
@@ -185,8 +188,9 @@ func (r *recipe) addFunction(function string) {
 	}
 }
 
-// drmNames returns the DRM devices of a PCI function that have a node, with names "card" or "renderD" plus a number.
-// Connectors have no node. With virtio_gpu they are one directory deeper (virtio_gpu_probe).
+// drmNames returns the names of a PCI function's DRM devices that consist of prefix and a number. The prefixes "card" and
+// "renderD" select devices with a node, and omit connectors. With virtio_gpu, the DRM devices are one directory deeper
+// (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
 	for _, name := range h.Names(sysPath) {

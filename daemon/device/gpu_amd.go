@@ -2,23 +2,23 @@
 
 package device
 
-// GPUs with AMD's driver, whole or divided into partitions (XCP), such as an Instinct in the modes DPX, TPX, QPX and
-// CPX.
+// This file handles GPUs with AMD's driver, whole or divided into partitions (XCP). An Instinct in mode DPX, TPX, QPX or
+// CPX is divided.
 //
 // Follows: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdxcp/amdgpu_xcp_drv.c,
 // amdkfd/kfd_topology.c (node_show, kfd_topology_add_device), amdgpu_ras.c (amdgpu_ras_badpages_read).
 //
-// Identity: unique_id, otherwise the PCI address. A partition also has the mode and its index, such as "cpx3". The
-// index follows the topology of the compute driver, to which the driver adds the partitions in order
-// (kfd_topology_add_device). The name amdgpu_xcp_N of a partition's node cannot identify it, because N counts over all
-// GPUs.
+// Identity: unique_id, otherwise the PCI address. The ID of a partition also contains the mode and the partition's index,
+// as in "cpx3". The index is the position in the compute driver's topology, to which the driver adds the partitions in
+// order (kfd_topology_add_device). The name amdgpu_xcp_N of a partition's node cannot identify it, because N counts across
+// all GPUs.
 //
-// Only the compute driver shows which nodes belong to a partition, by the minor of its render node. The nodes of the
-// other partitions belong to platform devices without a PCI parent, and exist even if the GPU is not partitioned. The
-// kernel sends no event when the mode changes, so the GPU is inspected every minute.
+// Only the compute driver shows which nodes belong to a partition. It reports the minor of the partition's render node. The
+// nodes of all partitions except the first belong to platform devices without a PCI parent, and exist even if the GPU is
+// not partitioned. The kernel sends no event when the mode changes, so the GPU is inspected every minute.
 //
-// Health: the health of the GPU. Its RAS counters are not read (gpu_health.go). A bad memory page that cannot be
-// retired is a warning.
+// Health: the health of the GPU. The RAS counters are not read (gpu_health.go). A bad memory page that cannot be retired is
+// a warning.
 //
 // Nodes: the render node, the card node, and /dev/kfd, which all GPUs share. A process can use a GPU through /dev/kfd
 // only if it has access to the render node of that GPU.
@@ -54,8 +54,9 @@ func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	return devices, nil
 }
 
-// amdIdentity returns the number that the manufacturer gave to the chip (amdgpu_get_unique_id). Consumer cards have no such
-// number. Their attribute is missing or empty, so their PCI address identifies them.
+// amdIdentity returns the device ID of a GPU, made from the number that the manufacturer gave the chip
+// (amdgpu_get_unique_id). On consumer cards, the attribute with this number is missing or empty, so the PCI address
+// identifies the card.
 func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
 	switch {
@@ -64,7 +65,8 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	case strings.Trim(unique, "0") != "":
 		return MakeID("gpu", unique), nil
 	case len(drmNames(h, sysPath, "renderD")) == 0:
-		// amdgpu_pci_probe creates the attribute first and the nodes last. So without nodes, the attribute may still appear.
+		// amdgpu_pci_probe creates the attribute first and the nodes last. While there are no nodes, the attribute may
+		// still appear.
 		return "", incompletef("driver amdgpu has not created its nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil
@@ -73,13 +75,14 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 // amdMode returns the partition mode of a GPU in lower case, or "" if it is not partitioned.
 func amdMode(h *Host, sysPath string) string {
 	mode, err := h.Attr(sysPath, "current_compute_partition")
-	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // the other modes are SPX, which means one partition, and UNKNOWN
+	// The other modes are SPX, which means one partition, and UNKNOWN.
+	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) {
 		return ""
 	}
 	return strings.ToLower(mode)
 }
 
-// kfdNodes returns the render nodes that the compute driver has for a PCI function, in the order of its topology. A
+// kfdNodes returns the render nodes that the compute driver lists for a PCI function, in the order of its topology. A
 // partitioned GPU has one render node for each partition.
 func kfdNodes(h *Host, function string) []string {
 	const topology = "/sys/class/kfd/kfd/topology/nodes"
@@ -87,8 +90,8 @@ func kfdNodes(h *Host, function string) []string {
 	slices.SortFunc(numbers, byNumber)
 	var renders []string
 	for _, number := range numbers {
-		// Nodes without these properties are processors. A read fails with EPERM if the device cgroup denies the node
-		// (kfd_devcgroup_check_permission).
+		// Topology nodes without these properties are processors. The read fails with EPERM if the device cgroup denies
+		// access to the node (kfd_devcgroup_check_permission).
 		text, _ := h.Read(topology + "/" + number + "/properties")
 		p := keyed(text, " ")
 		domain, _ := strconv.ParseUint(p["domain"], 10, 32)
@@ -102,7 +105,7 @@ func kfdNodes(h *Host, function string) []string {
 
 // kfdAt reports whether a location in the topology belongs to the PCI function with the given address. A location contains
 // bus, device and function in 16 bits. The location of a partition also contains the number of the partition. Some kernels
-// put this number in the place of the function, and others in the upper four bits.
+// put this number in the function bits, and others in the upper four bits.
 func kfdAt(domain, location uint64, address string) bool {
 	const function, partition = 0x7, 0xf0000000
 	var d, bus, slot, f uint64
@@ -116,7 +119,7 @@ func kfdAt(domain, location uint64, address string) bool {
 	return domain == d && location == bus<<8|slot<<3|f
 }
 
-// amdOffer returns an error for a partitioned GPU.
+// amdOffer returns an error for a partitioned GPU as a whole.
 func amdOffer(h *Host, d Device) error {
 	mode := amdMode(h, d.SysPath)
 	switch {
@@ -128,8 +131,9 @@ func amdOffer(h *Host, d Device) error {
 	return excludedf("divided (%s) into partitions, which are offered instead", mode)
 }
 
-// addAMD adds the node of the compute driver, which the module creates before it probes any GPU (kfd_chardev_init). A kernel
-// without CONFIG_HSA_AMD does not have this node, but its GPUs can still render.
+// addAMD adds the nodes of a GPU or partition, and /dev/kfd of the compute driver. The module creates /dev/kfd before it
+// probes any GPU (kfd_chardev_init). A kernel without CONFIG_HSA_AMD does not have this node, but the GPUs can still
+// render.
 func (r *recipe) addAMD(d Device) {
 	if d.Part == "" {
 		r.addFunction(d.SysPath)
@@ -140,7 +144,7 @@ func (r *recipe) addAMD(d Device) {
 }
 
 // addPartition adds the nodes of a partition. These are the render node that the compute driver reports, and the card node
-// of the same DRM device. If udev creates links to these nodes, the links contain the name amdgpu_xcp_N.
+// of the same DRM device. Any links that udev creates to these nodes contain the name amdgpu_xcp_N.
 func (r *recipe) addPartition(d Device) {
 	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
@@ -156,8 +160,8 @@ func (r *recipe) addPartition(d Device) {
 	}
 }
 
-// amdHealth counts bad memory pages that could not be retired. They have the flag F, in lines such as "0x00000001 :
-// 0x00001000 : F". The flag R means retired, and P pending.
+// amdHealth returns a warning if bad memory pages could not be retired. These pages have the flag F, in lines such as
+// "0x00000001 : 0x00001000 : F". The flag R means that the page is retired, and P that its retirement is pending.
 func amdHealth(h *Host, sysPath string) error {
 	text, _ := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages") // only some chips have this attribute
 	bad := 0

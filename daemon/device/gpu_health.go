@@ -8,7 +8,7 @@ package device
 // (intel_gt_reset_global), drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged) and
 // drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover). For NVIDIA see gpu_xid.go.
 //
-// The attributes ras/*_err_count of amdgpu are not read. On most chips, a read resets the counters
+// The attributes ras/*_err_count of amdgpu are not read. On most chips, reading them resets the counters
 // (amdgpu_ras_sysfs_read), so other programs would miss errors.
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// gpuNotice evaluates the events of DRM devices, and the messages of drivers in the kernel log.
+// gpuNotice evaluates DRM events, and messages from GPU drivers in the kernel log.
 func gpuNotice(e udev.Event) (Mark, bool) {
 	switch {
 	case e.Action == udev.Logged:
@@ -49,7 +49,7 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 	if text, ok := strings.CutPrefix(message, "NVRM: Xid "); ok {
 		return xidMark(d.SysPath, text)
 	}
-	// Before Linux 6.15, xe and amdgpu reported this only in the log.
+	// Before Linux 6.15, xe and amdgpu reported an unusable GPU only in the log.
 	if _, text, ok := strings.Cut(message, " GPU reset"); ok && strings.HasPrefix(message, "amdgpu ") {
 		return amdReset(d.SysPath, text)
 	}
@@ -60,7 +60,7 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 }
 
 // amdReset parses the result of a reset by amdgpu, "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". The start
-// of a reset makes no mark. Until the reset ends, the unique_id cannot be read anyway.
+// of a reset causes no mark, because the GPU's unique_id cannot be read until the reset ends.
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {

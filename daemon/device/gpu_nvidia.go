@@ -2,17 +2,17 @@
 
 package device
 
-// This file handles GPUs with NVIDIA's driver, proprietary or open. The driver shows little in sysfs.
+// This file handles GPUs with NVIDIA's driver, proprietary or open. The driver exposes little in sysfs.
 //
 // Follows: kernel-open/nvidia/nv-procfs.c (nv_procfs_read_gpu_info), nv-chardev-numbers.h and nv-caps.c of
 // NVIDIA/open-gpu-kernel-modules.
 //
-// Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. The driver knows the UUID
-// only after a process, such as nvidia-persistenced, has used the GPU. This applies again after each load of the driver.
+// Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. After each load of the driver,
+// the UUID is unknown until a process, such as nvidia-persistenced, has used the GPU.
 //
 // Nodes: the nodes with the device minor that the driver reports. The minor depends on neither the PCI address nor the
-// UUID, and there is no link that stays correct when the minors change. A resource that needs stable nodes across
-// reboots should use CDI. nvidia-modprobe creates the nodes without an event.
+// UUID, and no link stays correct when the minors change. A resource that needs stable nodes across reboots should use CDI.
+// nvidia-modprobe creates the nodes without an event.
 
 import (
 	"errors"
@@ -41,7 +41,7 @@ func nvidiaInformation(h *Host, address string) (information map[string]string, 
 	return information, uuid, err
 }
 
-// keyed parses lines with a key, a separator and a value.
+// keyed parses lines that consist of a key, a separator and a value.
 func keyed(text, separator string) map[string]string {
 	all := make(map[string]string)
 	for line := range strings.Lines(text) {

@@ -2,11 +2,11 @@
 
 package device
 
-// Numbered errors (Xid), which NVIDIA's driver reports only in the kernel log.
+// This file handles numbered errors (Xids), which NVIDIA's driver reports only in the kernel log.
 //
 // Follows: src/nvidia/arch/nvalloc/unix and src/common/sdk/nvidia/inc/nverror.h of NVIDIA/open-gpu-kernel-modules
-// (XID_PRINT_WITH_ATTR, ROBUST_CHANNEL_*); "Xid Errors" of NVIDIA's documentation; internal/rm/health.go of
-// NVIDIA/k8s-device-plugin for the errors of applications.
+// (XID_PRINT_WITH_ATTR, ROBUST_CHANNEL_*); "Xid Errors" in NVIDIA's documentation; internal/rm/health.go of
+// NVIDIA/k8s-device-plugin for application errors.
 
 import (
 	"slices"
@@ -18,19 +18,19 @@ import (
 // from 0x0 (None) to 0x1 (GPU Reset Required)". It follows the Xid of the cause.
 const xidAction = 154
 
-// xidOfApplications are errors that a program causes, or that affect only one program. They are channel errors (13, 31,
-// 43, 45, 68, 109), memory retired in time (63), and a contained memory error (94).
+// xidOfApplications returns the errors that a program causes, or that affect only one program. They are channel errors (13,
+// 31, 43, 45, 68, 109), memory retired in time (63), and a contained memory error (94).
 func xidOfApplications() []int { return []int{13, 31, 43, 45, 63, 68, 94, 109} }
 
-// xidFatal are errors after which the GPU computes incorrectly or not at all until it is reset. They concern memory
-// (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158, 167), and
-// NVLink and C2C (74, 136, 173).
+// xidFatal returns the errors after which the GPU computes incorrectly or not at all until it is reset. They concern memory
+// (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158, 167), and NVLink
+// and C2C (74, 136, 173).
 func xidFatal() []int {
 	return []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 }
 
-// xidMark parses the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." If the number
-// is not in these lists, the mark is only a warning, because the driver reports many numbers that are not documented.
+// xidMark parses the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." The mark for a
+// number in neither list is only a warning, because the driver reports many undocumented numbers.
 func xidMark(sysPath, text string) (Mark, bool) {
 	_, text, ok := strings.Cut(text, "): ")
 	digits, message, _ := strings.Cut(text, ",")

@@ -29,12 +29,12 @@ const (
 	GroupPCI = "pci" // each PCI function has its own group
 )
 
-// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], for names such as
-// "/dev/snd/controlC0". Match and Exclude of its rule apply only to the hardware that By selects, and only to properties
-// that the kernel reports for it. Without By they are empty.
+// Group is a set of device nodes that are offered as one device. The patterns have the syntax of [udev.Glob] and match
+// names such as "/dev/snd/controlC0". The Match and Exclude fields of the rule apply only to the hardware that By selects,
+// and only to properties that the kernel reports for this hardware. Without By, Match and Exclude are empty.
 type Group struct {
 	Nodes    []string // each must match a node, otherwise the device is incomplete
-	Optional []string // nodes that match also belong to the device
+	Optional []string // matching nodes, if any, also belong to the device
 	By       string   // [GroupUSB] or [GroupPCI], or empty for one group of nodes from the whole machine
 }
 
@@ -65,8 +65,8 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	return joined(reasons...)
 }
 
-// hardware returns the sysfs path of the USB device or PCI function of the node at sysPath, depending on By, or "". ok
-// reports whether the node belongs to a group.
+// hardware returns the sysfs path of the USB device or PCI function to which the node at sysPath belongs, depending on By,
+// or "". ok reports whether the node belongs to a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
@@ -89,7 +89,8 @@ func usbAbove(h *Host, sysPath string) string {
 	return ""
 }
 
-// members returns the nodes of the group of an owner, in the order of the patterns.
+// members returns the nodes in the owner's group, in the order of the patterns. owner is the hardware of the group, or
+// empty for the whole machine.
 func (g *Group) members(h *Host, owner string) []udev.Device {
 	var members []udev.Device
 	for _, kind := range []string{"/sys/dev/char", "/sys/dev/block"} {
@@ -116,8 +117,8 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 
 // nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule with a group
 // that contains u has precedence. owner is then the hardware of the group. If no rule has such a group, the result is the
-// first rule that takes u as a separate device. A member of a group is never a separate device, even if a rule for that
-// comes first, because two containers could get the node.
+// first rule that takes u as a separate device. A member of a group is never a separate device, even if an earlier rule
+// would take it as one, because two containers could then get the node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
 	if u.DevNode == "" {
 		return nil, "", nil
@@ -161,15 +162,15 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	return owner, true
 }
 
-// members are the nodes of a group.
+// members holds the nodes of a group.
 type members struct {
 	all     []udev.Device // in the order of the patterns; the first one represents the group
 	missing error         // the error for missing nodes
 }
 
-// identifyGroup identifies a group from one of its members. Only the first member represents it. It returns an error for a
-// node that must not be offered, or that gives access to a disk. udev only knows the content of a disk for the node of the
-// disk itself.
+// identifyGroup identifies a group from its first member, which represents the group. It returns an error if u is another
+// member, or if a member must not be offered or gives access to a disk. udev knows the content of a disk only for the
+// disk's own node.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
@@ -185,7 +186,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 		}
 		all[i].Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
 	}
-	all[0] = *u // the device whose udev links are known
+	all[0] = *u // unlike the other members, u has its udev links
 	model := ""
 	if owner != "" {
 		model, _ = h.Attr(owner, "product") // only USB devices report it
@@ -196,8 +197,8 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}}, nil
 }
 
-// ownMembers returns the nodes of a group. taken has the matching nodes that belong to another class or to the group of an
-// earlier rule, with the name of that owner.
+// ownMembers returns the nodes of a group. taken maps each matching node that belongs to another class, or to the group of
+// an earlier rule, to the name of its owner.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
@@ -213,8 +214,8 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	return members, taken
 }
 
-// groupID returns the ID of a group. It begins with the resource, because several resources may have a group of the
-// same hardware.
+// groupID returns the ID of a group. It begins with the resource, because several resources may have a group on the same
+// hardware.
 func groupID(h *Host, r *Rule, owner string) string {
 	parts := []string{"group", strings.ReplaceAll(r.Resource, "/", ":")}
 	switch r.Group.By {
@@ -226,11 +227,11 @@ func groupID(h *Host, r *Rule, owner string) string {
 	return MakeID(parts...)
 }
 
-// usbIdentity returns vendor, product and serial number of a USB device. Without a serial number it returns the
+// usbIdentity returns the vendor, product and serial number of a USB device. Without a serial number it returns the
 // controller and the ports to which the device is connected.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
-		vendor, _ := h.Attr(sysPath, "idVendor") // without vendor and product, the serial number must be enough
+		vendor, _ := h.Attr(sysPath, "idVendor") // if vendor and product are missing, the serial number must be enough
 		product, _ := h.Attr(sysPath, "idProduct")
 		return []string{vendor + ":" + product, serial}
 	}
@@ -245,7 +246,7 @@ func usbIdentity(h *Host, sysPath string) []string {
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
 }
 
-// commonNUMANode returns the NUMA node that the members share, or -1 if none has one or they differ.
+// commonNUMANode returns the NUMA node that the members share, or -1 if no member has one or the members differ.
 func commonNUMANode(h *Host, members []udev.Device) int {
 	node := -1
 	for _, m := range members {

@@ -16,20 +16,20 @@ type Host struct {
 	Notes map[string]Note // keys are device IDs; not modified during an inspection
 }
 
-// Note has the facts from the inventory that an inspection of a device needs. The zero value means that nothing is
-// known.
+// Note contains what the inventory knows about a device, for use during its inspection. The zero value means that nothing
+// is known.
 type Note struct {
 	Held        bool   // a pod holds the device or the daemon works on it, so an inspection must not disturb it
 	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
-	Fingerprint string // fingerprint of the data that a pod has left on the disk, or empty
+	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
 	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data. After
-	// an erasure, udev's database is out of date until udevd has inspected the disk.
+	// an erasure, udev's database is out of date until udevd has inspected the disk again.
 	Proven bool
 }
 
-// Instance returns a number that distinguishes the devices which were at one sysfs path during a boot, or 0 if unknown. It
-// is the inode number of the directory. The kernel does not reuse this number for a long time (kernfs_new_node,
-// fs/kernfs/dir.c).
+// Instance returns a number that distinguishes the devices that appear at one sysfs path during a boot, or 0 if it is
+// unknown. The number is the inode number of the directory, which the kernel does not reuse for a long time
+// (kernfs_new_node, fs/kernfs/dir.c).
 func (h *Host) Instance(sysPath string) uint64 {
 	found, err := h.Stat(sysPath)
 	if err != nil {
@@ -39,7 +39,7 @@ func (h *Host) Instance(sysPath string) uint64 {
 }
 
 // NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has one. It returns -1 if there is
-// none, or if that node is offline, because the kubelet rejects NUMA nodes that it does not know.
+// no such node, or if the node is offline, because the kubelet rejects NUMA nodes that it does not know.
 func (h *Host) NUMANode(sysPath string) int {
 	for p := range sysfs.Up(sysPath) {
 		node, err := h.Int(p, "numa_node")

@@ -13,8 +13,8 @@ import (
 const idSize = 63 - len("::999")
 
 // MakeID joins the parts of a hardware identity with "-" into a device ID of at most 58 bytes. The ID contains only
-// characters that CDI allows in device names (letters, digits, "_", ".", ":", "-", alphanumeric at both ends). It never
-// contains "::", which precedes the number of a share. If MakeID replaces or removes characters, it adds eight
+// characters that CDI allows in device names (letters, digits, "_", ".", ":", "-", a letter or digit at both ends). It
+// never contains "::", which precedes the number of a share. If MakeID replaces or removes characters, it adds eight
 // hexadecimal digits of the SHA-256 of the original, so that the ID stays unique.
 func MakeID(parts ...string) string {
 	original := strings.Join(parts, "-")

@@ -2,33 +2,33 @@
 
 package device
 
-// RDMA devices are InfiniBand and RoCE adapters, or virtual functions of them.
+// This file handles RDMA devices, which are InfiniBand and RoCE adapters or their virtual functions.
 //
 // Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
 // drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
 //
 // Identity: the node GUID, which the vendor assigns (RoCE derives it from the MAC address). Names are not used, because
 // rdma-core's udev rule renames a device such as mlx5_0 soon after it appears, and the number in uverbsN depends on the
-// order of discovery. An unconfigured virtual function has the GUID 0, and its PCI address identifies it.
+// order of discovery. An unconfigured virtual function has the GUID 0, so its PCI address identifies it.
 //
 // If virtual functions of an adapter are RDMA devices of this host, the adapter is not offered, because it shares its
 // link with them.
 //
-// Health: a port is ACTIVE and its link is up. The kernel sends no event when this changes, so it is read every five
-// seconds. In addition, the checks of pci_health.go apply. If each RDMA device belongs to one network namespace ("rdma
-// system set netns exclusive"), a pod with its own network namespace cannot open devices of the host's namespace
-// (ib_uverbs_open returns EPERM), unless its network plugin moves the device there. This is only a warning, because
-// pods in the host's network namespace can open them.
+// Health: at least one port is ACTIVE and its link is up. The kernel sends no event when the state of a port changes, so it
+// is read every five seconds. In addition, the checks of pci_health.go apply. If each RDMA device belongs to one network
+// namespace ("rdma system set netns exclusive"), a pod with its own network namespace cannot open devices in the host's
+// namespace (ib_uverbs_open returns EPERM), unless the pod's network plugin moves the device into the pod's namespace. This
+// causes only a warning, because pods in the host's network namespace can open the devices.
 //
-// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to
-// connect by address. If the resource configures it, also umadN of every port, which sends packets to the fabric
+// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to connect by
+// address. If the resource requests them, also umadN of each port, with which a process sends packets to the fabric
 // manager, and issmN, which only InfiniBand ports have. A process that opens issmN becomes the subnet manager.
 //
 // Reset: not automatic, because no RDMA driver survives a reset of the PCI function. When a process closes uverbsN, the
 // driver frees all resources of the process on the adapter (ib_uverbs_close).
 //
-// Needs: sysfs. It needs no ioctl or capability, and does not open the device node.
-// Containers need RLIMIT_MEMLOCK or CAP_IPC_LOCK.
+// Needs: sysfs. The class needs no ioctl or capability, and does not open device nodes. Containers need a sufficient
+// RLIMIT_MEMLOCK, or CAP_IPC_LOCK.
 
 import (
 	"errors"
@@ -41,12 +41,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// InfiniBand is the class of RDMA devices. The kernel shows each adapter, port or virtual function as an RDMA device.
+// InfiniBand is the class of RDMA devices. The kernel presents each adapter, port or virtual function as an RDMA device.
 var InfiniBand = Class{
 	Name:  InfiniBandName,
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
 	Match: []udev.Match{{Subsystem: "infiniband"}},
-	// The device with the node is a sibling of the subject, and appears before it.
+	// The device that has the node is a sibling of the subject, and appears before the subject.
 	Wakes: []udev.Match{
 		{Subsystem: "infiniband_verbs"},
 		{Subsystem: "infiniband_mad"},
@@ -104,8 +104,8 @@ func infinibandOffer(h *Host, d Device) error {
 	return excludedf("divided into virtual functions, which are offered instead: %s", strings.Join(parts, ", "))
 }
 
-// namespaceWarning returns a warning if every RDMA device belongs to one network namespace. The module parameter is
-// current, because "rdma system set netns" changes the same variable (rdma_compatdev_set).
+// namespaceWarning returns a warning if every RDMA device belongs to one network namespace. The module parameter shows the
+// current mode, because "rdma system set netns" changes the same variable (rdma_compatdev_set).
 func namespaceWarning(h *Host) error {
 	if shared, err := h.Read("/sys/module/ib_core/parameters/netns_mode"); err != nil || shared != "N" {
 		return nil
@@ -114,7 +114,7 @@ func namespaceWarning(h *Host) error {
 		"(rdma system set netns shared)")
 }
 
-// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter is dead, this call
+// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter is dead, reading the state
 // blocks until the request times out. The device is usable if one of its ports is usable.
 func infinibandHealth(h *Host, d Device) error {
 	var reasons []error
@@ -159,7 +159,7 @@ func infinibandAllocate(r *recipe, d Device) {
 	}
 }
 
-// addInfiniBand adds the nodes of one kind of an RDMA device, either one node for the device or one for each port.
+// addInfiniBand adds an RDMA device's nodes of one kind. There is either one node for the device or one for each port.
 func (r *recipe) addInfiniBand(sysPath, kind string) {
 	class, missing := "infiniband_mad", "load the module ib_umad"
 	switch kind {
@@ -172,8 +172,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	if len(names) == 0 {
 		r.fail(incompletef("it has no %s device: %s", kind, missing))
 	}
-	// The links of rdma-core contain the PCI address. The links in by-ibdev are outdated after a rename, because the
-	// kernel sends no event for the uverbs device.
+	// rdma-core's links contain the PCI address. The links in by-ibdev are outdated after a rename, because the kernel
+	// sends no event for the uverbs device.
 	const directory = "/dev/infiniband/by-path/"
 	links := r.Names(directory)
 	for i := range links {
@@ -184,8 +184,9 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	}
 }
 
-// besides returns the devices that have the nodes of one kind for the RDMA device at sysPath. They are below the same
-// function, or among the virtual devices for rxe. Their attribute ibdev has the current name of the RDMA device.
+// besides returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. These devices
+// are below the same function or, for rxe, among the virtual devices. Their attribute ibdev contains the current name of
+// the RDMA device.
 func besides(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string

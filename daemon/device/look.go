@@ -17,7 +17,7 @@ type Sighting struct {
 	Resource   string     // resource of the first matching rule, or empty
 	Allocation Allocation // empty if the device cannot be given to a container
 	Nodes      []Node     // the existing nodes of a device without an Allocation
-	Target     *Target    // state at the time of identification, or nil
+	Target     *Target    // target at the time of identification, or nil
 	Offer      error      // why the device must not be offered, or nil
 	Health     error      // why the device is unhealthy, or nil
 	// Fingerprint identifies the content of the disk. It is empty if the disk was not read. Asked is the fingerprint that
@@ -31,11 +31,11 @@ type Sighting struct {
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
-	objection          error     // the reason against an offer before the exceptions of the rule apply
+	objection          error     // why the device must not be offered, before the rule's exceptions apply
 }
 
-// HostUse reports whether this host uses the disk, for example as a mount or swap. Devices on top of the disk also count,
-// unless a pod holds the disk and may have created them.
+// HostUse reports whether this host uses the disk, for example as a file system or swap. This includes use through devices
+// on top of the disk, unless a pod holds the disk and may have created them.
 func (s *Sighting) HostUse(held bool) bool {
 	var use hostUse
 	return errors.As(s.Offer, &use) && (use.certain || !held)
@@ -49,10 +49,10 @@ func (s *Sighting) Twin(other string) {
 	}
 }
 
-// Look inspects one udev device. It finds the devices in this udev device, their resources, their health, the reasons
-// against an offer, and the nodes for a container. It reads sysfs and may block as long as the kernel does. It returns
-// nothing if the udev device is not a subject of any class. The sightings share memory with seen, so the caller must not
-// modify seen.
+// Look inspects one udev device. It finds the devices that the udev device contains, with their resources, their health,
+// the reasons why they must not be offered, and the nodes for a container. It reads sysfs, and may block for as long as the
+// kernel does. It returns nothing if the udev device is not a subject of any class. The sightings share memory with seen,
+// so the caller must not modify seen.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, withFunction(h, seen))
 	if !ok {
@@ -64,7 +64,7 @@ func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	return found
 }
 
-// lookAt implements [Look]. If it finds no device, ok is false and the only sighting has the reason.
+// lookAt implements [Look]. If it finds no device, ok is false and the only sighting contains the reason.
 func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 	class := selecting(*u)
 	unidentified := func(err error) []Sighting {
@@ -120,7 +120,8 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	s.Resource = rule.Resource
 	s.Health = d.Class.Health(h, d)
-	usable, ok := s.Health.(warning) // errors.As would also find a warning that is joined with an error, but such a device is not usable
+	// errors.As would also find a warning that is joined with an error, but a device with an error is not usable.
+	usable, ok := s.Health.(warning)
 	if ok {
 		s.Health = nil
 	}

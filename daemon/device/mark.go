@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles faults that events report and sysfs does not show, and the events that clear them.
+// This file handles faults that are reported by events but not shown in sysfs, and the events that clear these faults.
 //
 // Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery);
 // Documentation/PCI/pci-error-recovery.rst.
@@ -19,16 +19,18 @@ import (
 // keeps it until another mark replaces or clears it. Until then, the hardware is unhealthy.
 //
 // Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a
-// source clears all marks. It reports a fresh start, because the hardware was removed or inserted, or a driver was bound to
-// it. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
+// source clears all marks. It reports a fresh start, which means that the hardware was removed or inserted, or that a
+// driver was bound to it. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
-	Source  string `json:"source"`            // a mark replaces marks with the same source at its path; "a" also clears "a/b", and an empty source clears all
-	Reason  string `json:"reason"`            // reason for people, or empty if the mark clears others
+	// A mark replaces the marks with the same source at its path. Source "a" also clears "a/b", and an empty source clears
+	// all marks.
+	Source  string `json:"source"`
+	Reason  string `json:"reason"`            // human-readable reason, or empty if the mark clears others
 	Warning bool   `json:"warning,omitempty"` // the hardware is still usable
 }
 
-// Notice returns the mark for an event.
+// Notice returns the mark that an event causes. If it causes none, ok is false.
 func Notice(e udev.Event) (m Mark, ok bool) {
 	if e.Device.Properties.Value("SYNTH_UUID") != "" { // events of "udevadm trigger" do not mean that the hardware has changed
 		return Mark{}, false
@@ -70,8 +72,8 @@ func noticeRecovery(d udev.Device) (Mark, bool) {
 	return m, d.Subsystem == "pci"
 }
 
-// FunctionIn returns the beginning of a sysfs path up to the nearest PCI function, or "". It uses the names only, so
-// the device may be gone.
+// FunctionIn returns the beginning of a sysfs path up to the nearest PCI function, or "". It uses only the names in the
+// path, so the device need not exist.
 func FunctionIn(sysPath string) string {
 	for p := range sysfs.Up(sysPath) {
 		if udev.IsPCIAddress(path.Base(p)) {
@@ -81,9 +83,9 @@ func FunctionIn(sysPath string) string {
 	return ""
 }
 
-// Function returns the sysfs path of the PCI function at or above the device. For other devices it returns the first
-// function that leads to the device, such as the first of several controllers of an NVMe namespace. It returns "" if there
-// is no such function.
+// Function returns the sysfs path of the PCI function at or above the device. If there is none, it returns the first
+// function that leads to the device, such as the first of several controllers of an NVMe namespace. It returns "" if no
+// function leads to the device.
 func (d *Device) Function() string {
 	return cmp.Or(d.reached, FunctionIn(d.SysPath))
 }

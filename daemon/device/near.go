@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Population is the devices of a node that belong to one class, whether a rule takes them or not.
+// Population is the set of devices on the node that belong to one class, whether or not a rule takes them.
 type Population struct {
 	host    *Host
 	class   *Class
@@ -95,8 +95,9 @@ func (p *Population) nearest(key, pattern string) string {
 	return "; they have no " + key + ", but " + strings.Join(keys, " ")
 }
 
-// properties returns the sorted values of all properties of the devices by key, and of the given key, which may name an
-// attribute in sysfs. The kernel's properties of the devices above them count if the devices lack them.
+// properties returns the sorted values of all properties of the devices, by key. It includes the given key, which may name
+// an attribute in sysfs. If a device lacks a property, it gets the property that the kernel reports for the nearest device
+// above it.
 func (p *Population) properties(key string) map[string][]string {
 	all := make(map[string][]string)
 	for _, u := range p.devices {
@@ -124,8 +125,8 @@ func (p *Population) properties(key string) map[string][]string {
 	return all
 }
 
-// resembling returns a pattern that matches the value of a property and is like one of the alternatives of a pattern. It
-// returns "" if none is like the value. alike compares only letters and digits.
+// resembling returns a pattern that matches the value of a property and resembles one of the alternatives in the given
+// pattern. It returns "" if no alternative resembles the value. alike receives only the letters and digits of both texts.
 func resembling(pattern, value string, alike func(value, wanted string) bool) string {
 	const short = 3 // many values contain a shorter text
 	for alternative := range strings.SplitSeq(pattern, "|") {
@@ -163,8 +164,8 @@ func some(values []string) string {
 	return text
 }
 
-// fold returns the letters and digits of a text in lower case, without the marks of patterns, regular expressions and hexadecimal
-// numbers.
+// fold returns the letters and digits of a text in lower case, without the special characters of patterns and regular
+// expressions, and without a leading 0x.
 func fold(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.TrimPrefix(strings.ToLower(text), "0x"), func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r)

@@ -2,16 +2,15 @@
 
 package device
 
-// Class node contains all other devices with a node, if a rule requests them, such as serial adapters, cameras,
-// /dev/kvm, VFIO groups, work queues of DSA and IAA, and disks. Sets of nodes that form one device are in group.go.
+// Class node contains all other devices with a node, if a rule requests them. Examples are serial adapters, cameras,
+// /dev/kvm, VFIO groups, DSA and IAA work queues, and disks. Sets of nodes that form one device are in group.go.
 //
-// Follows: Documentation/admin-guide/devices.rst; udev(7); the rules 60-serial, 60-persistent-storage and
-// 60-persistent-v4l of udev; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
+// Follows: Documentation/admin-guide/devices.rst; udev(7); udev's rules 60-serial, 60-persistent-storage and
+// 60-persistent-v4l; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
-// Identity: the serial number, which stays the same when the device moves to another port. For a device without a
-// serial number, the path through the buses, which belongs to the port. For a device without such a path, the name of
-// the node, which is correct for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these
-// values. See node_identity.go.
+// Identity: the serial number, which stays the same when the device moves to another port. Without a serial number, it is
+// the path through the buses, which belongs to the port. Without such a path, it is the name of the node, which is correct
+// for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values. See node_identity.go.
 //
 // Health: the node exists, and the checks of pci_health.go succeed for the function above it. A VFIO group is unhealthy
 // if any of its functions is.
@@ -19,11 +18,11 @@ package device
 // Nodes: the device's own node. The path on the host is a link that udev derives from the identity. A VFIO group also
 // needs /dev/vfio/vfio, and a VFIO device without a group needs /dev/iommu.
 //
-// Reset: for a VFIO group, each of its functions is reset, in 0.1 s each. A disk cannot be reset, but it can be erased.
-// See daemon/reset.
+// Reset: each function of a VFIO group is reset, which takes 0.1 s per function. A disk cannot be reset, but it can be
+// erased. See daemon/reset.
 //
-// Needs: udev's database, and for disks the needs of block.go. It needs no ioctl or capability, and does not open
-// the device node.
+// Needs: udev's database, and for disks the sources of block.go. The class needs no ioctl or capability, and does not open
+// device nodes.
 
 import (
 	"fmt"
@@ -33,11 +32,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Generic is the class of all devices with a node. It has no match of its own. Its rules select its subjects.
+// Generic is the class of all devices with a node. It has no Match. Rules select its subjects.
 var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	// A VFIO group can be opened only with suitable drivers of its functions, which are not above it in sysfs.
+	// A VFIO group can be opened only if its functions have suitable drivers. In sysfs, the functions are not above the
+	// group.
 	Wakes:    []udev.Match{onTop, {Subsystem: "pci"}},
 	Disks:    true,
 	DevNodes: []string{"/dev/*"},
@@ -56,7 +56,7 @@ func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u), NUMANode: nodeNUMA(h, u)}}, nil
 }
 
-// nodeNUMA returns the NUMA node of a device node, or of the function in a VFIO group, or -1.
+// nodeNUMA returns the NUMA node of a device node, or of the first function in a VFIO group, or -1.
 func nodeNUMA(h *Host, u udev.Device) int {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
 		return h.NUMANode(functions[0])
@@ -119,7 +119,7 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)
 		}
 		reasons = append(reasons, inUse(h, disk))
-		if disk.SysPath != u.SysPath { // here udev's information about the content of the disk is missing
+		if disk.SysPath != u.SysPath { // udev's information about the disk's content is missing here
 			reasons = append(reasons, byNamef("another path to %s: match it by DEVNAME to offer it anyway", path.Base(disk.SysPath)))
 		}
 	}

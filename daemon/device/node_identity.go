@@ -8,7 +8,7 @@ package device
 //
 // The serial number stays the same when the device moves to another port. The path through the buses belongs to the port.
 // The name of the node is correct for nodes without hardware, and is the last resort for other nodes. Several nodes of one
-// device have the same serial number and path, so their IDs have a part that distinguishes them.
+// device have the same serial number and path, so their IDs include a part that distinguishes them.
 
 import (
 	"cmp"
@@ -21,14 +21,15 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// nodeID returns the ID from the strongest known identity.
+// nodeID returns the ID that is derived from the strongest known identity.
 func nodeID(h *Host, u udev.Device) string {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
 		return MakeID("node", u.Subsystem, path.Base(functions[0])) // the number of the group depends on the order of discovery
 	}
 	p := u.Properties
 	identity := cmp.Or(p.Value("DM_UUID"), p.Value("MD_UUID"))
-	if serial := p.Value("ID_SERIAL"); serial != "" && p.Value("ID_SERIAL_SHORT") != "" { // without ID_SERIAL_SHORT, ID_SERIAL is only the name of the model
+	// Without ID_SERIAL_SHORT, ID_SERIAL is only the name of the model.
+	if serial := p.Value("ID_SERIAL"); serial != "" && p.Value("ID_SERIAL_SHORT") != "" {
 		identity = serial
 	}
 	if identity != "" {
@@ -60,8 +61,8 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 }
 
 // nodeMember distinguishes the nodes of one piece of hardware. If a device can have several nodes of one kind, such as
-// partitions, ports of a serial adapter or nodes of a camera, the result is a number. For other nodes it is the name of
-// the kind.
+// partitions, ports of a serial adapter or nodes of a camera, the result contains a number. For other nodes it is the name
+// of the kind, or empty.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {
 	case "block":
@@ -85,7 +86,7 @@ func nodeMember(h *Host, u udev.Device) string {
 	return kind
 }
 
-// hidAbove returns the sysfs path of the HID device of a hidraw node, or "" for another node.
+// hidAbove returns the sysfs path of the HID device of a hidraw node, or "" for other nodes.
 func hidAbove(u udev.Device) string {
 	if u.Subsystem != "hidraw" {
 		return ""
@@ -93,8 +94,8 @@ func hidAbove(u udev.Device) string {
 	return path.Dir(path.Dir(u.SysPath))
 }
 
-// hidIdentity returns the identity of an HID device, or nil. It is needed because few versions of udev have a rule for HID
-// devices. The identity consists of bus, vendor, product, serial number or port, and interface.
+// hidIdentity returns the identity of an HID device, or nil. udev cannot provide it, because few versions of udev have a
+// rule for HID devices. The identity consists of the bus, vendor, product, serial number or port, and interface.
 func hidIdentity(h *Host, u udev.Device) []string {
 	above := hidAbove(u)
 	if above == "" {
@@ -121,7 +122,7 @@ func hidIdentity(h *Host, u udev.Device) []string {
 }
 
 // pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices of
-// its kind, or nil. It counts the devices, because the numbers in the names depend on the order of discovery over all
+// the same kind, or nil. It uses an index, because the numbers in the names depend on the order of discovery across all
 // functions.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {

@@ -14,7 +14,7 @@ import (
 )
 
 // recipe collects everything that a container needs for a device. After the first error it adds nothing more. The nodes
-// that were found before the error belong to the device, but are not enough for a container.
+// found before the error belong to the device, but are not enough for a container.
 type recipe struct {
 	*Host
 	Allocation
@@ -35,9 +35,9 @@ func (r *recipe) fail(err error) {
 	}
 }
 
-// add adds a node that the container requires. Its path in the container is its usual name. Its path on the host is the
-// first given link that points to the node, because a link still means the same device after a reboot. A missing node is an
-// [ErrIncomplete].
+// add adds a node that the container requires. The path in the container is the node's usual name. The path on the host is
+// the first given link that points to the node, because a link still identifies the same device after a reboot. If the node
+// is missing, add records an [ErrIncomplete] error.
 func (r *recipe) add(name string, links ...string) {
 	target, err := r.Stat(name)
 	if err != nil {
@@ -57,15 +57,15 @@ func (r *recipe) add(name string, links ...string) {
 	}
 }
 
-// addIfThere adds an optional node.
+// addIfThere adds an optional node if it exists.
 func (r *recipe) addIfThere(name string) {
 	if r.Present(name) {
 		r.add(name)
 	}
 }
 
-// addDRM adds the nodes of DRM devices, such as "card0" or "renderD128". On the host it uses the links that udev's
-// 60-drm.rules create for a PCI function.
+// addDRM adds the nodes of DRM devices, such as "card0" or "renderD128". The host path is the link that udev's 60-drm.rules
+// create for a PCI function, if it exists.
 func (r *recipe) addDRM(function string, names ...string) {
 	for _, name := range names {
 		kind := "-render"

@@ -2,33 +2,34 @@
 
 package device
 
-// NVMe namespaces on PCI Express are offered as block devices.
+// This file handles NVMe namespaces on PCI Express, which are offered as block devices.
 //
 // Follows: drivers/nvme/host/sysfs.c, core.c and multipath.c; Documentation/admin-guide/nvme-multipath.rst;
 // 60-persistent-storage.rules of udev.
 //
-// Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace reports. A namespace without one
-// has a wwid made of vendor, serial number, model and namespace ID. Nothing else is stable. The numbers in nvme0n1
-// depend on the order in which controllers and namespaces were found. The second number is not the namespace ID.
+// Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace reports. If the namespace reports
+// none of them, the wwid consists of the vendor, serial number, model and namespace ID. Nothing else is stable. The numbers
+// in nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not the namespace ID.
 //
 // Health: a controller of the namespace is live, and the checks of pci_health.go succeed for its function. With native
 // multipathing, one working path is enough.
 //
 // Nodes: /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. If a rule requests it, also
-// /dev/ngXnY, with the link of our own udev rule (udev/60-metalplug.rules). Partitions are never offered, because since
-// Linux 6.2 a process that can open one can read the whole namespace (nvme_user_cmd checks without the partition flag).
-// /dev/nvmeX is never added. To give a container a whole controller, offer its VFIO group with class node.
+// /dev/ngXnY, with the link from metalplug's udev rule (udev/60-metalplug.rules). Partitions are never offered, because
+// since Linux 6.2 a process that can open a partition can read the whole namespace (nvme_user_cmd checks without the
+// partition flag). /dev/nvmeX is never added. To give a container a whole controller, offer its VFIO group with class node.
 //
 // Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block,
 // queue/zoned). It is offered only if the rule matches ATTR{queue/zoned}.
 //
 // With native multipathing, a namespace that several controllers can reach is a disk below its subsystem, without a PCI
-// parent. Its paths are hidden disks without a node, whose udev devices are never a subject.
+// parent. Its paths are hidden disks without a node, whose udev devices are never subjects.
 //
-// Reset: the controller is reset in 0.1 s, if it has no other namespace. I/O to its namespaces waits during the reset.
-// The resource configures the method of the erasure. See daemon/reset.
+// Reset: the controller is reset in 0.1 s, if it has no other namespace. I/O to its namespaces waits during the reset. The
+// resource configures the erase method. See daemon/reset.
 //
-// Needs: sysfs, /proc/swaps, the mountinfo of process 1. It needs no ioctl or capability, and does not open the device node.
+// Needs: sysfs, /proc/swaps, and the mountinfo of process 1. The class needs no ioctl or capability, and does not open
+// device nodes.
 
 import (
 	"encoding/hex"
@@ -80,7 +81,7 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 }
 
 // nvmeID makes an ID from a wwid (wwid_show). The wwid of a namespace without an identifier contains the encoded serial
-// number, which nvmeID decodes. It omits the model, because the serial number is enough.
+// number, which nvmeID decodes. The ID omits the model, because the serial number is enough.
 func nvmeID(wwid string) string {
 	fallback, ok := strings.CutPrefix(wwid, "nvme.")
 	fields := strings.Split(fallback, "-") // vendor, serial number, model, namespace ID
@@ -105,7 +106,8 @@ func nvmeModel(h *Host, controller string) string {
 
 func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
-		return incompletef("its size is 0") // the disk is being formatted, or the driver has disabled the drive (nvme_mark_namespaces_dead)
+		// The disk is being formatted, or the driver has disabled the drive (nvme_mark_namespaces_dead).
+		return incompletef("its size is 0")
 	}
 	// Report all reasons, because a rule may overrule only one of them.
 	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
@@ -178,8 +180,8 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 	if nodes != NVMeGeneric {
 		links := linksIn(*d.Udev, "by-id")
-		// There are two links with model and serial number. The longer one also has the namespace ID, and never points
-		// to another disk.
+		// Two links contain the model and serial number. The longer one also contains the namespace ID, and never points to
+		// another disk.
 		slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
 		r.add(d.Udev.DevNode, slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)...)
 	}
@@ -188,11 +190,11 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 }
 
-// nvmeGenericLink begins the link that our udev rule creates to a generic node. The wwid follows.
+// nvmeGenericLink begins the link that metalplug's udev rule creates to a generic node. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the character device node. The path that it passes to the kubelet must be a link. The kubelet stores
-// the path with the pod, and after a reboot the kernel's name may belong to another disk.
+// addGeneric adds the character device node. The path passed to the kubelet must be a link. The kubelet stores the path
+// with the pod, and after a reboot the kernel's name may belong to another disk.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

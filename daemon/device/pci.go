@@ -37,10 +37,10 @@ func (h *Host) asleep(function string) bool {
 	return err == nil && status == "suspended"
 }
 
-// pciAnswers returns an error if a PCI function no longer answers. A suspended function counts as answering unless wake is
-// set. After a surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes vendor
-// and device are unchanged. A virtual function also has all ones as vendor and device ID (PCI Express, Single Root I/O
-// Virtualization, VF Vendor ID). But its command and status registers, which are the next four bytes, are valid.
+// pciAnswers returns an error if a PCI function no longer answers. It assumes that a suspended function answers, unless
+// wake is set. After a surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes
+// vendor and device are unchanged. A virtual function also has all ones as vendor and device ID (PCI Express, Single Root
+// I/O Virtualization, VF Vendor ID). However, its command and status registers, which are the next four bytes, are valid.
 func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	if !wake && h.asleep(sysPath) {
 		return nil

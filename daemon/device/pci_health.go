@@ -2,15 +2,15 @@
 
 package device
 
-// This file checks the health of all kinds of PCI hardware. It checks whether a function answers, and checks the error
-// counters and the link width of the function.
+// This file has the health checks that apply to all PCI hardware. They check whether a function answers, its error
+// counters, and its link width.
 //
 // Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (counted by Linux, without access to the
 // hardware); drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
 // A fatal error means that the link was unreliable and that data was lost. A nonfatal error only causes a warning. Some
-// nonfatal errors are just requests that a function does not support. From the others the driver can recover. If it does not
-// recover, the kernel reports this (mark.go). Corrected errors are normal.
+// nonfatal errors are just requests that a function does not support. The driver can recover from the others. If the
+// recovery fails, the kernel reports this (mark.go). Corrected errors are normal.
 //
 // A link that is narrower than both of its ends support causes a warning. The contacts of such a link are worn or
 // dirty, but the link works. The link speed is not checked, because it is reduced when the link is idle (ASPM).
@@ -29,7 +29,7 @@ const (
 	NonfatalErrors = "aer_dev_nonfatal"
 )
 
-// Counter is a number of errors that the kernel has counted for a piece of hardware since it was found.
+// Counter is the number of errors that the kernel has counted for a piece of hardware since its discovery.
 type Counter struct {
 	SysPath string // sysfs path of the hardware
 	Name    string // name of the attribute
@@ -91,8 +91,8 @@ func pciHealth(h *Host, s *Sighting) {
 	}
 }
 
-// Answers returns an error if a PCI function no longer answers, or if the physical function of a virtual one does not. A
-// suspended function counts as answering unless wake is set.
+// Answers returns an error if a PCI function no longer answers, or if the physical function of a virtual function does not
+// answer. It assumes that a suspended function answers, unless wake is set.
 func (h *Host) Answers(function string, wake bool) error {
 	err := h.pciAnswers(function, wake)
 	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
@@ -103,8 +103,9 @@ func (h *Host) Answers(function string, wake bool) error {
 	return err
 }
 
-// errorCounters reads the error counters of the kernel. They exist if the kernel, and not the firmware, handles the errors
-// (AER). A counter is the number in a line "TOTAL_ERR_NAME COUNT". The names of the other lines depend on the kernel.
+// errorCounters reads the error counters of the kernel. They exist if the kernel, rather than the firmware, handles the
+// errors (AER). A counter is the number in a line "TOTAL_ERR_NAME COUNT". The names of the other lines depend on the
+// kernel.
 func errorCounters(h *Host, function string) []Counter {
 	var counters []Counter
 	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
@@ -120,8 +121,8 @@ func errorCounters(h *Host, function string) []Counter {
 	return counters
 }
 
-// widest is the maximum number of lanes of a link. If a function does not answer, the attribute shows a higher number.
-// If it has no link, the attribute shows 0.
+// widest is the maximum number of lanes of a link. If a function does not answer, current_link_width shows a higher number.
+// If the function has no link, it shows 0.
 const widest = 32
 
 // linkWarning returns a warning for a link that is narrower than both the function and the bridge above it support. A

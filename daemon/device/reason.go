@@ -14,17 +14,18 @@ var (
 	// ErrGone means that the hardware is no longer present.
 	ErrGone = sysfs.ErrGone
 	// ErrExcluded means that containers must not get the device in its present state. For example, it is read-only,
-	// assigned to virtual machines, or partitioned, so that its parts are offered instead. A rule cannot overrule this.
+	// assigned to virtual machines, or partitioned, so that its parts are offered instead. A rule cannot overrule this
+	// reason.
 	ErrExcluded = errors.New("not for containers")
-	// ErrByName means that containers do not need this kind of device, such as the display of a management controller.
-	// A rule that names exactly this device overrules this.
+	// ErrByName means that containers do not need this kind of device, such as the display of a management controller. A
+	// rule that names exactly this device overrules this reason.
 	ErrByName = errors.New("offered only if a rule names it")
 	// ErrInUse means that this host uses the device. While a pod holds the device, the inventory ignores this error and
 	// [ErrData], because the pod may cause them.
 	ErrInUse = errors.New("in use")
 	// ErrData means that the disk contains data. If the data is from a pod, the disk can be erased.
 	ErrData = errors.New("it holds data")
-	// ErrIncomplete means that nodes of the device are missing, or that its driver has not finished.
+	// ErrIncomplete means that nodes of the device are missing, or that its driver has not finished its setup.
 	ErrIncomplete = errors.New("not complete")
 	// ErrForeign means that the content of a disk differs from what its last pod left there.
 	ErrForeign = errors.New("written by others")
@@ -56,7 +57,7 @@ func OnlyUnanswered(err error) bool {
 // unsuited reports whether the device is not offered because of its kind, and not because of its state.
 func unsuited(err error) bool { return errors.Is(err, ErrExcluded) || errors.Is(err, ErrByName) }
 
-// hostUse is an [ErrInUse] for a disk that this host itself uses. certain means that no pod can have caused this.
+// hostUse is an [ErrInUse] for a disk that this host itself uses. certain means that no pod can have caused the use.
 type hostUse struct {
 	error
 	certain bool
@@ -65,8 +66,8 @@ type hostUse struct {
 // Unwrap returns the reason.
 func (u hostUse) Unwrap() error { return u.error }
 
-// warning describes a problem of a usable device that the operator should handle. A [Class].Health may return it as its
-// error.
+// warning describes a problem with a usable device that the operator should handle. A [Class].Health function may return it
+// as its error.
 type warning string
 
 // Error returns the text.

@@ -16,10 +16,10 @@ import (
 
 // Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
 //
-// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns of
-// [udev.Glob]. A property that the device lacks is taken from its nearest parent for which the kernel reports it. So
-// PCI_SLOT_NAME works for an InfiniBand device, and DRIVER for an NVMe namespace. "METALPLUG_ID" is the ID of the device.
-// "METALPLUG_PART" is the name of a part of a device. A whole device has no such property.
+// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns for
+// [udev.Glob]. A property that the device lacks is taken from its nearest parent for which the kernel reports it. For
+// example, PCI_SLOT_NAME works for an InfiniBand device, and DRIVER for an NVMe namespace. "METALPLUG_ID" is the ID of the
+// device. "METALPLUG_PART" is the name of a part of a device. A whole device has no such property.
 type Rule struct {
 	Resource   string
 	Class      *Class
@@ -31,22 +31,22 @@ type Rule struct {
 	Bundle     *Members          // only for class bundle, or nil
 	Nodes      string            // only for class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty means NVMeBlock
 
-	// Scrub is the method that erases a disk between two pods, as in the configuration. It is empty if disks are not
-	// erased, and [ScrubUnset] if no file sets it. Only a whole disk can be erased, so the rule offers no node that
-	// gives access to a part of a disk.
+	// Scrub is the configured method for erasing a disk between two pods. It is empty if disks are not erased, and
+	// [ScrubUnset] if no configuration file sets it. Only a whole disk can be erased, so a rule with a Scrub offers no node
+	// that gives access to only a part of a disk.
 	Scrub string
 	// ErasedAtStart means that the data of the last pod is erased before a container gets the device.
 	ErasedAtStart bool
-	// ClearedAtRelease means that a device is reset or erased after its last pod, and is not offered before.
+	// ClearedAtRelease means that a device is reset or erased after its last pod ends, and is not offered until then.
 	ClearedAtRelease bool
 	// Serve is "dra" if pods get the devices by claims, and empty if they get them through the device plugin.
 	Serve string
-	// Init is the unit that must run each time the hardware appears, before the device is offered. It is empty if there is
-	// no such unit.
+	// Init is the unit that must run each time the hardware appears, before the device is offered. It is empty if no unit
+	// must run.
 	Init string
 }
 
-// ScrubUnset is the [Rule].Scrub of a resource that does not configure how a disk is erased. The rule offers no disk.
+// ScrubUnset is the [Rule].Scrub of a resource that does not configure how a disk is erased. Such a rule offers no disk.
 const ScrubUnset = "unset"
 
 // partProperty is the property with which rules distinguish the parts of a device from each other and from the whole
@@ -56,21 +56,21 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property with which rules select a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is a udev device for a comparison with rules. It includes the ID and the part name of the device that was
-// found in it.
+// matched is a udev device that is compared with rules, along with the ID and the part name of the device that was found in
+// it.
 type matched struct {
 	udev.Device
 	id   func() string // nil if there is no ID
 	part string
 }
 
-// matched returns d for a comparison with rules.
+// matched returns d in the form that is compared with rules.
 func (d Device) matched() matched { return matched{*d.Udev, func() string { return d.ID }, d.Part} }
 
-// try is the decision of a rule about a device.
+// try is a rule's decision about a device.
 type try struct {
 	rule *Rule
-	err  error // why the rule does not take it, or nil
+	err  error // why the rule does not take the device, or nil
 }
 
 // tryRules tries the rules of a class until one takes u. It returns that rule, or nil. Rules with a group do not take
@@ -150,8 +150,8 @@ func fits(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// forgive drops the reasons against an offer if the rule overrules all of them. A rule can allow devices in use, and can
-// name a device of an unusual kind.
+// forgive returns nil if the rule overrules all reasons in err, and otherwise err. A rule can allow devices in use, and can
+// name a device of a kind that containers do not usually need.
 func (r *Rule) forgive(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
@@ -205,7 +205,7 @@ func AttrKey(key string) (name string, ok bool) {
 	return strings.CutSuffix(name, "}")
 }
 
-// joined is like errors.Join, but its text is one line.
+// joined is like errors.Join, but the text of the error is a single line.
 func joined(errs ...error) error {
 	var err error
 	for _, next := range errs {

@@ -8,7 +8,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// identity returns the given attributes that exist and are not empty, for the identity of a target.
+// identity returns the given attributes that exist and are not empty. They form the identity of a target.
 func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	var all []Attribute
 	for _, name := range names {
@@ -19,10 +19,10 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	return all
 }
 
-// nvmeTarget returns the target of a namespace. It includes the serial number of the controller. If a namespace has no
-// identifier, its ID is derived from this serial number. diskseq increases each time a disk appears
-// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment. So the reset is
-// automatic only if the controller has a single namespace.
+// nvmeTarget returns the target of a namespace. The target includes the serial number of the controller, from which the ID
+// of a namespace without an identifier is derived. diskseq increases each time a disk appears
+// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment. The reset is
+// therefore automatic only if the controller has a single namespace.
 func nvmeTarget(h *Host, d Device) *Target {
 	t := &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
@@ -41,7 +41,7 @@ func nvmeTarget(h *Host, d Device) *Target {
 	return t
 }
 
-// portTarget returns the target of an FPGA port. The reset keeps the driver of the port, and affects nothing else.
+// portTarget returns the target of an FPGA port. The reset keeps the port's driver bound, and affects nothing else.
 func portTarget(h *Host, d Device) *Target {
 	if h.Link(d.SysPath, "driver") != "dfl-port" {
 		return nil
@@ -49,7 +49,8 @@ func portTarget(h *Host, d Device) *Target {
 	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Auto: "dfl-port", Identity: h.identity(d.SysPath, "dev", "id")}
 }
 
-// functionTarget returns the target of a PCI function, identified by an ID of the vendor or the kernel.
+// functionTarget returns the target of a PCI function. An ID that the hardware reports, if it has one, and the PCI IDs
+// identify the function.
 func functionTarget(h *Host, d Device) *Target {
 	return &Target{
 		Class: d.Class.Name, SysPath: d.SysPath,

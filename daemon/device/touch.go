@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// Touch has the functions that need to open a device's node. The daemon may not open nodes, so these functions call the
-// helpers. They are nil if there is no real hardware, as with a recording. All functions block until they have an answer or
-// ctx ends, and are safe for concurrent use. The work on a device must end [AnswerTime] before ctx.
+// Touch contains the functions that need to open a device's node. The daemon may not open nodes, so these functions call
+// the helpers. They are nil if there is no real hardware, as with a recording. All functions block until they have an
+// answer or ctx ends, and are safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of
+// ctx.
 type Touch struct {
 	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the disk,
 	// Probe neither reads it nor opens it exclusively, because this could disturb an exclusive open by the pod. The error is
@@ -45,8 +46,8 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	return reading.Fingerprint, nil
 }
 
-// AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time has passed, and
-// then has to report its last step.
+// AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time is up, and
+// must then still report its last step.
 const AnswerTime = 4 * time.Second
 
 // Target describes a device so that a helper can find and verify it. If a device has no target, helpers cannot work on it. A
@@ -71,11 +72,11 @@ type Target struct {
 	// If more was written since then, the disk is not erased. Written is nil if unknown.
 	Written *uint64 `json:"written,omitempty"`
 	Offered bool    `json:"-"` // the disk is offered with any content, so a probe only checks for exclusive opens
-	// Together lists the Siblings for a reset. No pod holds them. The helper checks each of them like the device itself, and
-	// refuses the request if the list does not have all affected disks.
+	// Together lists the Siblings for a reset. No pod holds these disks. The helper checks each of them like the device
+	// itself, and refuses the request if the list does not contain all affected disks.
 	Together []string `json:"together,omitempty"`
-	// Pods has the known UIDs of the pods that have had the disk. If a process of these pods cannot be inspected, it may have
-	// the disk open.
+	// Pods lists the known UIDs of the pods that have had the disk. A process of these pods that cannot be inspected may
+	// have the disk open.
 	Pods []string `json:"pods,omitempty"`
 }
 
@@ -95,13 +96,13 @@ func (t *Target) identity() []Attribute {
 	return t.Identity
 }
 
-// Appearance returns the number that the kernel gives a disk when it appears (diskseq, since Linux 5.15). If the same disk
-// appears again, it has a new number. The kernel counts from 1 after each boot. The result is empty if the number is
+// Appearance returns the number that the kernel gives a disk when the disk appears (diskseq, since Linux 5.15). If the same
+// disk appears again, it has a new number. The kernel counts from 1 after each boot. The result is empty if the number is
 // unknown.
 func (t *Target) Appearance() string { return t.Attributes()["diskseq"] }
 
 // Medium returns the identity of the disk itself, which is the same in any slot and machine. It is empty for a disk that
-// only its name or place identifies.
+// can be identified only by its name or location.
 func (t *Target) Medium() string {
 	all := t.Attributes()
 	var parts []string
@@ -132,8 +133,8 @@ type Attribute struct {
 	Value string `json:"value"`
 }
 
-// Holder is a process that has a node open. It may also represent all processes of a pod that could not be inspected. Such a
-// process may have a node open that the kubelet has given to the pod.
+// Holder is a process that has a node open. It may also represent all processes of a pod that could not be inspected. Such
+// a pod may have any node open that the kubelet has given it.
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
@@ -144,16 +145,19 @@ type Holder struct {
 
 // Report is the answer of a helper about a device.
 type Report struct {
-	Content string `json:"content,omitempty"` // description of the data on the disk for people, such as "ext4", or empty if it is blank
+	// Content describes the data on the disk for the operator, such as "ext4". It is empty for a blank disk.
+	Content string `json:"content,omitempty"`
 	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] returns a fingerprint that can
 	// be compared with it. It is empty for a blank disk, and if the disk was not read.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	Claimed     bool   `json:"claimed,omitempty"` // only for a probe: the kernel refuses an exclusive open, and nothing else shows that the disk is in use
-	Smart       Smart  `json:"smart,omitzero"`    // only for a probe of an NVMe namespace
-	Done        string `json:"done,omitempty"`    // only for [Touch].Prepare: the work and its verification, for people
-	Size        int64  `json:"size,omitempty"`    // size of the disk in bytes, or 0 if unknown
-	Read        int64  `json:"read,omitempty"`    // only for [Touch].Survey: all bytes before this offset are blank
-	Erased      bool   `json:"erased,omitempty"`  // [Touch].Prepare erased the disk and verified that
+	// Claimed means that the kernel refuses an exclusive open although nothing else shows that the disk is in use. Only a
+	// probe reports it.
+	Claimed bool   `json:"claimed,omitempty"`
+	Smart   Smart  `json:"smart,omitzero"`   // only for a probe of an NVMe namespace
+	Done    string `json:"done,omitempty"`   // only for [Touch].Prepare: the work and its verification, for people
+	Size    int64  `json:"size,omitempty"`   // size of the disk in bytes, or 0 if unknown
+	Read    int64  `json:"read,omitempty"`   // only for [Touch].Survey: all bytes before this offset are blank
+	Erased  bool   `json:"erased,omitempty"` // [Touch].Prepare erased the disk and verified that
 	// Appearance is the [Target.Appearance] of the disk after [Touch].Prepare. It is empty if another medium may have replaced
 	// the disk, or if the kernel does not number disks.
 	Appearance string `json:"appearance,omitempty"`
@@ -162,8 +166,8 @@ type Report struct {
 // Work is the task for [Touch].Prepare, in this order: reset, erase.
 type Work struct {
 	Resource string `json:"resource,omitempty"` // the resource whose configuration must permit the work; the helper checks this
-	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr" chooses one
-	// method of the attribute reset_method.
+	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr" selects one
+	// of the methods in the attribute reset_method.
 	Method string `json:"method,omitempty"`
 	Scrub  string `json:"scrub,omitempty"`  // the erase method, such as "discard", or empty; it requires Tenant or ByHand
 	Tenant bool   `json:"tenant,omitempty"` // a pod on this node left the content of the disk
@@ -187,8 +191,8 @@ type Smart struct {
 // probeLimit is the maximum duration of a probe. A disk that needs more time for 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
-// says returns the problems that a disk reports. If sick is true, it returns the reasons why the disk must not be offered.
-// Otherwise it returns the problems of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure
+// says returns the problems that a disk reports. If sick is true, these are the reasons why the disk is unhealthy.
+// Otherwise they are the problems of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure
 // 207, as in nvme.h of libnvme.
 func (s Smart) says(sick bool) string {
 	var all []string
@@ -213,7 +217,7 @@ func (s Smart) says(sick bool) string {
 	return strings.Join(all, "; ")
 }
 
-// aim records the target, with the identity of the device that was inspected. A device that replaces it later must not match
+// aim records the target with the identity of the inspected device. A device that replaces this one later must not match
 // the target.
 func (s *Sighting) aim(h *Host) {
 	d := *s.Device
@@ -250,7 +254,9 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	switch {
 	case err != nil && mayBeUsed: // the resource allows disks in use, so the disk need not be blank
 	case err != nil && !n.Held && errors.Is(err, ErrInUse):
-		if reading.Claimed { // until the disk is erased, a pod may have it open exclusively, or a device that the pod has created on the disk
+		// Until the disk is erased, a pod may have the disk, or a device that the pod created on the disk, open
+		// exclusively.
+		if reading.Claimed {
 			err = hostUse{err, false}
 		}
 		s.Offer = joined(s.Offer, err)

@@ -2,8 +2,8 @@
 
 package device
 
-// This file handles hardware that a kernel driver gives as a whole to one process. These are VFIO groups and devices,
-// and the work queues of DSA and IAA.
+// This file handles hardware that a kernel driver hands to one process as a whole. Such hardware includes VFIO groups and
+// devices, and DSA and IAA work queues.
 //
 // Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),
 // drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.
@@ -43,8 +43,8 @@ func vfioMembers(h *Host, u udev.Device) []string {
 	return members
 }
 
-// isVFIO reports whether a driver belongs to VFIO. Its name shows this, such as vfio-pci, mlx5_vfio_pci, vfio-platform and
-// vfio_mdev.
+// isVFIO reports whether a driver belongs to VFIO. The names of these drivers contain vfio, as in vfio-pci, mlx5_vfio_pci,
+// vfio-platform and vfio_mdev.
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
 // vfioViable returns an error if a process could not open a VFIO group. It returns nil if u is not a VFIO group. Each
@@ -74,12 +74,12 @@ func vfioViable(h *Host, u udev.Device) error {
 // noIOMMU is the prefix of the name of a group without an IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
-// vfioCompanions are the nodes that a VFIO group or device needs in addition to its own, by subsystem. The first of these
-// nodes is the VFIO container, to which a process adds its groups.
+// vfioCompanions are the nodes that a VFIO group or device needs in addition to its own, by subsystem. /dev/vfio/vfio is
+// the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
-// withFunction returns the virtual udev device of a VFIO group, with the properties of the first function in the group
-// (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can match the hardware. It returns other devices unchanged.
+// withFunction returns the virtual udev device of a VFIO group with the properties of the first function in the group
+// (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER), so that rules can match the hardware. It returns other devices unchanged.
 func withFunction(h *Host, u *udev.Device) *udev.Device {
 	if u.Subsystem != "vfio" {
 		return u
@@ -109,7 +109,7 @@ func nodeAuto(h *Host, d Device) string {
 		if h.Link(function, "subsystem") != "pci" || !h.Present(function+"/reset") {
 			return ""
 		}
-		// A reset opens only the group.
+		// A reset can open only a group.
 		if group := h.Link(function, "iommu_group"); d.Udev.Subsystem != "vfio" && (group == "" || !h.Present("/sys/devices/virtual/vfio/"+group)) {
 			return ""
 		}
@@ -122,7 +122,7 @@ func nodeAuto(h *Host, d Device) string {
 }
 
 // queueOf returns the sysfs path of the work queue of a DSA or IAA node, such as .../dsa0/wq0.1 for
-// .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). It returns "" for another node.
+// .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). It returns "" for other nodes.
 func queueOf(u udev.Device) string {
 	if u.Subsystem != "dsa" || u.DevNode == "" {
 		return ""
