@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checks built packages. It runs the linters, compares the files of deb and rpm, and installs and removes the rpm. With
+# Checks built packages. It runs the linters, compares the files of deb and rpm, and installs and removes both. With
 # --again it also checks that a build in another place gives the same bytes.
 #
 #   check.sh DIRECTORY [--again PROGRAM...]
@@ -103,20 +103,22 @@ licences() {
 	ls "$docs"/sbom/*.cdx.json >/dev/null || bad 'the deb has no SBOM with the name that scanners look for'
 }
 
-# installs installs the rpm for this machine's architecture into an empty tree, verifies it, and removes it.
+# installs installs the rpms for this machine's architecture into an empty tree, verifies them, and removes them. With root
+# it also runs their scripts.
 installs() {
-	local root=$work/root left rpm
-	rpm=$(echo "$dist"/metalplug-[0-9]*."$(uname -m)".rpm)
-	[[ -e $rpm ]] || return 0
+	local root=$work/root left
+	local -a rpms=("$dist"/metalplug{,-dra}-[0-9]*."$(uname -m)".rpm)
+	[[ -e ${rpms[0]} ]] || return 0
 	mkdir "$root"
 	rpm --root "$root" --initdb
-	rpm --root "$root" --nodeps --noscripts -i "$rpm" || bad 'rpm -i'
-	rpm --root "$root" --nodeps -V metalplug || bad 'rpm -V'
+	rpm --root "$root" --nodeps --noscripts -i "${rpms[@]}" || bad 'rpm -i'
+	rpm --root "$root" --nodeps -V metalplug metalplug-dra || bad 'rpm -V'
 	echo '# changed' >>"$root/etc/metalplug/metalplug.toml"
-	rpm --root "$root" --nodeps --noscripts -e metalplug || bad 'rpm -e'
-	[[ $(cd "$root" && find etc/metalplug usr -type f) = etc/metalplug/metalplug.toml.rpmsave ]] || bad 'rpm -e leaves something, or takes what was edited'
+	rpm --root "$root" --nodeps --noscripts -e metalplug metalplug-dra || bad 'rpm -e'
+	[[ $(cd "$root" && find etc/metalplug* usr -type f) = etc/metalplug/metalplug.toml.rpmsave ]] || bad 'rpm -e leaves something, or takes what was edited'
 	left=$(find "$root/usr" -type d | grep -E 'metalplug|zsh|fish|bash-completion' || true)
 	[[ -z $left ]] || bad "rpm -e leaves directories that no package owns: $left"
+	((EUID != 0)) || packaging/rpm-scripts.sh "${rpms[@]}" || bad rpm-scripts.sh
 }
 
 # repositories checks that two runs of repo.sh give the same files with any umask, that every user can read them, and
