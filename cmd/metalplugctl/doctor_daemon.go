@@ -76,7 +76,7 @@ func (d *doctor) checkReload(status api.Status) {
 		d.fail("correct it, then: systemctl reload metalplugd", "the last reload was refused, and the previous configuration applies: %s", problem)
 	}
 	for _, pending := range status.Configuration.Pending {
-		d.warn(restart, "it applied only a part of the configuration: %s", pending)
+		d.warn(restart, "it applied only part of the configuration: %s", pending)
 	}
 	now, next := status.DevicePlugins, d.config.Paths.DevicePlugins
 	if now == "" || now == next {

@@ -113,7 +113,7 @@ func (d *doctor) checkSELinux() (fine string) {
 		d.skip(d.readRemedy(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials: %s: %v", auditLog, fsutil.Cause(err))
 	case n > 0:
 		d.fail("ausearch -m avc -c metalplugd; install metalplug-selinux, or report them",
-			"%d denials of metalplug's programs are in the audit log", n)
+			"the audit log contains %d denials for metalplug's programs", n)
 	}
 	mode := "permissive"
 	if on, err := strconv.ParseBool(enforcing); err == nil && on {

@@ -44,7 +44,7 @@ func (d *doctor) checkCDI() (fine string) {
 	case runtime == "" && (d.exists(crioFile) || d.exists(crioFile+".d")):
 		return "CRI-O enables it by default"
 	case runtime == "":
-		d.skip("check that the runtime supports CDI names, like CRI-O and containerd 2", "%s cannot be read", containerdFile)
+		d.skip("check that the runtime supports CDI names, as CRI-O and containerd 2 do", "%s cannot be read", containerdFile)
 	case enabled == "":
 		d.warn(`set enable_cdi = true in the CRI plugin's section of /etc/containerd/config.toml`,
 			"enable_cdi is not set: it is off by default in containerd 1.7, and containerd 1.6 starts containers without their devices")

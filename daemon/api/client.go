@@ -92,7 +92,7 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 }
 
 // OtherVersion is the probable cause of an answer that this client does not understand.
-const OtherVersion = "metalplugd has another version than this program, or the socket belongs to another program; after an upgrade: systemctl restart metalplugd"
+const OtherVersion = "metalplugd has a different version from this program, or the socket belongs to another program; after an upgrade: systemctl restart metalplugd"
 
 // refusalSize is the maximum length of the text in a refusal, in bytes.
 const refusalSize = 4 << 10

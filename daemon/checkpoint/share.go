@@ -10,8 +10,8 @@ import (
 // ShareMark separates the ID of a device from the number of a share.
 const ShareMark = "::"
 
-// Parent returns the ID of the device to which the share with the given ID would belong, in any resource. The ID of a
-// device may also contain the mark.
+// Parent returns the ID of the device to which the share with the given ID would belong. It returns id if id cannot be the
+// ID of a share. The ID of a device may also contain the mark.
 func Parent(id string) string {
 	device, number, _ := CutShare(id)
 	if _, err := strconv.ParseUint(number, 10, 0); err != nil {

@@ -81,7 +81,7 @@ func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
 	switch {
 	case strings.Contains(name, "kubernetes.io/"), strings.HasPrefix(name, "requests."):
-		return fmt.Errorf("%s is a name of Kubernetes; use your own domain", quoted(name))
+		return fmt.Errorf("%s is reserved for Kubernetes; use your own domain", quoted(name))
 	case !isResourceName(name), len(domain) > domainSize, len(rest) > wordSize:
 		return fmt.Errorf(`%s is not a resource name like "example.com/name": at most %d lower-case letters, digits, "-" and ".", a slash, `+
 			`and at most %d letters, digits, "-", "_" and "."`, quoted(name), domainSize, wordSize)
@@ -108,7 +108,7 @@ func checkPermissions(permissions string) error {
 	}
 	for i, p := range permissions {
 		if !strings.ContainsRune("rwm", p) || strings.ContainsRune(permissions[:i], p) {
-			return fmt.Errorf(`%s is not a choice of "r", "w" and "m", each at most once`, quoted(permissions))
+			return fmt.Errorf(`%s is not a combination of "r", "w" and "m", each at most once`, quoted(permissions))
 		}
 	}
 	return nil
@@ -184,7 +184,7 @@ func checkTemplate(text string) error {
 	case strings.Contains(text, "${"), strings.Contains(text, "{{"):
 		return fmt.Errorf(`%s is not a template; write {id}, without "$" and with single braces`, quoted(text))
 	case strings.ContainsRune(text, 0):
-		return fmt.Errorf("%s has a zero byte", quoted(text))
+		return fmt.Errorf("%s contains a zero byte", quoted(text))
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ func checkPath(name string) error {
 		return fmt.Errorf("%s is not an absolute path", quoted(name))
 	}
 	if strings.ContainsRune(name, 0) {
-		return fmt.Errorf("%s has a zero byte", quoted(name))
+		return fmt.Errorf("%s contains a zero byte", quoted(name))
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func checkPath(name string) error {
 // checkSocket accepts paths to which a socket can be bound.
 func checkSocket(name string) error {
 	if len(name) > socketSize {
-		return fmt.Errorf("%s has %d bytes, and the path of a socket at most %d", quoted(name), len(name), socketSize)
+		return fmt.Errorf("%s has %d bytes, but the path of a socket may have at most %d", quoted(name), len(name), socketSize)
 	}
 	return nil
 }

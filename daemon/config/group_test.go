@@ -43,7 +43,7 @@ func TestGroupProblems(t *testing.T) {
 		{node + "group = \"/dev/kvm\"", `m.toml:4: resource.group: is a string in quotes, not an array of device nodes; write group = ["/dev/video*"]`},
 		{node + "group = [1]", `m.toml:4: resource.group: contains an integer, but all elements must be strings; write group = ["/dev/video*"]`},
 		{node + "group = [[\"/dev/a\"], [\"/dev/a\"]]", "m.toml:4: resource.group: contains an array, but all elements must be strings; write group = [\"/dev/video*\"]\nm.toml:4: resource.group: contains an array, but all elements must be strings; write group = [\"/dev/video*\"]"},
-		{node + "group = []", `m.toml:1: resource.match: is empty: class node would take every device node of this machine; write match = { DEVNAME = "/dev/kvm" } for one node`},
+		{node + "group = []", `m.toml:1: resource.match: is empty: class node would take every device node on this machine; write match = { DEVNAME = "/dev/kvm" } for one node`},
 		{node + "group = []\noptional = [\"/dev/a\"]\nmatch.DEVNAME = \"/dev/b\"", `m.toml:5: resource.optional: needs a group; write group = ["/dev/video*"] too`},
 		{node + "group_by = \"usb\"\nmatch.DEVNAME = \"/dev/b\"", `m.toml:4: resource.group_by: needs a group; write group = ["/dev/video*"] too`},
 		{node + "group = [\"/dev/a\"]\ngroup_by = \"parent\"", `m.toml:5: resource.group_by: "parent" is not a kind of hardware: usb or pci; write group_by = "usb"`},

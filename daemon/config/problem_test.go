@@ -112,19 +112,19 @@ func TestProblems(t *testing.T) {
 		// [paths], [hardware], [reset].
 		{"relative", "[paths]\nrun = \"run/metalplug\"\n", `m.toml:2: paths.run: "run/metalplug" is not an absolute path; write run = "/run/metalplug"`},
 		{"empty", "[paths]\nproc = \"\"\n", `m.toml:2: paths.proc: "" is not an absolute path; write proc = "/proc"`},
-		{"zero in path", "[paths]\nrun = \"/\\u0000\"\n", `m.toml:2: paths.run: "/\x00" has a zero byte; write run = "/run/metalplug"`},
+		{"zero in path", "[paths]\nrun = \"/\\u0000\"\n", `m.toml:2: paths.run: "/\x00" contains a zero byte; write run = "/run/metalplug"`},
 		{
 			"device_plugins of 77 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 76) + "\"\n",
-			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" has 108 bytes, and the path of a socket at most 107; write device_plugins = "/var/lib/kubelet/device-plugins"`,
+			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" has 108 bytes, but the path of a socket may have at most 107; write device_plugins = "/var/lib/kubelet/device-plugins"`,
 		},
 		{"device_plugins of 76 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 75) + "\"\n", ""},
 		{
 			"run of 95 bytes", "[paths]\nrun = \"/" + strings.Repeat("d", 94) + "\"\n",
-			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `" has 108 bytes, and the path of a socket at most 107; write run = "/run/metalplug"`,
+			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `" has 108 bytes, but the path of a socket may have at most 107; write run = "/run/metalplug"`,
 		},
 		{
 			"pod_resources of 108 bytes", "[paths]\npod_resources = \"/" + strings.Repeat("d", 107) + "\"\n",
-			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" has 108 bytes, and the path of a socket at most 107; write pod_resources = "/var/lib/kubelet/pod-resources/kubelet.sock"`,
+			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" has 108 bytes, but the path of a socket may have at most 107; write pod_resources = "/var/lib/kubelet/pod-resources/kubelet.sock"`,
 		},
 		{"state and run are one", "[paths]\nstate = \"/k\"\nrun = \"/k\"\n", ""},
 		{"source", "[hardware]\nsource = \"sysfs\"\n", `m.toml:2: hardware.source: "sysfs" is neither "udev" nor "recording:PATH"; write source = "udev"`},
@@ -141,7 +141,7 @@ func TestProblems(t *testing.T) {
 		{"holders", "[reset]\nholders = \"Direct\"\n", `m.toml:2: reset.holders: "Direct" is not an absolute path or "direct"; write holders = "/run/metalplug/holders.sock"`},
 		{
 			"socket of 108 bytes", "reset.socket = \"/" + strings.Repeat("d", 107) + "\"\n",
-			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" has 108 bytes, and the path of a socket at most 107; write socket = "/run/metalplug/reset.sock"`,
+			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" has 108 bytes, but the path of a socket may have at most 107; write socket = "/run/metalplug/reset.sock"`,
 		},
 
 		// [[resource]].
@@ -166,10 +166,10 @@ func TestProblems(t *testing.T) {
 			"no class", "[[resource]]\nname = \"example.com/x\"\nclass = \"npu\"\n",
 			`m.toml:3: resource.class: "npu" is not a class: gpu, fpga, infiniband, nvme, node or bundle; did you mean "node"?`,
 		},
-		{"everything", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\n", `m.toml:1: resource.match: is empty: class node would take every device node of this machine; write match = { DEVNAME = "/dev/kvm" } for one node`},
+		{"everything", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\n", `m.toml:1: resource.match: is empty: class node would take every device node on this machine; write match = { DEVNAME = "/dev/kvm" } for one node`},
 		{
 			"everything, written out", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch = {}\nexclude = { DEVNAME = \"/dev/a\" }\n",
-			`m.toml:4: resource.match: is empty: class node would take every device node of this machine; write match = { DEVNAME = "/dev/kvm" } for one node`,
+			`m.toml:4: resource.match: is empty: class node would take every device node on this machine; write match = { DEVNAME = "/dev/kvm" } for one node`,
 		},
 		{"match of a node", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch = 1\n", `m.toml:4: resource.match: is an integer, not a table; write match = { ID_MODEL = "Samsung*" }`},
 		{"key of match", valid + "match = { \"ENV{ID_MODEL}\" = \"x\" }\n", `m.toml:4: resource.match."ENV{ID_MODEL}": is neither a udev property like "PCI_ID" nor "ATTR{name}"; write ID_MODEL`},
@@ -185,7 +185,7 @@ func TestProblems(t *testing.T) {
 		{"name of a variable", valid + "[resource.env]\n1X = \"\"\n", `m.toml:5: resource.env.1X: is not the name of a variable; write letters, digits and "_", and no digit first`},
 		{"variable of metalplug", valid + "env.METALPLUG_X = \"\"\n", `m.toml:4: resource.env.METALPLUG_X: is reserved for metalplug; use a name without METALPLUG_`},
 		{"value of a variable", valid + "env = { X = 1 }\n", `m.toml:4: resource.env.X: is an integer, not a string in quotes; write X = "text"`},
-		{"zero byte in a variable", valid + "env = { X = \"\\u0000\" }\n", `m.toml:4: resource.env.X: "\x00" has a zero byte; write X = "text"`},
+		{"zero byte in a variable", valid + "env = { X = \"\\u0000\" }\n", `m.toml:4: resource.env.X: "\x00" contains a zero byte; write X = "text"`},
 		{"no shares", valid + "shares = 0\n", `m.toml:4: resource.shares: 0 is not between 1 and 1000; write shares = 1`},
 		{"too many shares", valid + "shares = 1001\n", `m.toml:4: resource.shares: 1001 is not between 1 and 1000; write shares = 1`},
 		{"prefer", valid + "prefer = \"near\"\n", `m.toml:4: resource.prefer: "near" is not a preference: packed or spread; did you mean "packed"?`},
@@ -193,8 +193,8 @@ func TestProblems(t *testing.T) {
 		{"cdi_kind alone", valid + "cdi_kind = \"nvidia.com/gpu\"\n", `m.toml:4: resource.cdi_kind: needs another key; write inject = "cdi" too`},
 		{"cdi_kind", valid + "inject = \"cdi\"\ncdi_kind = \"gpu\"\n", `m.toml:5: resource.cdi_kind: "gpu" is not vendor/class; write cdi_kind = "nvidia.com/gpu"`},
 		{"no permissions", valid + "permissions = \"\"\n", `m.toml:4: resource.permissions: is empty: a container could not use the device; write permissions = "rw"`},
-		{"other permissions", valid + "permissions = \"rwx\"\n", `m.toml:4: resource.permissions: "rwx" is not a choice of "r", "w" and "m", each at most once; write permissions = "rw"`},
-		{"permissions twice", valid + "permissions = \"rwr\"\n", `m.toml:4: resource.permissions: "rwr" is not a choice of "r", "w" and "m", each at most once; write permissions = "rw"`},
+		{"other permissions", valid + "permissions = \"rwx\"\n", `m.toml:4: resource.permissions: "rwx" is not a combination of "r", "w" and "m", each at most once; write permissions = "rw"`},
+		{"permissions twice", valid + "permissions = \"rwr\"\n", `m.toml:4: resource.permissions: "rwr" is not a combination of "r", "w" and "m", each at most once; write permissions = "rw"`},
 		{
 			"allow_in_use of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nallow_in_use = true\n",
 			`m.toml:4: resource.allow_in_use: is only for class nvme or node, not for gpu; remove it`,
@@ -207,7 +207,7 @@ func TestProblems(t *testing.T) {
 		{"takeover by DRA", valid + "serve = \"dra\"\ntakeover = true\n", `m.toml:5: resource.takeover: applies only to device plugins; write takeover = false or serve = "plugin"`},
 		{
 			"bundle by DRA", valid + "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nserve = \"dra\"\nmembers = [\"example.com/x*2\"]\n",
-			`m.toml:7: resource.serve: "dra" has no bundles; serve the members by "dra", and let a claim ask for devices that are near each other`,
+			`m.toml:7: resource.serve: "dra" does not support bundles; serve the members through "dra", and let a claim ask for devices that are near each other`,
 		},
 		{
 			"bundle of what DRA serves", valid + "serve = \"dra\"\n[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nmembers = [\"example.com/x*2\"]\n",

@@ -105,7 +105,7 @@ func takeAPI(t *table, r *Resource) {
 	r.Serve = api
 	switch {
 	case r.Class == device.BundleName:
-		t.reportf("serve", `"dra" has no bundles; serve the members by "dra", and let a claim ask for devices that are near each other`)
+		t.reportf("serve", `"dra" does not support bundles; serve the members through "dra", and let a claim ask for devices that are near each other`)
 	case r.Shares > 1:
 		t.reportf("shares", `claims do not support shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
 	case r.Takeover:
@@ -119,7 +119,7 @@ func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
 	if len(r.Match) == 0 && (isTable || !t.has("match")) && (isList && len(nodes) == 0 || !t.has("group")) {
-		t.reportf("match", `is empty: class %s would take every device node of this machine; write match = { DEVNAME = "/dev/kvm" } for one node`, r.Class)
+		t.reportf("match", `is empty: class %s would take every device node on this machine; write match = { DEVNAME = "/dev/kvm" } for one node`, r.Class)
 	}
 }
 

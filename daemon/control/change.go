@@ -87,7 +87,7 @@ func readChange(body io.Reader) (c api.Change, err error) {
 	}
 	c.Reason, c.Login = strings.Join(strings.Fields(c.Reason), " "), strings.Join(strings.Fields(c.Login), " ")
 	if len(c.Reason) > maxReasonLen || len(c.Login) > maxLoginLen {
-		return api.Change{}, fmt.Errorf("read the request: a reason has at most %d bytes, a login %d", maxReasonLen, maxLoginLen)
+		return api.Change{}, fmt.Errorf("read the request: a reason may have at most %d bytes, and a login at most %d", maxReasonLen, maxLoginLen)
 	}
 	if all := reset.Erasures(); c.Scrub != "" && !slices.Contains(all, c.Scrub) {
 		return api.Change{}, fmt.Errorf("%q is not a scrub: it must be one of %s", c.Scrub, strings.Join(all, ", "))

@@ -53,7 +53,7 @@ func newMetrics(s *Server) *metrics {
 	}).Set(1)
 	return &metrics{
 		registry:      registry,
-		allocations:   counter("allocations_total", "Number of answered calls of Allocate.", "resource", "result"),
+		allocations:   counter("allocations_total", "Number of Allocate calls that were answered.", "resource", "result"),
 		registrations: counter("registrations_total", "Number of attempts to register with the kubelet.", "resource", "result"),
 		resets:        counter("resets_total", "Number of resets and erasures of devices.", "resource", "method", "result"),
 		resetTime: register.NewHistogram(prometheus.HistogramOpts{
@@ -67,7 +67,7 @@ func newMetrics(s *Server) *metrics {
 		}),
 		sendTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
-			Help: "Time from an event of udevd to the list that was sent to the kubelet because of it.",
+			Help: "Time from a udevd event to the list that was sent to the kubelet because of it.",
 			// Buckets are finest near the limits in docs/performance.md, where p50 is 1 ms and p99 is 5 ms.
 			Buckets: []float64{
 				0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5,
@@ -136,9 +136,9 @@ var (
 	bundleDesc    = desc("device_bundle", "1 for each device that is part of a bundle; the label bundle is the ID of the bundle.", "resource", "device", "bundle")
 	readingDesc   = desc("disks_reading", "Number of disks that are being read before they are offered.")
 	othersDesc    = desc("devices_not_offered", "Number of present devices that are not offered.", "class")
-	reloadDesc    = desc("config_reload_success", "0 if the last reload of the configuration was refused, else 1.")
+	reloadDesc    = desc("config_reload_success", "0 if the last reload of the configuration was refused, otherwise 1.")
 	conflictDesc  = desc("resource_conflict", "1 if another plugin serves the name of a resource, according to the kubelet.", "resource")
-	eventsDesc    = desc("uevents_total", "Number of events of udevd.")
+	eventsDesc    = desc("uevents_total", "Number of events from udevd.")
 	overflowsDesc = desc("uevent_overflows_total", "Number of times that events were lost and all devices were enumerated again.")
 	resyncsDesc   = desc("resyncs_total", "Number of enumerations of all devices after the first.")
 )

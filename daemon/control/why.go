@@ -224,7 +224,7 @@ func addEvidence(x *api.Explanation, d *inventory.Status) {
 	case d.State == lease.Unproven:
 		why = "none: no full read, no erasure by metalplug, not adopted"
 	case d.Reserved != "" && d.Barred != d.Reserved:
-		ok, why = true, "it holds data of a pod on this node; the data is erased before the next container starts"
+		ok, why = true, "it contains data from a pod on this node; the data is erased before the next container starts"
 	default:
 		return
 	}

@@ -55,7 +55,7 @@ func (p *parser) parseLine(line string) error {
 	}
 	tag, value, ok := strings.Cut(line, ":")
 	if !ok || len(tag) != 1 || value != "" && value[0] != ' ' {
-		return fmt.Errorf("expected a letter, a colon and a blank, found %s", clip(line))
+		return fmt.Errorf("expected a letter, a colon and a space, found %s", clip(line))
 	}
 	value = strings.TrimPrefix(value, " ")
 	switch {

@@ -15,8 +15,8 @@ func TestParseErrors(t *testing.T) {
 	const head = "P: /devices/a\nE: SUBSYSTEM=x\n"
 	for name, test := range map[string]struct{ text, want string }{
 		"no device":             {"E: A=b\n", `line 1: expected "P: /devices/…" to begin a device, found "E: A=b"`},
-		"no tag":                {head + "rubbish\n", `line 3: expected a letter, a colon and a blank, found "rubbish"`},
-		"no blank":              {head + "A:x=y\n", `line 3: expected a letter, a colon and a blank`},
+		"no tag":                {head + "rubbish\n", `line 3: expected a letter, a colon and a space, found "rubbish"`},
+		"no blank":              {head + "A:x=y\n", `line 3: expected a letter, a colon and a space`},
 		"unknown tag":           {head + "Z: x\n", `line 3: expected one of P: N: S: E: A: H: L: F:, found "Z:"`},
 		"no subsystem":          {"\nP: /devices/a\n", `line 2: device "/devices/a": expected a line "E: SUBSYSTEM=…"`},
 		"two in a block":        {head + "P: /devices/b\n", `line 3: expected a blank line before the next device`},
