@@ -52,7 +52,7 @@ const (
 	maxProcs    = 4
 )
 
-// Serve answers one request of a [Client] on standard input. proc is the mount point of the host's procfs.
+// Serve answers one request from a [Client] on standard input. proc is the mount point of the host's procfs.
 func Serve(proc string) error {
 	debug.SetMemoryLimit(memoryLimit)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), maxProcs))

@@ -27,15 +27,15 @@ const (
 	// scanners is the number of processes that are read concurrently. maxScanners is the limit while some readers are
 	// stuck in the kernel.
 	scanners, maxScanners = 4, 32
-	// maxStuck limits the threads that wait in the kernel for information about a process. maxStuckPods limits those that
-	// wait for processes of pods. One pod can block only one thread. The remaining threads are reserved for processes of
-	// the host. By default, the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service allows all these
-	// threads.
+	// maxStuck limits the number of threads that wait in the kernel for information about a process. maxStuckPods limits
+	// the number of those that wait for processes of pods. One pod can block only one thread. The remaining threads are
+	// reserved for processes of the host. By default, the kubelet runs up to 110 pods. TasksMax= in
+	// metalplug-holders@.service allows all these threads.
 	maxStuck, maxStuckPods = 256, 224
 	// maxWork limits the work for the processes of one pod, counted in descriptors, mapped files and comparisons of
 	// threads. It is about ten times the work for a large pod. Work of this amount takes a second or two.
 	maxWork = 1 << 19
-	// maxFiles limits the mapped files that are remembered, at about 40 bytes each.
+	// maxFiles limits the number of mapped files that are remembered, at about 40 bytes each.
 	maxFiles = 1 << 17
 	// maxSample limits how many of a pod's processes are checked for privileges.
 	maxSample = 1 << 10

@@ -13,7 +13,7 @@ import (
 // MaxNumbers is the maximum number of device nodes in one request.
 const MaxNumbers = 1024
 
-// request is the request of a [Client].
+// request is a request from a [Client].
 type request struct {
 	Nodes []Number `json:"nodes"`
 }

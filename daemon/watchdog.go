@@ -30,7 +30,7 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 		case <-tick:
 		}
 		// If a loop does not answer, it is checked again immediately. If the loop was only late, it answers in time for
-		// the service manager. If it is stuck, this is logged in time.
+		// the service manager. If it is stuck, the error is logged before the service manager ends the daemon.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil

@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// machineVariable is the environment variable with the machine ID. It is needed because the unit's sandbox hides
+// machineVariable is the environment variable that contains the machine ID. It is needed because the unit's sandbox hides
 // /etc/machine-id.
 const machineVariable = "METALPLUG_MACHINE_ID"
 

@@ -64,21 +64,21 @@ type check struct {
 // checks lists all checks, each after the checks that it depends on. The first check that fails is usually the cause of
 // the others.
 var checks = []check{
-	{name: "configuration", run: (*doctor).checkConfiguration}, // metalplug's own parts
+	{name: "configuration", run: (*doctor).checkConfiguration}, // checks of metalplug itself
 	{name: "daemon", run: (*doctor).checkDaemon},
 	{name: "udev", hardware: true, run: (*doctor).checkUdev},
 	{name: "drivers", hardware: true, run: (*doctor).checkDrivers},
 	{name: "helper sockets", hardware: true, run: (*doctor).checkHelpers},
 	{name: "units", run: (*doctor).checkUnits},
 	{name: "sandbox", run: (*doctor).checkSandbox},
-	{name: "kubelet", run: (*doctor).checkKubelet}, // the kubelet
+	{name: "kubelet", run: (*doctor).checkKubelet}, // checks of the kubelet
 	{name: "kubelet's directories", run: (*doctor).checkRootDir},
 	{name: "registration", daemon: true, run: (*doctor).checkRegistration},
 	{name: "kubelet's count", daemon: true, run: (*doctor).checkCounts},
 	{name: "kubelet's checkpoint", run: (*doctor).checkCheckpoint},
 	{name: "claims", run: (*doctor).checkClaims},
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
-	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // the node and its hardware
+	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // checks of the node and its hardware
 	{name: "/dev/char links", daemon: true, hardware: true, run: (*doctor).checkLinks},
 	{name: "CDI", run: (*doctor).checkCDI},
 	{name: "locked memory", run: (*doctor).checkMemlock},

@@ -13,7 +13,7 @@ import (
 )
 
 // textFlag adds a flag with a text value. The default is value. The usage text contains the default, and the name of the
-// value in backquotes. The shell completes the flag with values.
+// value in backquotes. The shell offers values as completions for the flag.
 func textFlag(cmd *cobra.Command, name, value, usage string, values ...string) *string {
 	text := cmd.Flags().String(name, value, usage)
 	// the usage text already contains the default

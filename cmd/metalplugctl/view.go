@@ -32,8 +32,8 @@ type view struct {
 // maxNotes is the maximum number of notes on the screen.
 const maxNotes = 3
 
-// Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"). They switch to the alternate screen without a
-// cursor or line wrapping, and include CUP, EL and ED.
+// Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"). They switch to the alternate screen, turn off
+// the cursor and line wrapping, and include CUP, EL and ED.
 const (
 	openView  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	closeView = "\x1b[?7h\x1b[?25h\x1b[?1049l"

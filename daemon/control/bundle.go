@@ -18,7 +18,7 @@ import (
 // maxOthers is the maximum number of other devices that the explanation of a bundle lists.
 const maxOthers = 4
 
-// bundle explains why a bundle has these members, and shows the state of each member.
+// bundle explains why a bundle has its members, and shows the state of each member.
 func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 	first := b.Members[0]
 	x.SysPath = first.Device.SysPath

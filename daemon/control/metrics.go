@@ -58,7 +58,7 @@ func newMetrics(s *Server) *metrics {
 		resets:        counter("resets_total", "Number of resets and erasures of devices.", "resource", "method", "result"),
 		resetTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_reset_duration_seconds", Help: "Duration of resets and erasures.",
-			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the limit before a container starts
+			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the timeout for work before a start
 		}),
 		offerTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name:    "metalplug_release_to_offer_seconds",

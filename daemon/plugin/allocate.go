@@ -170,7 +170,7 @@ func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
 	return &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions}
 }
 
-// nodesPresent returns an error if a node of the devices does not exist.
+// nodesPresent returns an error if any node of the devices does not exist.
 func (s service) nodesPresent(devices []*inventory.Status) error {
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {

@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// Helper answers the requests of a [Client].
+// Helper answers the requests from a [Client].
 type Helper struct {
 	File string // main configuration file
 	// Run runs the unit of a template for an instance, as [units.Runner.Run] does.

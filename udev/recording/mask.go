@@ -91,8 +91,8 @@ func (s secrets) mask(text string) string {
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// pseudonym returns a random text of the same form. It replaces digits with digits, letters with letters of the same
-// case, and hexadecimal text with hexadecimal text. It keeps all other characters, so the result is still a valid
+// pseudonym returns a random text of the same form as value. It replaces digits with digits, letters with letters of the
+// same case, and hexadecimal text with hexadecimal text. It keeps all other characters, so the result is still a valid
 // address, UUID or file name.
 func pseudonym(value string) string {
 	letters := 26
