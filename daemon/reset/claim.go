@@ -2,7 +2,8 @@
 
 package reset
 
-// The functions in this file open a disk exclusively, so that no other process can start to use it. The disk is then held.
+// The functions in this file open a disk exclusively, so that no other process can start to use the disk. Such a disk is
+// called held.
 
 import (
 	"cmp"
@@ -19,7 +20,7 @@ import (
 
 // ioctls of block devices (include/uapi/linux/fs.h).
 const (
-	blkRRPart     = 0x125f     // BLKRRPART reads the partition table again
+	blkRRPart     = 0x125f     // BLKRRPART rereads the partition table
 	blkFlsBuf     = 0x1261     // BLKFLSBUF writes the cache back and drops it
 	blkSSZGet     = 0x1268     // BLKSSZGET returns the size of a logical block in bytes
 	blkDiscard    = 0x1277     // BLKDISCARD
@@ -35,7 +36,7 @@ type claim struct {
 	sysfs.Disk
 	sysPath string
 	fd      int
-	twins   []int  // descriptors of the other block devices of the same disk
+	twins   []int  // descriptors of other block devices for the same disk
 	size    int64  // bytes
 	block   int64  // size of a logical block in bytes
 	seq     uint64 // diskseq, or 0 before Linux 5.15
@@ -46,10 +47,10 @@ type claim struct {
 // hold opens a disk exclusively. The kernel refuses this if the disk or a partition is mounted, used for swap or part of
 // another device. While the disk is held, the kernel refuses every such use (bd_may_claim in block/bdev.c). An exclusive
 // open does not detect a process that has opened the node without O_EXCL, such as a virtual machine. flags are O_RDONLY or
-// O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a descriptor for writing is closed.
+// O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a writable descriptor is closed.
 //
-// A disk may have several block devices, which are called twins. The kernel's claim covers only one of them, so hold
-// opens the twins too. besides lists the paths that the caller has already opened exclusively.
+// A disk may have several block devices, which are called twins. The kernel's claim covers only one of them, so hold opens
+// the twins too. besides lists the paths that the caller itself opens exclusively.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
 		if d, gone := h.diskAt(sysPath); gone == nil { // a failed exclusive open does not show which process uses the disk
@@ -91,11 +92,11 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 
 // claimedFor is how long the helper waits until a disk can be opened exclusively, if nothing else shows that the disk is in
 // use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). A process
-// that keeps the disk open for longer counts as a user.
+// that keeps the disk open for longer is treated as a user of the disk.
 const claimedFor = time.Second
 
-// checkExclusive returns the reason why a disk cannot be opened exclusively now, or nil. It closes the disk
-// immediately.
+// checkExclusive returns the reason why a disk cannot be opened exclusively now, or nil. It closes the disk immediately
+// afterwards.
 func (h *host) checkExclusive(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
@@ -129,8 +130,8 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// sameAppearance compares the diskseq of the open disk with the diskseq in sysfs, and returns it. Each disk that appears
-// gets a higher number from the kernel. So the numbers differ if another disk has replaced the open one.
+// sameAppearance compares the diskseq of the open disk with the diskseq in sysfs, and returns the number. The kernel gives
+// a higher number to each disk that appears, so the numbers differ if another disk has replaced the open one.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
 	seq, err = h.number(fd, blkGetDiskSeq, 8)
@@ -149,8 +150,8 @@ func otherDisk(sysPath string, was, is uint64) error {
 	return errorf(Gone, "%s was replaced by another disk: the diskseq is %d, not %d", sysPath, is, was)
 }
 
-// same checks that the disk is the one that was open before. seq is the diskseq of that disk, or 0 if unknown. In between,
-// another disk may have got its name and device number.
+// same checks that the disk is the one that was open before. seq is the diskseq of that disk, or 0 if unknown. In the
+// meantime, another disk may have taken over its name and device number.
 func (c *claim) same(seq uint64) error {
 	if seq != 0 && c.seq != seq {
 		return otherDisk(c.sysPath, seq, c.seq)
@@ -175,8 +176,8 @@ func (h *host) sizes(fd int) (size, block int64, err error) {
 	return int64(all), int64(one), cmp.Or(err1, err2)
 }
 
-// flush writes back the cache of a disk, including the cache of the drive (blkdev_fsync, block/fops.c). It then drops
-// the cache, so that the next read comes from the disk.
+// flush writes back the page cache of a disk and the drive's own cache (blkdev_fsync, block/fops.c). It then drops the page
+// cache, so that the next read comes from the disk.
 func (c *claim) flush() error {
 	if err := c.fsync(c.fd); err != nil {
 		return errorf(Failed, "flush the cache of %s: %w", c.Name(), err)
@@ -192,7 +193,7 @@ func (c *claim) flush() error {
 const lockedFor = 5 * time.Second
 
 // lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool has locked the disk
-// (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH or LOCK_EX. Inspections share their lock with LOCK_SH.
+// (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH or LOCK_EX. Inspections use LOCK_SH to share the lock.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -203,8 +204,8 @@ func (c *claim) lock(ctx context.Context, how int) error {
 	return nil
 }
 
-// holdAll opens several disks exclusively. If one of them cannot be opened, it closes the others. The caller closes the
-// disks.
+// holdAll opens several disks exclusively. If one of them cannot be opened, it closes the others. The caller must close the
+// returned disks.
 func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	slices.Sort(sysPaths)
 	for _, p := range slices.Compact(sysPaths) {

@@ -3,7 +3,7 @@
 package reset
 
 // The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. All signatures of volume
-// managers and file systems are near the ends. A disk is blank if all bytes that were read are 00, or all are ff.
+// managers and file systems are near the ends of a disk. A disk is blank if all bytes that were read are 00, or all are ff.
 
 import (
 	"bytes"
@@ -27,12 +27,13 @@ import (
 
 const (
 	edge        = 16 << 20 // bytes that are read at each end
-	piece       = 1 << 20  // bytes of one read at an end
+	piece       = 1 << 20  // bytes per read at an end
 	blockSize   = 4096     // bytes that are compared at a time
 	randomCount = 4096     // number of random blocks
 	turnedCount = 1024     // number of random blocks on a rotating disk
 	readers     = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
-	maxBad      = 16       // unreadable blocks after which the rest of a chunk is skipped, because a drive may take seconds for each
+	// After maxBad unreadable blocks, the rest of a chunk is skipped, because a drive may take seconds for each block.
+	maxBad = 16
 )
 
 // surface is the data that the quick check has read from a disk.
@@ -71,18 +72,19 @@ func (s seed) count() int {
 
 // seedIn returns the seed in a fingerprint.
 func seedIn(fingerprint string) (s seed) {
-	hex.Decode(s[:], []byte(fingerprint[:2*len(s)])) // the digits are valid, because this program has checked or created the fingerprint
+	// The digits are valid, because this program has checked or created the fingerprint.
+	hex.Decode(s[:], []byte(fingerprint[:2*len(s)]))
 	return s
 }
 
-// surfaceOf reads a disk.
+// surfaceOf runs the quick check on a disk.
 func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	c.step.is("reading %s", c.Name())
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads both ends of a disk and random blocks. It reads a small disk as a whole. The limit for a small disk is
-// the same for rotating disks, although fewer random blocks are read from them.
+// readSurface reads both ends of a disk and random blocks. It reads a small disk as a whole. The size limit for a small
+// disk is the same for rotating disks, although fewer random blocks are read from them.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -102,7 +104,7 @@ func readSurface(ctx context.Context, size int64, from seed, read func(p []byte,
 	return s, together(ctx, s.chunks, read)
 }
 
-// chunk is a part of a disk.
+// chunk is a contiguous part of a disk.
 type chunk struct {
 	at  int64
 	b   []byte
@@ -122,7 +124,7 @@ func isBad(err error) bool {
 }
 
 // fill reads a chunk. If the drive cannot read all of it, fill reads each block separately. After [maxBad] unreadable
-// blocks, the rest of the chunk also counts as unreadable.
+// blocks, it treats the rest of the chunk as unreadable too.
 func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
 	if !isBad(err) {
@@ -203,8 +205,8 @@ func places(size int64, from seed) (chosen []int64) {
 	return slices.Compact(chosen)
 }
 
-// lastFrom returns the offset at which the read of the disk's end begins. The offset is a multiple of the block size, and at
-// least edge bytes before the end.
+// lastFrom returns the offset at which reading the end of the disk begins. The offset is a multiple of the block size, and
+// at least edge bytes before the end.
 func lastFrom(size int64) int64 { return (size - edge) &^ (blockSize - 1) }
 
 // read fills p from a disk. A read from a removed disk returns 0 bytes.
@@ -245,8 +247,8 @@ func (s *surface) content() string {
 	return ""
 }
 
-// readable returns an error that names the first unreadable block, or nil. An unreadable block may hold data, so the disk is
-// not proven to be blank.
+// readable returns an error that names the first unreadable block, or nil. An unreadable block may contain data, so the
+// disk is not proven to be blank.
 func (s *surface) readable() error {
 	for _, c := range s.chunks {
 		if len(c.bad) > 0 {
@@ -293,7 +295,7 @@ func (s *surface) filler() byte {
 	return 0
 }
 
-// holds reports whether a block has data if the filler of its disk is filler.
+// holds reports whether a block on a disk with the given filler contains data.
 func holds(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
 
 // blocks yields all blocks, in order. An unreadable block is nil.

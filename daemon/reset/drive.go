@@ -3,10 +3,10 @@
 package reset
 
 // This file sends NVMe admin commands through the node of a namespace. The kernel passes them to the controller unchanged
-// (nvme_ns_ioctl). So the helper can use the node that it already has open exclusively.
+// (nvme_ns_ioctl), so the helper can use the node that it already has open exclusively.
 //
-// The numbers come from the NVM Express Base Specification 2.0 and the NVM Command Set Specification 1.0. The numbers of
-// ioctls come from include/uapi/linux/nvme_ioctl.h.
+// The numbers come from the NVM Express Base Specification 2.0 and the NVM Command Set Specification 1.0. The ioctl numbers
+// come from include/uapi/linux/nvme_ioctl.h.
 
 import (
 	"encoding/binary"
@@ -49,7 +49,7 @@ const (
 	opSanitize   = 0x84
 )
 
-// The timeouts of commands. After a timeout, the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
+// Timeouts of commands. After a timeout, the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
 	queryTimeout = 5 * time.Second  // for commands that only return data
 	formatTime   = 10 * time.Minute // as in nvme-cli; a reset of the controller during a format would not help
@@ -73,12 +73,12 @@ const (
 	cnsActiveNamespaces    = 0x02
 	cnsNamespaces          = 0x10 // includes the inactive namespaces, if the controller can manage namespaces
 	cnsAttachedControllers = 0x12 // the IDs of the controllers to which a namespace is attached
-	cnsControllers         = 0x13 // the IDs of all controllers of the NVM subsystem
+	cnsControllers         = 0x13 // the IDs of all controllers in the NVM subsystem
 )
 
 const identifySize = 4096
 
-// identify returns a data structure of Identify.
+// identify returns one of the data structures of the Identify command.
 func (d drive) identify(cns, nsid uint32) ([]byte, error) {
 	b := make([]byte, identifySize)
 	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, queryTimeout, b)
@@ -107,7 +107,7 @@ func (d drive) log(page uint32) ([]byte, error) {
 	return b, nil
 }
 
-// nvmeStatus is the status of a completed command. It has the bits "status code type << 8 | status code", and some flags.
+// nvmeStatus is the status of a completed command. It consists of "status code type << 8 | status code" and some flags.
 type nvmeStatus uint16
 
 // code returns the status without the flags More and Do Not Retry.
@@ -122,7 +122,7 @@ const (
 	statusSanitizeInProgress = 0x01d
 )
 
-// statusOf returns the status code in an error, or 0.
+// statusOf returns the NVMe status code that err wraps, or 0.
 func statusOf(err error) uint16 {
 	status, _ := errors.AsType[nvmeStatus](err)
 	return status.code()
@@ -148,7 +148,7 @@ func (s nvmeStatus) Error() string {
 	return fmt.Sprintf("NVMe status %#03x%s", s.code(), text)
 }
 
-// commandError returns the error of a command that changes the drive. what names the command.
+// commandError returns err with a description of the command and a suitable [Result]. what names the command.
 func commandError(what string, err error) error {
 	switch code := statusOf(err); {
 	case unsupported(code):
@@ -168,13 +168,13 @@ func commandError(what string, err error) error {
 // controller is the data that Identify Controller returns (Base Specification, figure 275).
 type controller []byte
 
-// feature is a bit in one byte of this data.
+// feature is one or more bits in a byte of the Identify Controller data.
 type feature struct {
 	at   int
 	mask byte
 }
 
-// Features.
+// Features of a controller.
 var (
 	severalControllers = feature{76, 1 << 1}  // the NVM subsystem may have further controllers (CMIC)
 	canFormat          = feature{256, 1 << 1} // OACS
@@ -190,7 +190,7 @@ var (
 // has reports whether a controller has a feature.
 func (id controller) has(f feature) bool { return id[f.at]&f.mask != 0 }
 
-// Kinds of sanitize, as bits of SANICAP.
+// Kinds of sanitize operations, as bits in SANICAP.
 const (
 	sanitizeCrypto    = 1 << 0
 	sanitizeBlock     = 1 << 1
@@ -210,7 +210,7 @@ func (d drive) controllerOf() (controller, error) {
 	return b, nil
 }
 
-// namespace has the fields of Identify Namespace that the helper uses (NVM Command Set Specification 1.0, figure 97).
+// namespace contains the fields of Identify Namespace that the helper uses (NVM Command Set Specification 1.0, figure 97).
 type namespace struct {
 	nsid       uint32
 	flbas, dps uint8

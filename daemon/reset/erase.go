@@ -2,8 +2,8 @@
 
 package reset
 
-// This file erases disks. Each method opens the disk exclusively and locks it against udev before it writes. It reads the
-// disk before the erasure. After the erasure, it reads those blocks again that had data.
+// This file erases disks. Before writing, each method opens the disk exclusively, locks it against udev, and reads it.
+// After the erasure, the method rereads the blocks that contained data.
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// erasure is one method to erase a disk that is open exclusively.
+// erasure is a method for erasing a disk that is open exclusively.
 type erasure struct {
 	promise promise
 	// ready returns an error if the method cannot erase the disk, or cannot erase it without erasing other disks.
@@ -40,7 +40,7 @@ func erasures() map[string]erasure {
 	}
 }
 
-// Erasures returns the names of the erase methods. A disk may not support each of them.
+// Erasures returns the names of the erase methods. A disk may not support all of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
 // erase erases a disk that was examined before, and returns a description of its work. It opens the disk exclusively for
@@ -74,9 +74,9 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := t.unheld(ctx, c); err != nil {
 		return "", err
 	}
-	// The last checks. No slow step may follow, because a process may open the disk after the check of open files. Exports,
-	// loop devices and other hosts are checked again, because the read took time and an exclusive open does not detect these
-	// uses.
+	// These are the last checks. No slow step may follow, because a process may open the disk after the check for open
+	// files. Exports, loop devices and other hosts are checked again, because the read took time and an exclusive open does
+	// not detect these uses.
 	if err := cmp.Or(e.ready(c), t.unused(c.Disk), c.shared(), t.identified(anyAppearance)); err != nil {
 		return "", err
 	}
@@ -89,7 +89,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err != nil {
 		return done, err
 	}
-	if time.Since(began) > passingFor { // in between, a process may have opened the disk, and may have written after the erasure
+	if time.Since(began) > passingFor { // during a long erasure, a process may have opened the disk and written to it
 		if err := t.unheld(ctx, c); err != nil {
 			return done, err
 		}
@@ -123,7 +123,7 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	return s, err
 }
 
-// verified waits until an erased disk is back. It checks that this is the same disk, and that the blocks have the content
+// verified waits until an erased disk is back. It checks that the disk is the same, and that its blocks have the content
 // that the method promises. It returns a description of the blocks.
 func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.back(ctx), c.sameSize()); err != nil {
@@ -150,16 +150,16 @@ func (c *claim) forgetPartitions() error {
 	return nil
 }
 
-// The number of bytes for each ioctl. Between two ioctls, the helper can check the time limit, and a signal can end the
-// program.
+// Number of bytes per ioctl. Between two ioctls, the helper can check the time limit, and a signal can end the program.
 const (
 	discardChunk = 1 << 30
 	zeroChunk    = 64 << 20 // takes a tenth of a second if the drive really writes zeroes
 )
 
-// inChunks returns a function that runs an ioctl for each chunk of a disk. A device may ignore the parts of a range that are
-// smaller than its discard granularity (Documentation/ABI/stable/sysfs-block, queue/discard_granularity, in bytes). So each
-// range begins that many bytes before the end of the previous range, and every granule is completely in one of them.
+// inChunks returns a function that runs an ioctl for each chunk of a disk. A device may ignore the parts of a range that
+// are smaller than its discard granularity (Documentation/ABI/stable/sysfs-block, queue/discard_granularity, in bytes).
+// Each range therefore begins one granule before the end of the previous range, so that every granule lies completely
+// within one range.
 func inChunks(name, did string, chunk int64, request uintptr) func(context.Context, *claim, *evidence) (string, error) {
 	return func(ctx context.Context, c *claim, _ *evidence) (string, error) {
 		began := time.Now()

@@ -18,7 +18,7 @@ const (
 	eraseCrypto   = 2
 )
 
-// formatBy returns the erasure by Format NVM with one of these settings.
+// formatBy returns the erasure that runs Format NVM with one of these settings.
 func formatBy(ses uint32) erasure {
 	return erasure{
 		promise: mustChange,
@@ -27,9 +27,9 @@ func formatBy(ses uint32) erasure {
 	}
 }
 
-// format erases one namespace by formatting it with its present format. During the format, the kernel stops the I/O of all
-// namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). It takes seconds, or minutes if the
-// drive really erases its cells.
+// format erases one namespace by formatting it with its current format. During the format, the kernel stops the I/O to all
+// namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). It takes seconds, or minutes if
+// the drive really erases its cells.
 func (d drive) format(ses uint32) (string, error) {
 	ns, err := d.namespace()
 	if err != nil {
@@ -59,8 +59,8 @@ func (d drive) formattable(ses uint32) error {
 	return nil
 }
 
-// formatWord returns dword 10 of a command that keeps the present format. FLBAS and DPS contain the LBA format, the place of
-// the metadata and the protection information. With 0, the command would change the block size.
+// formatWord returns dword 10 of a Format command that keeps the current format. FLBAS and DPS contain the LBA format, the
+// location of the metadata, and the protection information. If dword 10 were 0, the command could change the block size.
 func formatWord(ns namespace, ses uint32) uint32 {
 	format := formatOf(ns)
 	metadata := uint32(ns.flbas >> 4 & 1) // FLBAS bit 4 to MSET
@@ -69,8 +69,7 @@ func formatWord(ns namespace, ses uint32) uint32 {
 	return format&0xf | metadata<<4 | protection<<5 | first<<8 | ses<<9 | format>>4<<12
 }
 
-// formatOf returns the number of the present LBA format. FLBAS bits 3:0 are its low bits, and bits 6:5 are its high
-// bits.
+// formatOf returns the number of the current LBA format. FLBAS bits 3:0 are its low bits, and bits 6:5 are its high bits.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
 // sameSize checks that a disk has the same size and block size as before.
@@ -85,7 +84,7 @@ func (c *claim) sameSize() error {
 	return nil
 }
 
-// localNVMe returns the controllers of an NVMe namespace. It refuses a controller outside this node, because other hosts may
+// localNVMe returns the controllers of an NVMe namespace. It refuses controllers outside this node, because other hosts may
 // use a drive that is connected over a network.
 func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	controllers, err = h.controllersOf(sysPath)
@@ -108,8 +107,8 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// sole returns an error unless the disk is the only namespace of the NVM subsystem. It is for methods that erase the whole
-// subsystem.
+// sole returns an error unless the disk is the only namespace of the NVM subsystem. Methods that erase the whole subsystem
+// use it.
 func (d drive) sole() error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -131,7 +130,7 @@ func (d drive) sole() error {
 	return d.noOther()
 }
 
-// checkControllers checks that this kernel has all controllers of the NVM subsystem. A virtual machine may use another
+// checkControllers checks that this kernel drives all controllers in the NVM subsystem. A virtual machine may use another
 // controller through VFIO. Another host may use a controller at the other port of the drive. Such controllers can have
 // namespaces that this kernel does not know.
 func (d drive) checkControllers() error {
@@ -181,9 +180,10 @@ func (d drive) noOther() error {
 	return nil
 }
 
-// With a sanitize operation, the controller erases the whole NVM subsystem in the background. This includes all namespaces,
-// caches and spare blocks. Neither a reset nor a loss of power stops a sanitize operation. Until its end, no namespace can
-// be read (NVMe Base Specification 2.0, 8.21). Cryptographic erasure takes seconds. Overwriting takes up to a day.
+// With a sanitize operation, the controller erases the whole NVM subsystem in the background. The erasure includes all
+// namespaces, caches and spare blocks. Neither a reset nor a loss of power stops a sanitize operation. Until the operation
+// ends, no namespace can be read (NVMe Base Specification 2.0, 8.21). Cryptographic erasure takes seconds. Overwriting
+// takes up to a day.
 
 // sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
@@ -254,8 +254,9 @@ func sanitizable(c *claim) error {
 }
 
 // sanitize erases the whole subsystem. If a sanitize operation is already running, the function waits for that one, even if
-// another program started it. If the controller reports a completed sanitize operation and no write since then, no further
-// sanitize operation is needed. The disk must then be blank, because the earlier content is unknown.
+// another program started it. If the controller reports a completed sanitize operation and no write since then, and the
+// disk is blank, no further sanitize operation is needed. A disk that is not blank is sanitized again, because its content
+// before that operation is unknown.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()
@@ -278,9 +279,9 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	return d.followed(ctx)
 }
 
-// actionFor chooses the action of a sanitize operation. Block erase is the safest, cryptographic erasure is the fastest, and
-// overwriting is for disks without flash. The command allows the drive to deallocate the blocks afterwards. After a failed
-// sanitize, only another sanitize operation makes the disk usable again.
+// actionFor chooses the action of a sanitize operation. Block erase is the safest, cryptographic erasure is the fastest,
+// and overwriting is for disks without flash. The command allows the drive to deallocate the blocks afterwards. After a
+// failed sanitize operation, only another sanitize operation makes the disk usable again.
 func actionFor(id controller) uint32 {
 	switch {
 	case id.has(sanitizesByBlock):
@@ -314,7 +315,8 @@ func (d drive) followed(ctx context.Context) (string, error) {
 // percent returns the progress of a running sanitize operation.
 func (s sanitizeState) percent() int { return int(s.progress) * 100 / 65536 }
 
-// pollEvery returns the wait between two checks. The first waits are short, because some sanitizes end within a second.
+// pollEvery returns the wait between two checks. The first waits are short, because some sanitize operations end within a
+// second.
 func pollEvery(since time.Duration) time.Duration {
 	return min(max(since/10, 50*time.Millisecond), 5*time.Second)
 }

@@ -2,7 +2,8 @@
 
 package reset
 
-// This file has all calls to the kernel. No other file of this package opens a node, calls an ioctl or writes to sysfs.
+// This file contains all calls to the kernel. No other file of this package opens a node, calls an ioctl or writes to
+// sysfs.
 
 import (
 	"context"
@@ -18,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// kernel has the calls to the kernel. Tests replace them.
+// kernel contains the functions that call the kernel. Tests replace these functions.
 type kernel struct {
 	open  func(path string, flags int) (fd int, err error)
 	close func(fd int) error
@@ -28,10 +29,10 @@ type kernel struct {
 	pread func(fd int, p []byte, offset int64) (n int, err error)
 	// ioctl passes the address of an argument, or 0 for nil. The kernel may change the argument.
 	ioctl func(fd int, request uintptr, argument []byte) (result int, err error)
-	// pass sends an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. The kernel reads or writes data, depending on
-	// the command. The status comes from the controller, and is 0 for success.
+	// pass sends an NVMe command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. The kernel reads or writes data, depending
+	// on the command. The status comes from the controller, and is 0 for success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
-	write func(path, value string) error // an attribute of sysfs
+	write func(path, value string) error // writes a sysfs attribute
 	// openLock opens a lock file that no other user can open.
 	openLock func(file string) (fd int, err error)
 	// idle moves the calling thread to the idle I/O class.
@@ -62,7 +63,7 @@ func theKernel() kernel {
 	}
 }
 
-// openNode opens a node. It does not follow a link.
+// openNode opens a node. It does not follow links.
 func openNode(path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NOCTTY, 0)
@@ -117,8 +118,8 @@ func writeAttribute(path, value string) error {
 	return nil
 }
 
-// idle sets the idle class of the I/O scheduler for the calling thread (ioprio_set(2), include/uapi/linux/ioprio.h). If
-// the kernel denies this, the reads have normal priority.
+// idle sets the idle class of the I/O scheduler for the calling thread (ioprio_set(2), include/uapi/linux/ioprio.h). If the
+// kernel denies the change, reads keep their normal priority.
 func idle() {
 	const (
 		whoProcess = 1 // IOPRIO_WHO_PROCESS, with 0 for the calling thread
@@ -128,11 +129,11 @@ func idle() {
 	unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle<<classShift)
 }
 
-// devices is the directory with all devices of the kernel.
+// devices is the sysfs directory that contains all devices.
 const devices = sysfs.Devices
 
-// host is the node with the calls to its kernel. Its methods take the names that the kernel uses ("/sys/devices/…",
-// "/dev/…", "/proc/…"), even if these trees have another root.
+// host represents the node and the calls to its kernel. Its methods take paths in the form that the kernel uses
+// ("/sys/devices/…", "/dev/…", "/proc/…"), even if these trees have a different root.
 type host struct {
 	sysfs.Tree
 	kernel

@@ -2,10 +2,10 @@
 
 package reset
 
-// Only one request at a time works on a device. The lock is a file in a directory that all instances of the program share. A
-// lock in sysfs would not work, for two reasons. Since systemd 254, each instance has its own sysfs, so its lock would not
-// stop other instances (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). Also, any local process can lock a directory
-// of sysfs.
+// Only one request at a time works on a device. The lock is a file in a directory that all instances of the program share.
+// A lock in sysfs would not work, for two reasons. Since systemd 254, each instance has its own sysfs, so its lock would
+// not stop other instances (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). Also, any local process can lock a
+// directory in sysfs.
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err err
 	return nil, errorf(Failed, "lock %s: %w", file, err)
 }
 
-// flocked locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, it waits until limit.
+// flocked locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, flocked waits for at most limit.
 func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// reset resets a device by the requested method, and returns a description of what it did.
+// reset resets a device with the requested method, and returns a description of what it did.
 func (t *task) reset(ctx context.Context) (done string, err error) {
 	if done, err = t.resetter()(ctx); err != nil {
 		return "", err
@@ -26,7 +26,7 @@ func (t *task) reset(ctx context.Context) (done string, err error) {
 
 const knownMethods = "must be nvme-controller, dfl-port, vfio, pci or pci:METHOD"
 
-// resetter returns the function of the method, or nil if no method has that name.
+// resetter returns the function that implements the requested method, or nil if the method is unknown.
 func (t *task) resetter() func(context.Context) (string, error) {
 	switch t.Method {
 	case "nvme-controller":
@@ -42,7 +42,7 @@ func (t *task) resetter() func(context.Context) (string, error) {
 	return nil
 }
 
-// holdReset exclusively opens the disks that a reset affects. It checks again that the disk of the request is the same disk.
+// holdReset exclusively opens the disks that a reset affects. It checks again that the requested disk is still the same.
 // The request must list all other affected disks.
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
@@ -67,9 +67,9 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	return held, nil
 }
 
-// resetControllers resets the controllers of a namespace, one after the other. The kernel holds back or repeats all I/O of
-// these controllers, so no data is lost. In an emulator, a reset takes 50 ms. The kernel waits for each controller for up to
-// twice CAP.TO, which is at most 127.5 s, and 2.3 s more for a quirk (nvme_reset_work). This wait cannot be interrupted.
+// resetControllers resets the controllers of a namespace, one after the other. The kernel holds back or repeats all I/O to
+// these controllers, so no data is lost. In an emulator, a reset takes 50 ms. The kernel waits for each controller for up
+// to twice CAP.TO, which is at most 127.5 s, and 2.3 s more for a quirk (nvme_reset_work). This wait cannot be interrupted.
 func (t *task) resetControllers(context.Context) (string, error) {
 	controllers, err := t.localNVMe(t.SysPath)
 	if err != nil {
@@ -95,7 +95,7 @@ func (t *task) resetControllers(context.Context) (string, error) {
 	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", namesOf(controllers), len(held)), nil
 }
 
-// namesOf returns the names of devices for a message.
+// namesOf returns the names of devices for use in a message.
 func namesOf(sysPaths []string) string {
 	var names []string
 	for _, p := range sysPaths {
@@ -111,7 +111,7 @@ func (t *task) resetController(sysPath string) error {
 		return err
 	}
 	defer t.close(fd)
-	if err := t.identified(); err != nil { // in between, another controller may have got its name and number
+	if err := t.identified(); err != nil { // another controller may have taken over its name and number
 		return err
 	}
 	name := path.Base(sysPath)
@@ -156,9 +156,8 @@ func (t *task) resetPort(context.Context) (string, error) {
 	return "reset port " + name, nil
 }
 
-// back waits until a device that was reset or erased is present again. It checks that this is the same device and that the
-// device works. If its attributes do not show its state, the device counts as working. The diskseq of a disk may have
-// changed.
+// back waits until a device that was reset or erased is present again. It checks that the device is the same and works. If
+// no attribute shows its state, back assumes that the device works. The diskseq of a disk may have changed.
 func (t *task) back(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.is("waiting for %s to come back", name)
@@ -184,8 +183,8 @@ func (t *task) works() error {
 			return nil
 		}
 		// A function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
-		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space waits for the suspend.
-		// It also wakes the function if the function cannot answer while it is suspended (pci_config_pm_runtime_get).
+		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). Reading the configuration space waits for the suspend to
+		// complete, and wakes the function if it cannot answer while suspended (pci_config_pm_runtime_get).
 		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {
 			return errorf(Gone, "%w", err)
 		}

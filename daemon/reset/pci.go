@@ -23,10 +23,10 @@ import (
 // baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the highest byte of the attribute class.
 const baseBridge = 0x06
 
-// resetSafeDrivers returns the drivers that continue to work after a reset, because they save their state before it. Their
-// pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Among the drivers of GPUs and accelerators, only those
-// for Gaudi and for the accelerators of Intel and Qualcomm qualify. No RDMA driver qualifies. The list omits network and
-// storage adapters, because a reset interrupts their connections to other hosts. It also omits cxl_pci, because its
+// resetSafeDrivers returns the drivers that continue to work after a reset, because they save their state beforehand. Their
+// pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Among the drivers of GPUs and accelerators, only
+// those for Gaudi and for the accelerators of Intel and Qualcomm qualify. No RDMA driver qualifies. The list omits network
+// and storage adapters, because a reset interrupts their connections to other hosts. It also omits cxl_pci, because its
 // reset_done only warns that the system may have lost memory.
 func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
@@ -38,7 +38,7 @@ type function struct {
 
 func (h *host) functionAt(sysPath string) function { return function{h, sysPath} }
 
-// name returns the address of the function, "0000:02:00.0".
+// name returns the address of the function, such as "0000:02:00.0".
 func (f function) name() string { return path.Base(f.path) }
 
 // vfio reports whether the function has a VFIO driver.
@@ -64,7 +64,7 @@ func (f function) may() error {
 	return nil
 }
 
-// methods returns the content of the attribute reset_method. If a method was chosen, the attribute must list it.
+// methods returns the content of the attribute reset_method. If choice is not empty, the attribute must list it.
 func (f function) methods(choice string) (listed string, err error) {
 	if !f.Present(f.path + "/reset") {
 		return "", errorf(Unsupported, "%s has no reset method", f.name())
@@ -79,7 +79,7 @@ func (f function) methods(choice string) (listed string, err error) {
 	return listed, nil
 }
 
-// reset resets the function. If a method was chosen, it restores the list of methods afterwards.
+// reset resets the function. If choice is not empty, it selects this method, and restores the list of methods afterwards.
 func (f function) reset(choice, listed string) (done string, err error) {
 	if choice != "" {
 		attribute := f.Path(f.path + "/reset_method")
@@ -105,9 +105,9 @@ func (f function) reset(choice, listed string) (done string, err error) {
 	}
 }
 
-// scope returns the functions that these reset methods can affect. flr, af_flr and pm affect only the function itself. All
-// other methods affect every function behind the same bridge. A root bus cannot be reset, so there they affect the functions
-// of the same slot.
+// scope returns the functions that the given reset methods can affect. flr, af_flr and pm affect only the function itself.
+// All other methods affect every function behind the same bridge. A root bus cannot be reset, so on a root bus these
+// methods affect only the functions in the same slot.
 func (f function) scope(methods string) (hit []function) {
 	alone := methods != ""
 	for m := range strings.FieldsSeq(methods) {
@@ -127,9 +127,9 @@ func (f function) scope(methods string) (hit []function) {
 	return hit
 }
 
-// hasNetwork reports whether the function has a network interface. Each mount of sysfs shows the directory net. But the
+// hasNetwork reports whether the function has a network interface. Each mount of sysfs shows the directory net, but the
 // directory contains only the interfaces of the mount's network namespace (net_ns_type_operations, class_dir_create_and_add
-// in drivers/base/core.c). The directory may belong to a child device, such as a virtio device or a device of the auxiliary
+// in drivers/base/core.c). The directory may belong to a child device, such as a virtio device or a device on the auxiliary
 // bus.
 func (f function) hasNetwork() (found bool) {
 	root := f.Path(f.path)
@@ -148,7 +148,7 @@ func (f function) hasNetwork() (found bool) {
 	return found
 }
 
-// disks returns the sysfs paths of the disks of the function.
+// disks returns the sysfs paths of the disks behind the function.
 func (f function) disks() (disks []string, err error) {
 	for _, name := range f.Names("/sys/block") {
 		d := f.Resolve("/sys/block/" + name)
@@ -232,10 +232,10 @@ func (t *task) functions() ([]function, error) {
 	return []function{f}, nil
 }
 
-// freeFunction checks that a reset by any of these methods disturbs no user of the function. Until the caller calls letGo,
-// no other process can start to use the function. The function must have no driver, or a driver that survives a reset. It
-// must have no network interface, and its disks must be unused. If it has a VFIO driver, no process may have opened it.
-// metalplug-holders finds processes that have opened a node of the function.
+// freeFunction checks that a reset with any of the given methods disturbs no user of the function. Until the caller calls
+// letGo, no other process can start to use the function. The function must have no driver, or a driver that survives a
+// reset. It must have no network interface, and its disks must be unused. If it has a VFIO driver, no process may have
+// opened it. metalplug-holders finds processes that have opened a node of the function.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.may(); err != nil {
 		return nil, err

@@ -2,9 +2,9 @@
 
 package reset
 
-// This file does the work before a container starts, after a pod has ended, and on an order of the operator. It proves that
-// a device is free, and resets the device. If the device is a disk, it then erases the disk, or proves that the disk is
-// blank.
+// This file handles the work that is done before a container starts, after a pod has ended, or on the operator's order. It
+// proves that a device is free, and resets the device. If the device is a disk, it then erases the disk, or proves that the
+// disk is blank.
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare does the work of the request in this order: check, reset, erase.
+// prepare carries out the request in this order: check, reset, erase.
 func (t *task) prepare(ctx context.Context) error {
 	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)
@@ -51,8 +51,8 @@ func (t *task) prepare(ctx context.Context) error {
 			return err
 		}
 		done = append(done, text)
-		// The disk has appeared again. Another medium with the same identity may have replaced it, and no attribute shows
-		// the difference.
+		// The disk has reappeared after the reset. Another medium with the same identity may have replaced it, and no
+		// attribute shows the difference.
 		if t.seq != 0 && t.Uint(t.SysPath, "diskseq") != t.seq {
 			t.answer.Appearance = ""
 		}
@@ -79,7 +79,7 @@ func (t *task) prepare(ctx context.Context) error {
 	return nil
 }
 
-// appearanceOf returns a diskseq in the form of an answer.
+// appearanceOf formats a diskseq for an answer.
 func appearanceOf(seq uint64) string {
 	if seq == 0 {
 		return ""
@@ -87,9 +87,9 @@ func appearanceOf(seq uint64) string {
 	return strconv.FormatUint(seq, 10)
 }
 
-// examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or "" if
-// it has not read the disk. It also records the diskseq. It opens the disk only for reading, because udev inspects a disk
-// again when a descriptor for writing is closed.
+// examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or ""
+// if it did not read the disk. It also records the diskseq. It opens the disk only for reading, because udev inspects a
+// disk again when a writable descriptor is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {
@@ -122,7 +122,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	return t.allowed(c, s)
 }
 
-// withheld reports whether a disk that must be sanitized cannot be read because of an earlier sanitize.
+// withheld reports whether a disk that must be sanitized cannot be read because of an earlier sanitize operation.
 func (c *claim) withheld(scrub string) bool { return scrub == "sanitize" && drive{c}.unreadable() }
 
 // allowed refuses a disk with data if the disk must be blank, or if no pod wrote the data.
@@ -157,5 +157,5 @@ func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 // byHand is the command with which an operator erases a disk.
 const byHand = "metalplugctl reset ID --scrub zero"
 
-// knownPartitions is the content of a blank disk with partitions that the kernel has not dropped yet.
+// knownPartitions describes the content of a blank disk with partitions that the kernel has not dropped yet.
 const knownPartitions = "partitions that the kernel has not dropped yet"

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe reads a disk and changes nothing. It does not hold the disk while it reads, because it must not disturb other
+// probe reads a disk and changes nothing. It does not hold the disk while reading, because it must not disturb other
 // processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs causes a probe, and this probe must not make
 // mount fail.
 func (t *task) probe(ctx context.Context) error {
@@ -21,7 +21,7 @@ func (t *task) probe(ctx context.Context) error {
 		return err
 	}
 	defer c.release()
-	if t.IsNVMe(c.sysPath) { // the disk may be in use
+	if t.IsNVMe(c.sysPath) { // possible even while the disk is in use
 		d := drive{c}
 		t.answer.Smart = d.smart()
 		if s, err := d.sanitizing(); err == nil && s.status == sanitizeRunning {

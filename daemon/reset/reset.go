@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reset reads, resets and erases devices. It has the client for the daemon ([Client]) and the server for the program
-// metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device nodes.
+// Package reset reads, resets and erases devices. It contains the client for the daemon ([Client]) and the server for the
+// program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
+// nodes.
 //
 // metalplug-reset trusts no field of the request. It finds the device below /sys/devices. It reads /etc/metalplug and
-// refuses a device or a method that no resource selects. It reads attributes of the kernel to identify the device and to
-// find its users. If the kernel supports an exclusive open of the device, it opens the device exclusively and checks again.
-// Then it does the work, verifies the result, and reports it. If a check has no clear result, it refuses the request.
+// refuses a device or a method that no resource selects. It reads kernel attributes to identify the device and to find its
+// users. If the kernel supports an exclusive open of the device, it opens the device exclusively and checks again. Then it
+// does the work, verifies the result, and reports it. If a check has no clear result, the program refuses the request.
 package reset
 
 import (
@@ -21,29 +22,33 @@ type Do string
 
 // Kinds of requests. The first four only read.
 const (
-	Look    Do = "look"    // returns the users and the state of a device; it neither reads a disk nor opens it exclusively, because a pod has the disk
-	Probe   Do = "probe"   // like look, but also returns the content of the disk
-	Offer   Do = "offer"   // like probe, but also tries to open the disk exclusively, because nothing else shows an imported ZFS pool
+	// Look returns the users and the state of a device. It neither reads a disk nor opens it exclusively, because a pod has
+	// the disk.
+	Look  Do = "look"
+	Probe Do = "probe" // like Look, but also returns the content of the disk
+	// Offer is like Probe, but also tries to open the disk exclusively, because nothing else shows an imported ZFS pool.
+	Offer   Do = "offer"
 	Survey  Do = "survey"  // reads a disk from Request.From to its end
 	Prepare Do = "prepare" // proves that a device is free, resets it, and erases it or proves that it is blank
 )
 
-// Blank replaces the fingerprint of a disk that is blank in the quick check.
+// Blank stands in for the fingerprint of a disk that the quick check finds blank.
 const Blank = "blank"
 
-// Request describes work on one device. The message omits optional fields with the zero value. A prepare needs at least one
-// attribute in Identity. The helper reads /etc/metalplug. It refuses a device that the resource in Work does not select, and a
-// method or scrub that the resource does not name. A Fingerprint of [Blank] means that the disk must be blank.
+// Request describes work on one device. The message omits optional fields with the zero value. A prepare request needs at
+// least one attribute in Identity. The helper reads /etc/metalplug. It refuses a device that the resource in Work does not
+// select, and a method or scrub that the resource does not name. A Fingerprint of [Blank] means that the disk must be
+// blank.
 type Request struct {
 	Do Do `json:"do"`
 	device.Target
-	device.Work // only for a prepare
+	device.Work // only for a prepare request
 
 	// From is the byte offset at which a survey continues.
 	From int64 `json:"from,omitempty"`
 
-	// TimeoutMS is the time limit in milliseconds, at most 48 h. When it has passed, the helper stops waiting. If a call of
-	// the kernel has not returned by then, the helper answers 2 s later and names the step.
+	// TimeoutMS is the time limit in milliseconds, at most 48 h. When the limit has passed, the helper stops waiting. If a
+	// system call has not returned by then, the helper answers 2 s later and names the step.
 	TimeoutMS int64 `json:"timeoutMs"`
 }
 
@@ -57,13 +62,13 @@ type Result string
 const (
 	OK          Result = "ok"          // done and verified; for a probe or a survey, the disk is not in use
 	Refused     Result = "refused"     // the request does not match the device, or the helper must not change the device
-	Foreign     Result = "foreign"     // the disk has other data than the request allows, and was not changed
+	Foreign     Result = "foreign"     // the disk contains data that the request does not allow, and was not changed
 	Busy        Result = "busy"        // another process or the kernel uses the device
 	Gone        Result = "gone"        // the device is absent, or did not come back
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method
 	Failed      Result = "failed"      // the work failed, and the state of the device is unknown
-	Late        Result = "late"        // a probe or a survey has not finished in time, which is not a fault of the device
-	Running     Result = "running"     // the device continues to work; the next request of this kind waits for the end
+	Late        Result = "late"        // a probe or a survey did not finish in time, which is not a fault of the device
+	Running     Result = "running"     // the device is still working; the next request of this kind waits until it finishes
 	Malformed   Result = "malformed"   // the request is invalid, and the device was not examined
 )
 
@@ -95,7 +100,7 @@ type outcome struct {
 // Error returns the text without the result.
 func (o outcome) Error() string { return o.err.Error() }
 
-// Unwrap returns the result and the cause. So errors.As finds the outermost result.
+// Unwrap returns the result and the cause. The result comes first, so that errors.As finds the outermost one.
 func (o outcome) Unwrap() []error { return []error{o.Result, o.err} }
 
 // errorf returns an error with a result.

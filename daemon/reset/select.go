@@ -2,8 +2,8 @@
 
 package reset
 
-// The files in /etc/metalplug determine which resource has a device, and how the device may be reset and erased. An attacker
-// may have taken over metalplugd, so the helper does not trust the requests of metalplugd.
+// The files in /etc/metalplug determine which resource a device belongs to, and how the device may be reset and erased. An
+// attacker may have taken over metalplugd, so the helper does not trust its requests.
 
 import (
 	"fmt"
@@ -90,7 +90,7 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 	return errorf(Refused, "resource %s (%s) has scrub %q, not %q", resource.Name, where, resource.Reset.Scrub, r.Scrub)
 }
 
-// whereOf returns the file and line of a key of a resource.
+// whereOf returns the file and line that set a key of a resource.
 func whereOf(settings config.Config, resource, key string) string {
 	if where := settings.Where(resource, key); where != "" {
 		return where
@@ -98,7 +98,7 @@ func whereOf(settings config.Config, resource, key string) string {
 	return "built in"
 }
 
-// filesOf returns the files of the configuration.
+// filesOf lists the configuration files for use in a message.
 func filesOf(settings config.Config) string {
 	if len(settings.Files) == 0 {
 		return fmt.Sprintf("%s does not exist", config.DefaultFile)

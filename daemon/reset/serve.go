@@ -27,8 +27,8 @@ func newHost(file string) *host {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), run: "/run", holders: askHolders}
 	h.settings = func() (config.Config, error) { return config.Load(file) }
 	h.selects = h.selected
-	// If systemd has created the directory, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of metalplugd has
-	// no such directory. It uses the directory in the configuration, to which metalplugd can write.
+	// If systemd has created the directory, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of metalplugd
+	// has no such directory. It uses a directory below the configured run directory, to which metalplugd can write.
 	if h.locks = os.Getenv("RUNTIME_DIRECTORY"); h.locks == "" {
 		c, err := h.settings()
 		if err != nil { // a probe needs no configuration
@@ -52,9 +52,9 @@ func (s *step) String() string {
 	return "inspecting the device"
 }
 
-// reply returns the answer to a request. The context asked ends when the client disconnects. This stops a request that only
-// reads. If a call of the kernel does not return in time, the answer is [Late]. The call cannot be interrupted, so this
-// process can exit and close the device only after the call has returned.
+// reply returns the answer to a request. asked ends when the client disconnects, which stops a request that only reads. If
+// a system call does not return in time, the answer is [Late], or [Failed] for a prepare request. The system call cannot be
+// interrupted, so the process can exit and close the device only after the call has returned.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
@@ -140,7 +140,8 @@ func (t *task) do(ctx context.Context) error {
 		return t.probe(ctx)
 	}
 	unlock, err := t.only(ctx, t.SysPath)
-	if errors.Is(err, Busy) && t.Do != Prepare { // the lock may belong to an earlier request that hangs in the kernel, which is not a user of the disk
+	// The lock may belong to an earlier request that hangs in the kernel. Such a request is not a user of the disk.
+	if errors.Is(err, Busy) && t.Do != Prepare {
 		return errorf(Late, "%w", err)
 	} else if err != nil {
 		return err
@@ -155,7 +156,7 @@ func (t *task) do(ctx context.Context) error {
 	return t.probe(ctx)
 }
 
-// pause waits. It returns false at once when ctx ends.
+// pause waits for the duration d. If ctx ends first, it returns false immediately.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -38,15 +38,15 @@ func (c *claim) shared() error {
 	return errorf(Busy, "cannot determine whether another host uses %s: %w", c.Name(), err)
 }
 
-// attachedElsewhere returns [Busy] if the namespace is attached to a controller that this kernel does not have.
+// attachedElsewhere returns [Busy] if the namespace is attached to a controller that this kernel does not drive.
 func (d drive) attachedElsewhere(ns namespace) error {
 	if !ns.shared {
 		return nil
 	}
 	list, err := d.identify(cnsAttachedControllers, ns.nsid)
 	if unsupported(statusOf(err)) {
-		// A drive without Namespace Management may not know the answer. Then this kernel must have all controllers of the
-		// drive.
+		// A drive without Namespace Management may not support this query. In that case, this kernel must drive all
+		// controllers of the drive.
 		return d.checkControllers()
 	} else if err != nil {
 		return err
@@ -59,8 +59,8 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	return err
 }
 
-// foreignControllers returns the IDs of a Controller List that no controller of this kernel has. The list has a count and
-// then the IDs, 16 bits each (Base Specification, Controller List).
+// foreignControllers returns the IDs in a Controller List that belong to no controller of this kernel. The list consists of
+// a count and the IDs, 16 bits each (Base Specification, Controller List).
 func (d drive) foreignControllers(list []byte) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {
@@ -126,7 +126,8 @@ func (d drive) reserved(ns namespace) error {
 	return nil
 }
 
-// reservations requests the report. Like nvme_pr_resv_report, it uses the format for the size of the host identifier.
+// reservations requests the Reservation Report. Like nvme_pr_resv_report, it uses the format that matches the size of the
+// host identifier.
 func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	for _, eds := range []uint32{extendedStatus, 0} {
 		report = make([]byte, identifySize)
@@ -145,8 +146,8 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	return report, entry, err
 }
 
-// registrants describes the registrants in a report that are not controllers of this kernel. A registrant that does not fit
-// into the report counts as such.
+// registrants describes the registrants in a report that are not controllers of this kernel. These include the registrants
+// that do not fit into the report.
 func (d drive) registrants(report []byte, size int) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {

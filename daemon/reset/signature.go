@@ -2,17 +2,17 @@
 
 package reset
 
-// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a signature
-// may be part of a volume on several disks, or may belong to a system that is not running. Only an operator can order its
-// erasure. Each Linux signature names the header that defines the signature. Other content is unknown data, which is erased
-// only if a pod wrote it. Messages name the content like udev's ID_FS_TYPE.
+// This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a
+// signature may be part of a volume on several disks, or may belong to a system that is not running. Only an operator can
+// order its erasure. The comment on a Linux signature names the file that defines it. Other content is unknown data, which
+// is erased only if a pod wrote it. Messages use the same names for the content as udev's ID_FS_TYPE.
 
 import (
 	"encoding/binary"
 	"slices"
 )
 
-// signature is a text that identifies a format. It may be at several offsets of a disk.
+// signature is a text that identifies a format. It may be at any of several offsets on a disk.
 type signature struct {
 	name  string
 	magic string
@@ -48,14 +48,14 @@ func signatures() []signature {
 		{"LVM1_member", "HM\x01\x00", 0, start},                     // LVM2 lib/format1/disk-rep.h
 		{"LVM1_member", "HM\x02\x00", 0, start},
 		{"crypto_LUKS", "LUKS\xba\xbe", 0, start}, // LUKS2 On-Disk Format Specification 1.1, 2.1, and the same in LUKS1
-		// The second header of LUKS2. Its place depends on the size of the first header.
+		// This is the second LUKS2 header. Its offset depends on the size of the first header.
 		{"crypto_LUKS", "SKUL\xba\xbe", 0, []int64{0x4000, 0x8000, 0x10000, 0x20000, 0x40000, 0x80000, 0x100000, 0x200000, 0x400000}},
 		{"linux_raid_member", md, 0, []int64{0, 4096}},                                    // versions 1.1 and 1.2
 		{"linux_raid_member", md, 4096, []int64{-8192}},                                   // 1.0
 		{"linux_raid_member", md, 65536, []int64{-65536}},                                 // 0.90, MD_NEW_SIZE_SECTORS
 		{"linux_raid_member", "\xa9\x2b\x4e\xfc", 65536, []int64{-65536}},                 // the same in the other byte order
-		{"ddf_raid_member", "\xde\x11\xde\x11", 0, []int64{-512, -4096}},                  // SNIA DDF 2.0, 4.1, anchor header in the last block
-		{"isw_raid_member", "Intel Raid ISM Cfg Sig. ", 0, []int64{-1024, -8192}},         // mdadm super-intel.c MPB_SIGNATURE, second block from the end
+		{"ddf_raid_member", "\xde\x11\xde\x11", 0, []int64{-512, -4096}},                  // SNIA DDF 2.0, 4.1, in the last block
+		{"isw_raid_member", "Intel Raid ISM Cfg Sig. ", 0, []int64{-1024, -8192}},         // mdadm super-intel.c MPB_SIGNATURE
 		{"lsi_mega_raid_member", "$XIDE$", 0, []int64{-512}},                              // dmraid lib/format/ataraid/lsi.h
 		{"nvidia_raid_member", "NVIDIA", 0, []int64{-1024}},                               // dmraid lib/format/ataraid/nv.h
 		{"jmicron_raid_member", "JM", 0, []int64{-512}},                                   // dmraid lib/format/ataraid/jm.h
@@ -73,7 +73,7 @@ func signatures() []signature {
 		{"oracle_asm", "ORCLDISK", 0, []int64{32}},                         // oracleasm kernel/oracleasm.h
 		{"vmfs_volume", "\x0d\xd0\x01\xc0", 0, []int64{0x100000}},          // vmfs-tools vmfs_volume.h VMFS_VOLINFO_MAGIC
 		{"vmfs", "\x5e\xf1\xab\x2f", 0, []int64{0x200000}},                 // vmfs-tools vmfs_fs.h VMFS_FSINFO_MAGIC
-		{"ldm", "PRIVHEAD", 0, []int64{3072}},                              // block/partitions/ldm.h, Windows dynamic disk with MBR
+		{"ldm", "PRIVHEAD", 0, []int64{3072}},                              // block/partitions/ldm.h, dynamic disk with MBR
 		{"storage_spaces", "SPACEDB ", 0, []int64{4096}},                   // Windows Storage Spaces, as observed on a disk
 	}
 	for _, version := range []string{"\x6a", "\x6b", "\x6c", "\x6d"} { // drivers/block/drbd/drbd_int.h DRBD_MD_MAGIC_07 to _09
@@ -85,8 +85,8 @@ func signatures() []signature {
 // uberblock is UBERBLOCK_MAGIC (OpenZFS include/sys/uberblock_impl.h).
 const uberblock = 0x00bab10c
 
-// uberblocks returns the offsets of the uberblocks in the four labels of a ZFS disk. A label has 256 KiB. Its uberblocks
-// begin at 128 KiB, and are at least 1 KiB apart (OpenZFS include/sys/vdev_impl.h).
+// uberblocks returns the offsets of the uberblocks in the four labels of a ZFS disk. A label is 256 KiB long. Its
+// uberblocks begin at 128 KiB, and are at least 1 KiB apart (OpenZFS include/sys/vdev_impl.h).
 func uberblocks() (all []int64) {
 	const label = 256 << 10
 	for _, start := range [...]int64{0, label, -2 * label, -label} {

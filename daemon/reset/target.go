@@ -2,7 +2,7 @@
 
 package reset
 
-// This file finds the device of a request and checks its identity.
+// This file finds the device that a request names, and checks its identity.
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find checks that the device of a request exists and has the expected kind and identity. It skips the attributes in
-// ignored. It checks the class of NVMe devices only. For other devices, the helper compares the class with the configuration
-// before it changes them.
+// find checks that the requested device exists and has the expected kind and identity. It skips the attributes in ignored.
+// It checks the class of NVMe devices only. For other devices, the helper compares the class with the configuration before
+// it changes the device.
 func (t *task) find(ignored ...string) error {
 	if err := t.resolved(t.SysPath); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (t *task) find(ignored ...string) error {
 	return t.identified(ignored...)
 }
 
-// resolved checks that a path belongs to a device and has neither a link nor ".." in it.
+// resolved checks that a path belongs to a device and contains neither a link nor "..".
 func (h *host) resolved(sysPath string) error {
 	if !strings.HasPrefix(sysPath, devices) || path.Clean(sysPath) != sysPath {
 		return errorf(Refused, "%q is not the path of a device below %s", sysPath, devices)
@@ -131,7 +131,8 @@ func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	return -1, err
 }
 
-// errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report which.
+// errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report which
+// process.
 var errClaimed = errors.New("cannot be opened exclusively: it is mounted, part of another device, or open elsewhere")
 
 // openError returns the error for an errno that open(2) returned for a node.

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file finds the users of a disk that the kernel reports. Like metalplugd, it uses package sysfs. In addition, it asks
-// a loop device for its backing device, because only metalplug-reset opens nodes.
+// This file finds the users that the kernel reports for a disk. Like metalplugd, it uses package sysfs. It also asks loop
+// devices for their backing devices, which metalplugd cannot do because only metalplug-reset opens nodes.
 
 import (
 	"context"
@@ -70,8 +70,9 @@ func (h *host) looped(d sysfs.Disk) error {
 // and lo_number at 40. All loop devices have the major number 7 (include/uapi/linux/major.h).
 const loopGetStatus64 = 0x4c05
 
-// below returns the device number behind a loop device, or 0:0 for a regular file. The path of the file does not show it. A
-// node may have many loop devices, so below makes few calls: the loop device itself reports its number.
+// below returns the device number behind a loop device, or 0:0 for a regular file. The path of the backing file does not
+// show the number. A node may have many loop devices, so below makes few calls. To check that it opened the right loop
+// device, it uses the number that the device itself reports.
 func (h *host) below(loop string) (number string, err error) {
 	name := "/dev/" + loop
 	fd, err := h.open(h.Path(name), unix.O_RDONLY)
@@ -96,12 +97,12 @@ func (h *host) below(loop string) (number string, err error) {
 // This part finds processes that have a disk open. An exclusive open does not detect a process that has opened the node
 // without O_EXCL, such as a virtual machine. metalplug-holders finds such a process, because it sees all processes.
 
-// passingFor is how long the helper waits until a process closes the disk. For example, workers of udevd close it after a
+// passingFor is how long the helper waits until a process closes the disk. For example, udevd's workers close it after a
 // moment.
 const passingFor = 2 * time.Second
 
-// questionLimit is the time limit of one request to metalplug-holders. On a busy node systemd may take seconds to start
-// it.
+// questionLimit is the time limit of one request to metalplug-holders. On a busy node, systemd may take seconds to start
+// the program.
 const questionLimit = 10 * time.Second
 
 // askHolders sends a request to the program metalplug-holders.
@@ -110,7 +111,7 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 }
 
 // unheld checks that no other process has a disk, its partitions or its controllers open. A process that cannot be
-// inspected counts as a user.
+// inspected is treated as a user.
 func (t *task) unheld(ctx context.Context, c *claim) error {
 	settings, err := t.settings()
 	if err != nil { // a survey does not need the configuration, and an erasure has already read it
@@ -139,8 +140,8 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 }
 
 // free returns [Busy] with the name of a process that has, or may have, one of the nodes open. err is the error of the
-// request to metalplug-holders. A process that cannot be inspected counts as a user only if its pod has had the disk. If the
-// pods of the disk are unknown, it always counts.
+// request to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod has had the disk,
+// or if the pods of the disk are unknown.
 func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {

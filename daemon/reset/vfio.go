@@ -3,7 +3,7 @@
 package reset
 
 // This file handles devices that a driver in user space uses through VFIO (Documentation/driver-api/vfio.rst,
-// include/uapi/linux/vfio.h). A write to the attribute reset of a function does the same as VFIO_DEVICE_RESET
+// include/uapi/linux/vfio.h). Writing to a function's reset attribute does the same as VFIO_DEVICE_RESET
 // (vfio_pci_ioctl_reset).
 
 import (

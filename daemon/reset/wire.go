@@ -27,7 +27,7 @@ func invalidf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", exchange.ErrMessage, fmt.Sprintf(format, args...))
 }
 
-// Encode returns the message. [ParseRequest] refuses the message of an invalid request.
+// Encode returns the request as a message. [ParseRequest] refuses the message of an invalid request.
 func (r Request) Encode() []byte { return exchange.Encode(r) }
 
 // ParseRequest parses a message and checks its form. The caller must still check the names and paths.
@@ -38,14 +38,15 @@ func ParseRequest(message []byte) (r Request, err error) {
 	return r, err
 }
 
-// Encode returns the message. It shortens long strings and replaces control characters, so that the client always gets
-// an answer.
+// Encode returns the answer as a message. It shortens long strings and replaces control characters, so that the client
+// always gets an answer.
 func (a Answer) Encode() []byte {
 	a.Detail, a.Content, a.Done = plain(a.Detail), plain(a.Content), plain(a.Done)
 	return exchange.Encode(a)
 }
 
-// isFingerprint reports whether s has the form of a fingerprint, which is 16 and 32 hexadecimal digits.
+// isFingerprint reports whether s has the form of a fingerprint, which consists of 16 and 32 hexadecimal digits with a
+// colon in between.
 func isFingerprint(s string) bool {
 	seed, hash, _ := strings.Cut(s, ":")
 	return len(seed) == 16 && len(hash) == 32 && strings.Trim(seed+hash, "0123456789abcdef") == ""
@@ -84,16 +85,16 @@ func plain(text string) string {
 // Program is the name of the program for [Client].
 const Program = "metalplug-reset"
 
-// grace is the time after the limit within which the program must report its current step. The client waits twice as long.
-// The kubelet waits 30 s for the start of a container, so with a limit of 25 s one second remains.
+// grace is the time after the request's limit within which the program must report its current step. The client waits twice
+// as long. The kubelet waits 30 s for the start of a container, so with a limit of 25 s one second remains.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
 // Do sends a request and returns the answer. The result in the answer may be an error, see [Answer.Err]. Do itself returns
-// an error if it cannot reach the program, if the answer is invalid or late, or if ctx ends. The state of the device is then
-// unknown. A survey ends with ctx.
+// an error if it cannot reach the program, if the answer is invalid or late, or if ctx ends. The state of the device is
+// then unknown. A survey ends when ctx ends.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
@@ -104,7 +105,7 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	return a, err
 }
 
-// fits reports whether an answer has the fields that prove that the request was executed. An empty answer of a helper of
+// fits reports whether an answer has the fields that prove that the request was executed. An empty answer from a helper of
 // another version must not prove that a disk is blank or erased.
 func (a Answer) fits(r Request) bool {
 	return a.Result != OK || (a.Done != "") == (r.Do == Prepare) && a.Erased == (r.Do == Prepare && r.Scrub != "") &&
