@@ -65,8 +65,8 @@ func mountID(path string) (id int) {
 	return id
 }
 
-// maxMounts limits the mounts that are stored for a process, at about 50 bytes each. A kubelet's mount namespace contains
-// a few thousand mounts.
+// maxMounts limits the number of mounts that are stored for a process, at about 50 bytes each. A kubelet's mount
+// namespace contains a few thousand mounts.
 const maxMounts = 1 << 13
 
 // readMounts reads the mounts of a process. If they cannot be read, or if there are too many, the result is empty,

@@ -14,8 +14,8 @@ import (
 // Options locates the parts of the system. The zero value selects the standard locations on this machine.
 type Options struct {
 	Socket *os.File // udev's event socket passed by systemd, for [MonitorFromFile], or nil to open one
-	// KernelLog is /dev/kmsg passed by systemd, which is read from the first unread message. If it is nil, [Open] opens
-	// the log itself, and only later messages are read.
+	// KernelLog is the open /dev/kmsg that systemd has passed. It is read from the first unread message. If KernelLog is
+	// nil, [Open] opens the log itself, and only later messages are read.
 	KernelLog *os.File
 	Proc      string // mount point of procfs, or empty for /proc
 	// mount point of cgroup v2, which contains the cgroup of udevd's unit, or empty for /sys/fs/cgroup

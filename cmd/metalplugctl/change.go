@@ -250,8 +250,8 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device on the control socket. A name such as ".." is escaped, so that metalplugd reports
-// it as an unknown device.
+// pathOf returns the path of a device in requests to the control socket. A name such as ".." is escaped, so that
+// metalplugd reports it as an unknown device.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)
 	if id == "." || id == ".." {

@@ -61,7 +61,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	return socket + " exists"
 }
 
-// checkRootDir compares the directories that the running kubelets use with [paths].
+// checkRootDir compares [paths] with the directories that the running kubelets use.
 func (d *doctor) checkRootDir() (fine string) {
 	here, elsewhere := d.kubelets()
 	paths := d.config.Paths

@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket of the daemon, a `PATH`")
-	// the section ENVIRONMENT of the man page documents the default
+	// the section ENVIRONMENT in the man page documents the default
 	root.PersistentFlags().Lookup("socket").DefValue = ""
 	valid := false // whether the command line is valid
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {

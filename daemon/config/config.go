@@ -117,7 +117,7 @@ type Resource struct {
 	// cdi_kind, the vendor/class of another CDI spec whose device names are used instead of metalplug's own, default
 	// empty
 	CDIKind     string
-	Permissions string            // permissions, which a container has on the nodes, from "rwm" for read, write and mknod, default rw
+	Permissions string            // permissions, those on the nodes in a container, from "rwm" for read, write and mknod, default rw
 	Env         map[string]string // env, templates by variable, in which {id}, {pci} and {node} are replaced, default none
 	AllowInUse  bool              // allow_in_use, offers a device even if this host uses it, only for nvme and node, default false
 	// umad and issm, the nodes for management datagrams and for a subnet manager, only for infiniband, default none

@@ -91,7 +91,7 @@ var foreignWords = map[string]map[string]string{
 	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
 }
 
-// meantWord returns a suggestion that can be appended to an error message. It names the word in words that an operator
+// meantWord returns a suggestion that can be appended to an error message. It names the element of words that an operator
 // probably meant. If there is no such word, meantWord returns "".
 func meantWord(key, word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
