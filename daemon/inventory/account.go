@@ -10,8 +10,8 @@ import (
 )
 
 // Current returns the newest state of a device. The state contains every change that was posted before the call, even if no
-// snapshot shows it yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice] or the
-// error of ctx.
+// snapshot shows the change yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice]
+// or the error of ctx.
 func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	var s *Status
 	if err := i.ask(ctx, func(l *loop) { s = l.current(id) }); err != nil {
@@ -36,7 +36,7 @@ func (l *loop) current(id string) *Status {
 }
 
 // Kept waits until every change that was posted before the call is on disk. Without a store it does not wait. The error
-// is the error of the write or of ctx.
+// comes from the write or from ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
 	if err := i.ask(ctx, (*loop).save); err != nil || i.Store == nil {
 		return err
@@ -59,7 +59,7 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 }
 
 // Started waits for a snapshot that shows that a container was started with each of these devices. All later calls of
-// Allocate see this snapshot. The error is the error of ctx.
+// Allocate see this snapshot. Started returns an error if ctx or the inventory ends first.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	for _, id := range ids {
 		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Used }); err != nil {
@@ -69,8 +69,8 @@ func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// await waits until wanted returns true for the device in the newest snapshot. wanted gets nil if the snapshot lacks
-// the device.
+// await waits until wanted returns true for the device in the newest snapshot. wanted gets nil if the snapshot does not
+// contain the device.
 func (i *Inventory) await(ctx context.Context, id string, wanted func(*Status) bool) error {
 	for {
 		snapshot, changed := i.Snapshot()

@@ -17,14 +17,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// membership is the relation of a device to bundles. There is no object for a bundle. A bundle consists of the members that
-// name it. Each member has its own lease. The kubelet knows only the ID of the bundle.
+// membership is the relation between a device and its bundle. A bundle has no object of its own. It consists of the members
+// that name it. Each member has its own lease. The kubelet knows only the ID of the bundle.
 type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of the bundle
 	aside  string // why the device is offered neither on its own nor in a bundle, or empty
 	// vacant is set once the kubelet has confirmed that no pod holds a device that is aside. A disk with a tenant's data
-	// stays Unhealthy in its own list, because the rules of that list apply to its erasure.
+	// stays Unhealthy in its resource's device list, because the rules of that resource apply to the erasure.
 	vacant bool
 }
 
@@ -60,7 +60,7 @@ func (s *Status) NUMANodes() (nodes []int) {
 	return slices.Compact(nodes)
 }
 
-// members returns the rule for the members of a bundle of a resource. It returns nil if the resource has no bundles.
+// members returns the rule for the members of a resource's bundles. It returns nil if the resource has no bundles.
 func (l bundler) members(resource string) *device.Members {
 	if r := l.rule(resource); r != nil {
 		return r.Bundle
@@ -80,7 +80,7 @@ func (l bundler) byBundle() map[string][]*entry {
 	for id, members := range all {
 		rank := func(e *entry) int {
 			if bundle.ID(e.device.ID) == id {
-				return -2 // sorted before a resource that is no longer a member
+				return -2 // sorts before -1, the rank of a resource that is no longer part of the bundle
 			}
 			return l.members(e.of).Kind(e.resource)
 		}
@@ -159,8 +159,8 @@ func (l bundler) broken(id string, members []*entry) string {
 	return ""
 }
 
-// match assembles the bundles of a rule. It also considers free devices in their own list, because they can move to a
-// bundle. While inspections are pending, it assembles no bundle, because an inspection may find a nearer device.
+// match assembles the bundles of a rule. It also considers free devices that are offered individually, because they can
+// move to a bundle. While inspections are pending, it assembles no bundle, because an inspection may find a nearer device.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	left := make(map[*entry]bool) // the devices in no bundle
 	var items []bundle.Item
@@ -200,7 +200,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	}
 	for e := range left {
 		switch {
-		case l.unmatched && e.offered: // the bundle does not change until match has run
+		case l.unmatched && e.offered: // the device stays where it is until no inspection is pending
 		case r.Bundle.Hold, l.unmatched:
 			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, lack))
 		default:
@@ -243,8 +243,8 @@ func (l bundler) join(changed updates, now time.Time) {
 	}
 }
 
-// joined returns the status of a bundle. Its health is the health of the least healthy member. Its lease is the lease of the
-// member that blocks the next pod the most.
+// joined returns the status of a bundle. Its health is the health of the least healthy member. Its lease is the lease of
+// the member with the highest [urgency].
 func joined(id string, members []*entry, now time.Time) *Status {
 	s := &Status{Resource: members[0].of, Taker: members[0].of}
 	s.Device = &device.Device{ID: id, Class: &device.Bundle, NUMANode: -1}
@@ -271,7 +271,7 @@ func joined(id string, members []*entry, now time.Time) *Status {
 			s.Lease = m.Lease
 		}
 	}
-	if s.Parked = s.Parked && !s.Healthy; !s.Parked { // a fault counts more than a cordon
+	if s.Parked = s.Parked && !s.Healthy; !s.Parked { // a fault takes precedence over a cordon
 		s.Cordon = nil
 	}
 	s.Reason, s.Warning, s.Device.Model = strings.Join(reasons, "; "), strings.Join(warnings, "; "), strings.Join(models, " + ")
@@ -281,7 +281,7 @@ func joined(id string, members []*entry, now time.Time) *Status {
 	return s
 }
 
-// urgency returns the rank of a lease. The lease with the highest rank blocks the next pod the most.
+// urgency ranks a lease. A higher rank means a stronger reason why the next pod cannot get the device.
 func urgency(of lease.Lease) int {
 	switch {
 	case of.Held(): // as long as a pod holds a member, metalplug queries the kubelet about the bundle

@@ -14,9 +14,9 @@ import (
 // ErrHeld means that another tenant holds a device.
 var ErrHeld = errors.New("it is held")
 
-// Claim assigns devices to a claim, and returns when the state file shows this. The claim may already have some of the
-// devices. All others must be free, healthy, and of a resource that DRA serves. The error is [ErrUnknownDevice], [ErrHeld],
-// or another reason. After an error, the claim has only the devices that it had before.
+// Claim assigns devices to a claim, and returns once the assignment is in the state file. The claim may already have some
+// of the devices. All others must be free, healthy, and belong to a resource that DRA serves. The error is
+// [ErrUnknownDevice], [ErrHeld], or another reason. After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	var given []*entry
 	return changeDurably(ctx, i, func(l *loop) error {
@@ -42,7 +42,7 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 	})
 }
 
-// claimable returns why no claim may have a device now, or nil.
+// claimable returns why a device cannot be assigned to a claim now, or nil.
 func (l *loop) claimable(id string) error {
 	s := l.current(id)
 	if s == nil {
@@ -69,8 +69,8 @@ func (s *Status) Ready(claim string) bool {
 	return s.Claim.UID == claim && s.State == lease.InUse && s.Hold == lease.Started
 }
 
-// Unclaim releases the devices of the claim with a UID, and returns when the state file shows this. It returns no error if
-// the claim has no devices.
+// Unclaim releases the devices of the claim with the given UID, and returns once the release is in the state file. It
+// returns no error if the claim has no devices.
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 	if err := i.ask(ctx, func(l *loop) {
 		for _, e := range l.entries {

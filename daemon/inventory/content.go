@@ -8,14 +8,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// known has the facts about a device that remain valid after a restart of metalplugd.
+// known contains the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	left                 // the last tenant's data, if no other process has written since
-	Wrote       wrote    `json:"wrote,omitzero"`        // number of written sectors whose writers are all known, or zero if unknown
-	Initialised string   `json:"initialised,omitempty"` // the unit in [device.Rule].Init that ran for this appearance of the hardware
-	Given       []string `json:"given,omitempty"`       // paths of the nodes that the device's pods got; the slice is replaced and never modified
-	Numbers     []string `json:"numbers,omitempty"`     // device numbers that the device's pods may open in this boot, see [devices.noteNumber]
+	left        // the last tenant's data, if no other process has written since
+	Wrote wrote `json:"wrote,omitzero"` // number of written sectors whose writers are all known, or zero if unknown
+	// Initialised is the unit in [device.Rule].Init that ran for this appearance of the hardware.
+	Initialised string `json:"initialised,omitempty"`
+	// Given contains the paths of the nodes that the device's pods got. The slice is replaced and never modified.
+	Given []string `json:"given,omitempty"`
+	// Numbers contains the device numbers that the device's pods may open in this boot, see [devices.noteNumber].
+	Numbers []string `json:"numbers,omitempty"`
 }
 
 // left identifies the data that a tenant left on a disk. The zero value means unknown data.
@@ -42,10 +45,10 @@ func (l *leases) replaced(e *entry) {
 	}
 }
 
-// appears handles a disk that has appeared again since its tenant left data on the disk. It recognises a new appearance by
-// the diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it
-// may be another disk with the same identity. It counts as the same disk only if the helper proves this and reports the
-// proof at the end of the work.
+// appears handles a disk that has reappeared since its tenant left data on it. It recognises a new appearance by the
+// diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it may
+// be another disk with the same identity. It is treated as the same disk only if the helper proves at the end of the work
+// that it is.
 func (l *leases) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -60,9 +63,9 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin compares the medium of a disk with the media of all others. Without this comparison, metalplug would use the
-// evidence about one disk for another disk with the same serial number. If two disks match, from then on only their
-// appearances identify them. metalplug does not know which of the two a tenant had, or whether both are paths to one disk.
+// noteTwin compares the medium of a disk with the media of all other disks. Otherwise, metalplug would apply the evidence
+// about one disk to another disk with the same serial number. After a match, the two disks are identified only by their
+// appearances. metalplug does not know which of the two a tenant had, or whether both are paths to one disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -88,7 +91,7 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 		return
 	}
 	if e.left.Fingerprint != "" && e.left.Fingerprint != s.Asked && e.left.Blank == s.Blank {
-		return // the probe began before the fingerprint was known, and has read other blocks
+		return // the probe began before the fingerprint was known, and read different blocks
 	}
 	e.seen = found
 	switch {
@@ -102,8 +105,8 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 }
 
 // noteWrites compares the number of sectors written to a disk with the number at the last inspection. Another process has
-// written to the disk if the number has increased while no tenant's container had the disk and metalplug did not work on the
-// disk. This ends an order to erase and an adoption. The content then no longer counts as the tenant's.
+// written to the disk if the number has increased while no tenant's container had the disk and metalplug did not work on
+// the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated as the tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():

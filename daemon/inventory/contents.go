@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// stateVersion is the version of the format of the state file.
+// stateVersion is the version of the state file format.
 const stateVersion = 2
 
 // record is the entry of one device in the state file.
@@ -26,12 +26,12 @@ type record struct {
 	SysPath  string         `json:"sysfsPath"`
 	NUMANode int            `json:"numaNode"`
 	Present  bool           `json:"present"`
-	Away     bool           `json:"away,omitempty"`  // the device is not in the list until it is erased
+	Away     bool           `json:"away,omitempty"`  // the device is not in the device list until it is erased
 	Bundle   kubelet.Member `json:"bundle,omitzero"` // the bundle of the device
 
 	lease.Lease
 	known
-	// Owed is the kubelet whose call of Allocate may still be in progress, or nil.
+	// Owed is the kubelet whose call to Allocate may still be in progress, or nil.
 	Owed *string `json:"owed,omitempty"`
 	// Claim is the claim that has the device until the kubelet reports that the claim is no longer used. The kubelet's
 	// records of device plugins do not contain claims.
@@ -42,16 +42,16 @@ type contents struct {
 	Version int          `json:"version"`
 	Machine string       `json:"machine"` // see [Options]
 	Health  fault.Record `json:"health"`
-	// Disks has the evidence of disks by medium, also of absent disks. metalplug reads a disk without evidence in full
-	// before it offers the disk.
+	// Disks contains the evidence about disks by medium, including absent disks. metalplug reads a disk without evidence in
+	// full before it offers the disk.
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
-	// Cordons has the cordons, by device ID. A cordon withholds a device from new pods.
+	// Cordons contains the cordons by device ID. A cordon withholds a device from new pods.
 	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
 	Devices []record               `json:"devices"`
 }
 
-// decode parses a state file. The file must have this version. Unless machine is empty, it must also belong to the node
-// with that ID.
+// decode parses a state file. The file must have the version [stateVersion]. Unless machine is empty, it must also belong
+// to the node with that ID.
 func decode(text []byte, machine string) (c contents, err error) {
 	err = json.Unmarshal(text, &c)
 	switch {

@@ -11,19 +11,19 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// ErrUnknownDevice is the error for an ID that the inventory does not have.
+// ErrUnknownDevice is the error for an ID that is not in the inventory.
 var ErrUnknownDevice = errors.New("no such device")
 
-// errStopped is the error after the end of the inventory.
+// errStopped is the error for calls after the inventory has stopped.
 var errStopped = errors.New("the inventory has stopped")
 
 // mayHaveBeen is the reason of a cordon that metalplug sets because the state file is lost.
 const mayHaveBeen = "it may have been cordoned before the state was lost: uncordon it if not"
 
-// Cordon withholds a device from new pods until [Inventory.Uncordon]. The device list shows the device as Unhealthy with the
-// reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon returns nil, the cordon
-// is on disk. If Cordon returns an error, nothing has changed. A cordon without a reason ([api.Unexplained]) does not
-// replace another cordon. The error may be [ErrUnknownDevice] or the error of ctx.
+// Cordon withholds a device from new pods until [Inventory.Uncordon] is called. The device list shows the device as
+// Unhealthy with the reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon
+// returns nil, the cordon is on disk. If Cordon returns an error, nothing has changed. A cordon without a reason
+// ([api.Unexplained]) does not replace another cordon. The error may be [ErrUnknownDevice] or the error of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
 	return i.changeCordon(ctx, id, func(now *api.Cordon) *api.Cordon {
 		if now != nil && c.Reason == api.Unexplained {
@@ -43,8 +43,8 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 	return was, err
 }
 
-// changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. It waits for the
-// snapshot that shows the change.
+// changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. changeCordon waits for
+// the snapshot that shows the change.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
 	select {
 	case <-i.ready: // before that, metalplugd may cordon the device once more because the state was lost
@@ -82,7 +82,7 @@ func (d *devices) setCordon(id string, c *api.Cordon) {
 	}
 }
 
-// cordonKnown cordons all devices of all resources, because an operator may have cordoned them before the state was
+// cordonKnown cordons all devices of all resources, because an operator may have cordoned any of them before the state was
 // lost.
 func (d *devices) cordonKnown() {
 	for id, e := range d.entries {

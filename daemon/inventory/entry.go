@@ -16,7 +16,7 @@ import (
 
 // entry is a device with an identity. The device may be absent.
 type entry struct {
-	device   *device.Device   // never modified after it was published
+	device   *device.Device   // never modified after publication
 	resource string           // the resource that offers the device, or would offer it
 	owner    *inspect.Subject // the subject in which the device was last found, or nil if it was not found since the start
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
@@ -28,7 +28,7 @@ type entry struct {
 	lease    lease.Lease      // changed only by [leases.apply]
 	damper   *fault.Damper    // nil if the device has never been unhealthy
 	calm     *time.Timer      // fires when the damper releases the device, or nil
-	window   *window          // metalplug's own work on it, or nil
+	window   *window          // metalplug's own work on the device, or nil
 	books
 	known
 	seen left // data on the disk, according to the last inspection
@@ -56,7 +56,7 @@ type leases struct{ *disks }
 // be offered.
 func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 
-// isDisk reports whether a tenant's data stays on the device.
+// isDisk reports whether the device can keep a tenant's data.
 func (e *entry) isDisk() bool { return e.device.Class != nil && e.device.Class.Disks }
 
 // changed queues an entry for a new verdict at the next publication.
@@ -70,7 +70,7 @@ func (d *devices) saveSoon(e *entry) {
 	d.changed(e)
 }
 
-// apply posts an event to the lease of a device, and carries out the effects. If the lease's state does not allow the
+// apply applies an event to the lease of a device, and carries out the effects. If the lease's state does not allow the
 // event, apply returns an error and changes nothing.
 func (l *leases) apply(e *entry, event lease.Event) error {
 	err := l.change(e, event)
@@ -90,7 +90,7 @@ func (l *leases) change(e *entry, event lease.Event) error {
 		return nil
 	}
 	e.lease = next
-	l.saveLater() // which also is the effect [lease.Save]
+	l.saveLater() // this is also the effect [lease.Save]
 	for _, effect := range effects {
 		switch effect {
 		case lease.EndEvidence:
@@ -109,16 +109,17 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	return nil
 }
 
-// reconcile compares the lease of a device without a tenant with the evidence. If the host uses the disk, or an inspection
-// found the disk empty, the content no longer counts as a tenant's. But the host may use a disk only because it has not been
-// erased yet. For example, if a tenant has written the signature of an array, udev assembles the array.
+// reconcile compares the lease of a device that has no tenant with the evidence. If the host uses the disk, or an
+// inspection found the disk empty, the content is no longer treated as a tenant's. However, the host may use a disk only
+// because the disk has not been erased yet. For example, if a tenant has written a RAID signature, udev assembles the
+// array.
 func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
 	}
 	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
 	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
-	// The operator ordered the erasure of the content of that time. The order does not cover later writes of the host.
+	// The operator's order covers the content at the time of the order. It does not cover later writes by the host.
 	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})

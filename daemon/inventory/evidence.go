@@ -13,16 +13,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// disks has the facts about disks.
+// disks contains the facts about disks.
 type disks struct {
 	*devices
 	evidence *evidence.Book         // the evidence that disks are unused
-	media    map[string]*entry      // the entry that was last found with a medium
+	media    map[string]*entry      // the entry that was last found with each medium
 	notes    map[string]device.Note // notes for inspections, without zero values; keys are device IDs
 	noted    map[string]device.Note // the copy of notes for the last inspection; never modified; nil after a change
 }
 
-// setEvidence records evidence of a disk.
+// setEvidence records evidence about a disk.
 func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	if d.evidence.Knows(e.Disk) {
 		d.evidence.Set(e.Disk, v)
@@ -30,8 +30,8 @@ func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	}
 }
 
-// endEvidence deletes the evidence of a disk, and logs the reason. An empty reason means that a container is about to write
-// to the disk. This is not logged.
+// endEvidence deletes the evidence about a disk, and logs the reason. An empty reason means that a container is about to
+// write to the disk, which is not logged.
 func (d *disks) endEvidence(e *entry, reason string) {
 	v := d.evidence.Get(e.Disk)
 	if v == nil {
@@ -48,7 +48,7 @@ func (d *disks) endEvidence(e *entry, reason string) {
 	d.saveSoon(e)
 }
 
-// weigh compares the evidence of a disk with the result of an inspection.
+// weigh compares the evidence about a disk with the result of an inspection.
 func (l *leases) weigh(e *entry, s *device.Sighting) {
 	v := l.evidence.Get(e.Disk)
 	if v == nil || !s.Target.IsDisk() || e.busy() || e.outdated() {
@@ -63,7 +63,8 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
 	}
-	if errors.Is(s.Offer, device.ErrData) && !s.Blank { // if the disk is blank, udev still shows the signature from before the erasure
+	// If the disk is blank, udev still shows the signature from before the erasure.
+	if errors.Is(s.Offer, device.ErrData) && !s.Blank {
 		seen.Data = verdict.Content(s.Offer)
 	}
 	switch next, ended := v.Weigh(seen); {
@@ -88,8 +89,8 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 	})
 }
 
-// Surveyed records the progress of the read of a disk. target is the disk that was read. from is the evidence at the
-// beginning of the read. Surveyed does not wait.
+// Surveyed records the progress of reading a disk. target is the disk that was read. from is the evidence at the beginning
+// of the read. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.about(id, func(l *loop, e *entry) {
 		if l.facts(e).Readable() && e.sighting.Target.Alike(target) && !e.outdated() {
@@ -99,7 +100,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 	})
 }
 
-// surveyed applies the result of a read of a part of a disk.
+// surveyed applies the result of reading a part of a disk.
 func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Report) {
 	next, ok := l.evidence.Get(e.Disk).Surveyed(from, evidence.Read{Blank: s.Read, Size: s.Size, Content: s.Content})
 	if !ok {

@@ -59,7 +59,7 @@ func (l *loop) recovered(e *entry) {
 	l.look(e)
 }
 
-// distrust returns why a device is Unhealthy although its fault has ended, or empty. reason is the present fault.
+// distrust returns why a device is Unhealthy although its fault has ended, or empty. reason is the current fault, or empty.
 func (e *entry) distrust(reason string, now time.Time) string {
 	switch {
 	case e.damper != nil:

@@ -21,15 +21,17 @@ type allocations struct {
 	began time.Time       // start of the daemon
 }
 
-// books has the facts about a device that metalplugd knows from the kubelet.
+// books contains what metalplugd knows about a device from the kubelet.
 type books struct {
-	as        []string     // the IDs by which pods may hold it, sorted and never modified
-	allocated time.Time    // when a container last got it
-	booked    bool         // since the allocation, the kubelet has listed a pod with the device, or has finished its call of Allocate
-	owed      bool         // the device was allocated, and the kubelet may not have finished its call of Allocate yet
-	pods      []string     // UIDs of the pods that the kubelet's checkpoint listed last
-	asker     string       // the kubelet that called Allocate, or empty if unknown
-	claim     api.ClaimRef // claim that holds the device, which the kubelet does not report, or zero
+	as        []string  // the IDs by which pods may hold the device, sorted and never modified
+	allocated time.Time // when a container last got the device
+	// booked means that, since the allocation, the kubelet has listed a pod with the device or has finished its call to
+	// Allocate.
+	booked bool
+	owed   bool         // the device was allocated, and the kubelet may not have finished its call to Allocate yet
+	pods   []string     // UIDs of the pods that the kubelet's checkpoint listed last
+	asker  string       // the kubelet that called Allocate, or empty if unknown
+	claim  api.ClaimRef // claim that holds the device, or zero; the kubelet does not report claims
 }
 
 // holdAs adds IDs by which pods may hold the device.
@@ -45,7 +47,7 @@ func (e *entry) noteGiven() {
 			given = append(given, node.Host)
 		}
 	}
-	if e.lease.Held() && e.shared() { // the nodes of the other pods
+	if e.lease.Held() && e.shared() { // keep the nodes of the other pods
 		given = append(given, e.Given...)
 	}
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
@@ -92,7 +94,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 	}
 }
 
-// closeAllocates records that some kubelets have finished their call of Allocate, or will never finish it.
+// closeAllocates records that the calls to Allocate by some kubelets have ended, or will never end.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
 		if by(e.asker) {
@@ -102,7 +104,7 @@ func (a *allocations) closeAllocates(by func(asker string) bool) {
 	}
 }
 
-// closeAllocate records that the kubelet has finished the call of Allocate for a device.
+// closeAllocate records that the kubelet has finished the call to Allocate for a device.
 func (a *allocations) closeAllocate(e *entry) {
 	if e.owed {
 		e.owed = false
@@ -120,7 +122,8 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// vacate records that no pod holds a device any more. The next inspection must show the state that the pod has left.
+// vacate records that no pod holds a device any more. Only an inspection that begins now shows the state in which the pod
+// left the device.
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -129,10 +132,10 @@ func (a *allocations) vacate(e *entry) {
 	a.changed(e)
 }
 
-// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it does
-// not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before it
-// gives the device to the next pod. So a record that is newer than the call of Allocate names the pod of this call. If an
-// earlier kubelet made the call, either it has ended without a result, or the result is in the checkpoint.
+// confirm applies the kubelet's answer. Only a free device can leave the device list, because the kubelet crashes if it
+// does not know an allocated ID (kubernetes v1.35 and v1.36, devicemanager). The kubelet takes a device from one pod before
+// it gives the device to the next pod. A record that is newer than a call to Allocate therefore names the pod of this call.
+// If an earlier kubelet made the call, the call has either ended without a result, or its result is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
 	if a.Booked != nil {
@@ -151,7 +154,8 @@ func (l *loop) confirm(a kubelet.Answer) {
 		for _, e := range members {
 			l.confirmOne(e, holding, a.Asked)
 		}
-		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // one member has left the bundle, so the others are free too
+		// If one member has left the bundle, the others are free too.
+		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) {
 			for _, e := range members {
 				if e.bundle != "" {
 					bundler{l}.setAside(e, lostMember)
@@ -173,7 +177,8 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 		a.listedByKubelet(e)
 	case holding == kubelet.Noted:
 		a.resend[e.list()] = true
-		if a.rule(e.list()) == nil { // the kubelet gets no more lists of this resource, but writes the checkpoint after a list of any resource
+		// The kubelet gets no more lists for this resource, but it writes the checkpoint after a list for any resource.
+		if a.rule(e.list()) == nil {
 			for _, r := range a.rules {
 				a.resend[r.Resource] = true
 			}
@@ -183,7 +188,7 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 	}
 }
 
-// listedByKubelet records that the kubelet lists a pod that holds a device. After a recent Allocate, the call of
+// listedByKubelet records that the kubelet lists a pod that holds a device. After a recent Allocate, the call to
 // PreStartContainer is still to come. Otherwise the kubelet may have started a container while metalplugd was not
 // registered. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write the
 // checkpoint.
@@ -196,7 +201,7 @@ func (a *allocations) listedByKubelet(e *entry) {
 	case len(e.pods) == 0:
 		a.resend[e.list()] = true
 	default:
-		// If the disk had no evidence before the pod got it, the content does not count as the pod's.
+		// If the disk had no evidence before the pod got it, its content is not treated as the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && a.owns(e)
 		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.Medium, Residue: residue})
 	}
@@ -209,9 +214,9 @@ func (l *leases) started(e *entry, event lease.Event) {
 	e.delayed("")
 }
 
-// owns reports whether the content of a device counts as its tenant's after a container was started with it. The device must
-// be a disk without a twin. Its resource must not offer disks with the host's data, and must not offer one disk to several
-// tenants.
+// owns reports whether the content of a device is treated as its tenant's after a container was started with it. The device
+// must be a disk without a twin. Its resource must not offer disks with the host's data, and must not offer one disk to
+// several tenants.
 func (l *leases) owns(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.evidence.HasTwins(e.Medium)
@@ -222,10 +227,10 @@ func (e *entry) shared() bool {
 	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID && id != e.bundle })
 }
 
-// mayBeFree reports whether a device that the kubelet does not list may count as free. The kubelet must have listed the
-// device before, or must have finished its call of Allocate. The kubelet may be stopped for any time before it does this
-// (R12), so the time that has passed proves nothing. If the kubelet lists one share of a device, the state of the other
-// shares is unknown.
+// mayBeFree reports whether a device that the kubelet does not list may be treated as free. The kubelet must have listed
+// the device before, or must have finished its call to Allocate. The kubelet may be stopped for any length of time before
+// it finishes the call (R12), so the elapsed time proves nothing. If the kubelet lists one share of a device, the state of
+// the other shares is unknown.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.owed:
@@ -236,18 +241,18 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.allocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
-// free records that certainly no pod holds a device. Only such a device may leave the device list. Before that, it is
-// cleaned up by the rules of its old resource. A disk also waits for the result of a probe.
+// free records that no pod can be holding a device. Only such a device may leave the device list. Before it leaves, the
+// device is cleaned up by the rules of its old resource. A disk also waits for the result of a probe.
 func (a *allocations) free(e *entry) {
 	a.vacate(e)
-	// IDs of shares that the resource no longer has leave the list.
+	// The new list omits the IDs of shares that the resource no longer has.
 	if e.shared() {
 		a.resend[e.resource] = true
 	}
 	e.as = nil
 	f := a.facts(e)
-	// A device that only waits for the check of open files stays, because it would return to the list at once. In between,
-	// the kubelet might allocate it from the older list.
+	// A device that only waits for the check for open files stays in the list, because it would return immediately. In the
+	// meantime, the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {
@@ -305,7 +310,7 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 	case e.claim.UID != "":
 		return e
 	case !e.lease.Held() || e.lease.First(known.Pods):
-		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it had recorded the call of Allocate
+		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it had recorded the call to Allocate
 	}
 	e.holdAs(known.As)
 	l.changed(e)

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// identities has the devices by the subject in which they were found.
+// identities contains the devices by the subject in which they were found.
 type identities struct {
 	*leases
 	found map[*inspect.Subject]found
@@ -95,7 +95,8 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	if e == nil {
 		e = &entry{device: sighting.Device, lease: newLease()}
 		i.entries[id] = e
-	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the path comes from the state file or an inspection; the kubelet's checkpoint has no path
+	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath {
+		// The known path is from the state file or an inspection, because the kubelet's checkpoint has no path.
 		i.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
@@ -113,7 +114,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	}
 	e.sighting = e.applyLastProbe(sighting, time.Now())
 	i.noteNumber(e)
-	if sighting.Instance != e.Instance { // the hardware is new, and so is not initialised
+	if sighting.Instance != e.Instance { // new hardware is not initialised yet
 		e.departs()
 		e.Instance = sighting.Instance
 		i.saveLater()
@@ -129,8 +130,8 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	return e
 }
 
-// idFor returns the ID of a device that was found in a subject. If another device has that ID, idFor adds the place of the
-// device as a suffix. The result is empty until idFor can decide which device has the ID.
+// idFor returns the ID of a device that was found in a subject. If another device has that ID, idFor adds the location of
+// the device as a suffix. The result is empty until idFor can decide which device has the ID.
 func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
@@ -150,8 +151,8 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	return suffixed
 }
 
-// place returns the unique place of a device in the node. The place is udev's path through the buses, the address of the PCI
-// function, or the sysfs path.
+// place returns the location of a device, which is unique on the node. It is udev's path through the buses, the address of
+// the PCI function, or the sysfs path.
 func place(d *device.Device) string {
 	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
 		return busPath
@@ -162,9 +163,9 @@ func place(d *device.Device) string {
 	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
 }
 
-// contest postpones the decision about an ID that two subjects claim. Usually the hardware has moved, and the old subject is
-// about to disappear. If both still exist at the next inspection, two devices have one identity. The new device then gets an
-// ID with its place as a suffix.
+// contest postpones the decision about an ID that two subjects claim. Usually the hardware has moved, and the old subject
+// is about to disappear. If both still exist at the next inspection, two devices have one identity. The new device then
+// gets an ID with its location as a suffix.
 func (i *identities) contest(owned *entry) {
 	i.replaced(owned) // metalplugd does not know which of the two devices a tenant had
 	i.changed(owned)
@@ -179,8 +180,9 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 	}
 }
 
-// departs records that hardware is gone or was replaced. The next hardware is not initialised. departs does nothing if the
-// device has only disappeared for a moment, because metalplugd resets it or its unit loads new firmware.
+// departs records that hardware is gone or was replaced. The hardware that appears next is not initialised. departs does
+// nothing if the device has disappeared only for a moment, because metalplugd is resetting it or its vendor unit is loading
+// new firmware.
 func (e *entry) departs() {
 	now := time.Now()
 	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {

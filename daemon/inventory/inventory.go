@@ -26,8 +26,8 @@ import (
 
 const (
 	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
-	// time starts with metalplugd. It starts again with the first inspection of each device that comes back. Otherwise the
-	// snapshot would be incomplete on a node with many or slow disks.
+	// wait begins when metalplugd starts, and begins again with the first inspection of each device that comes back.
+	// Otherwise the snapshot would be incomplete on a node with many or slow disks.
 	settleTimeout = 10 * time.Second
 	// maxSettleRounds is the maximum total wait, in multiples of settleTimeout. It must be less than TimeoutStartSec= of the
 	// unit, which is 90 s.
@@ -46,7 +46,7 @@ const (
 	// that many changes, more changes are likely.
 	crowdInterval = 50 * time.Millisecond
 	crowd         = 16
-	// saveDelay is the time between a change and its save. The kubelet gets the change first.
+	// saveDelay is the time between a change and its save, so that the kubelet gets the change first.
 	saveDelay = 100 * time.Millisecond
 )
 
@@ -60,8 +60,8 @@ type Options struct {
 	// AfterBoot means that the node has booted since the last run of metalplugd. The first snapshot then waits for devices
 	// of the last run that the kernel has not found yet.
 	AfterBoot bool
-	// Remembered has the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device list
-	// contains them even if the state file is lost.
+	// Remembered contains the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
+	// list includes these devices even if the state file is lost.
 	Remembered map[string]map[string]kubelet.Known
 	Audit      time.Duration // interval at which all devices are enumerated again in case an event was lost, or 0 for never
 	Settle     time.Duration // how long the first snapshot waits for udev and for more devices, by default 10 s
@@ -73,7 +73,7 @@ type Options struct {
 type Inventory struct {
 	Options
 	requests
-	ready     chan struct{} // closed with the first complete snapshot
+	ready     chan struct{} // closed when the first complete snapshot is published
 	published atomic.Pointer[publication]
 	inspector *inspect.Inspector
 	cordoning sync.Mutex // locked while the cordons change
@@ -81,10 +81,10 @@ type Inventory struct {
 
 type publication struct {
 	snapshot *Snapshot
-	changed  chan struct{} // closed when there is a newer one
+	changed  chan struct{} // closed when a newer snapshot exists
 }
 
-// New returns an inventory that is empty until [Inventory.Run].
+// New returns an inventory that is empty until [Inventory.Run] is called.
 func New(o Options) *Inventory {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -103,22 +103,23 @@ func New(o Options) *Inventory {
 	return i
 }
 
-// Ready is closed with the first complete snapshot. A snapshot is complete if all devices are enumerated and, after a boot,
-// the devices of the last run are back. It also counts as complete when [Options].Settle has passed without a new device.
+// Ready returns a channel that is closed when the first complete snapshot is published. A snapshot is complete if all
+// devices are enumerated and, after a boot, the devices of the last run are back. The wait for these devices ends when
+// [Options].Settle has passed without a new device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
-// Counts returns the numbers of events and enumerations since the inventory was created.
+// Counts returns the number of events and enumerations since the inventory was created.
 func (i *Inventory) Counts() api.Counts { return i.inspector.Counts() }
 
-// Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.
+// Snapshot returns the newest snapshot and a channel that is closed when a newer one exists.
 func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	p := i.published.Load()
 	return p.snapshot, p.changed
 }
 
-// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. as has
-// the IDs by which the kubelet knows each device. asker identifies the running kubelet, and is empty if unknown. A kubelet
-// allocates for one container at a time, so it has finished its earlier requests. Allocated does not wait.
+// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. as
+// contains the IDs by which the kubelet knows each device. asker identifies the running kubelet, and is empty if unknown. A
+// kubelet allocates for one container at a time, so it has finished its earlier requests. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -139,8 +140,8 @@ func (i *Inventory) Starting(as map[string][]string) {
 	i.post(func(l *loop) { l.allocated(as, now, true) })
 }
 
-// Released records that the pods which held these devices are gone, because the kubelet was about to give the devices
-// to another pod. It does not wait.
+// Released records that the pods that held these devices are gone, because the kubelet was about to give the devices to
+// another pod. It does not wait.
 func (i *Inventory) Released(ids []string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.vacate(e) })
@@ -148,8 +149,8 @@ func (i *Inventory) Released(ids []string) {
 }
 
 // Confirm records the kubelet's answer. A free device that must not be offered leaves the device list. The kubelet takes a
-// device from a pod before it gives the device to another pod. So a checkpoint that is newer than the call of Allocate does
-// not name an earlier pod. It also shows that the kubelet has finished the call. If the answer is [kubelet.Noted], the
+// device from a pod before it gives the device to another pod. A checkpoint that is newer than a call to Allocate therefore
+// does not name an earlier pod, and shows that the kubelet has finished the call. If the answer is [kubelet.Noted], the
 // plugin sends the list again. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
@@ -164,8 +165,8 @@ func (i *Inventory) LookAgain(ids ...string) {
 	}
 }
 
-// SetRules replaces the rules and queues an inspection of everything. remembered is as in [Options]. The channel is
-// closed with the first snapshot that uses only the new rules. SetRules does not wait.
+// SetRules replaces the rules and queues an inspection of everything. remembered is like [Options].Remembered. The channel
+// is closed when the first snapshot that uses only the new rules is published. SetRules does not wait.
 func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {
@@ -199,7 +200,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.inspector.SetRules(l.rules)
 	err := l.run(ctx, events, listening)
-	l.carryOut()     // so that the state file has the results of waiting requests
+	l.carryOut()     // so that the state file contains the results of waiting requests
 	l.unsaved = true // devices may have changed since the last publication
 	close(i.done)
 	l.save()
@@ -216,7 +217,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 	if l.Audit > 0 {
 		l.later(l.Audit, (*loop).audit)
 	}
-	for ctx.Err() == nil { // the code after the loop handles later events
+	for ctx.Err() == nil { // Run carries out the remaining requests after this loop
 		select {
 		case <-ctx.Done():
 			return nil

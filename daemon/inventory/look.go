@@ -10,14 +10,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
-// look queues an inspection of a device, if the device was found since the start.
+// look queues an inspection of a device, if the device has been found since the start.
 func (d *devices) look(e *entry) {
 	if e.owner != nil {
 		d.inspector.Look(e.owner)
 	}
 }
 
-// seen applies the results of an inspection. It reports whether the subject must be inspected again without an event.
+// seen applies the results of an inspection. It reports whether the subject must be inspected again without waiting for an
+// event.
 func (l *loop) seen(s *inspect.Subject) (unfinished bool) {
 	if s.Looks() == 1 {
 		l.deadline = time.Now().Add(l.Settle)
@@ -36,8 +37,8 @@ func (l *loop) stuck(s *inspect.Subject) {
 	}
 }
 
-// informed returns the host for an inspection that starts now. The host has the notes of all devices, because the inspection
-// may find a device in a new place.
+// informed returns the host for an inspection that starts now. The host contains the notes on all devices, because the
+// inspection may find a device in a new place.
 func (d *disks) informed() *device.Host {
 	for e := range d.untold {
 		id, n := e.device.ID, d.note(e)

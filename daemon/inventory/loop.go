@@ -26,14 +26,14 @@ type loop struct {
 	lastDeadline time.Time // never extended
 }
 
-// devices has the devices with an identity, and their changes.
+// devices contains the devices that have an identity, and their changes.
 type devices struct {
 	*Inventory
 	rules   []device.Rule
 	entries map[string]*entry // keys are device IDs
 	faults  fault.Record
 	cordons map[string]*api.Cordon // keys are device IDs; a cordon is never modified
-	granted map[string][]*entry    // the devices whose pods may open a node, by its device number
+	granted map[string][]*entry    // the devices whose pods may open a node, by the node's device number
 	dirty   map[*entry]bool        // devices that changed since the last publication
 	untold  map[*entry]bool        // devices that changed since the last inspection began
 	claims  []*claim               // claims of workers, oldest first
@@ -61,7 +61,7 @@ func newLoop(i *Inventory) *loop {
 	return l
 }
 
-// event handles one hint from the source.
+// event handles one event from the source.
 func (l *loop) event(e udev.Event) {
 	if l.cause.IsZero() {
 		l.cause = e.Received

@@ -9,9 +9,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// A container may open a device number until the container ends (devices in Documentation/admin-guide/cgroup-v1/devices.rst,
-// for cgroup v2 the same by BPF). The kernel gives the number of an unplugged device to the next device. Then the pod of the
-// old device can open the new device.
+// A container may open a device number until the container ends (Documentation/admin-guide/cgroup-v1/devices.rst; cgroup v2
+// does the same with BPF). The kernel gives the number of an unplugged device to the next device. The pod of the old device
+// can then open the new device.
 
 // number returns the device number of the node, as "block 259:1", or "" if the device is absent.
 func (e *entry) number() string {
@@ -30,7 +30,7 @@ func (e *entry) number() string {
 }
 
 // noteNumber records the device numbers that a device has while pods hold it. When the last pod has ended, it deletes these
-// numbers, so that another device with one of them can be offered.
+// numbers, so that another device with one of these numbers can be offered.
 func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
@@ -56,8 +56,8 @@ func (d *devices) numbered(e *entry) {
 	}
 }
 
-// opened returns an error if the pod of another device can open this device, which then cannot be offered. The pod that
-// holds this device does not count, because the kubelet may know earlier than metalplugd that this pod has ended.
+// opened returns an error if the pod of another device can open this device, which then cannot be offered. It ignores the
+// pod that holds this device, because the kubelet may know earlier than metalplugd that this pod has ended.
 func (d *devices) opened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil

@@ -15,7 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// LevelNotice is the level of the journal's "notice", for normal but significant events. Package systemd has the same.
+// LevelNotice is the level of the journal's "notice", for normal but significant events. Package systemd defines the same
+// level.
 const LevelNotice = slog.Level(2)
 
 // publishing creates the next snapshot.
@@ -27,7 +28,7 @@ type publishing struct {
 	publishedAt time.Time
 	changes     int             // number of devices that changed in the last snapshot
 	waits       bool            // a timer wakes the loop for the next snapshot
-	ruled       []chan struct{} // closed when everything was inspected with the newest rules
+	ruled       []chan struct{} // closed when everything has been inspected with the newest rules
 }
 
 // publish creates a snapshot after a change and wakes the readers. It waits for [publishing.gap], so that a burst of
@@ -209,7 +210,7 @@ func (p *publishing) report(old, s *Status) {
 	}
 }
 
-// reportWarning logs a new warning of a usable device.
+// reportWarning logs a new warning about a usable device.
 func reportWarning(log *slog.Logger, old, s *Status) {
 	before := ""
 	if old != nil {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// request is a function that runs in the goroutine which owns the inventory.
+// request is a function that runs in the goroutine that owns the inventory.
 type request func(*loop)
 
-// requests has the requests that the loop has not run yet. Their number has no limit, so a post never waits for the
+// requests contains the requests that the loop has not run yet. Their number has no limit, so a post never waits for the
 // loop. The methods are safe for concurrent use.
 type requests struct {
 	wake    chan struct{} // has a buffer of one, which is full while requests are waiting
@@ -41,7 +41,7 @@ func (q *requests) post(r request) {
 	}
 }
 
-// later posts a request after a pause. The caller may stop the timer to cancel the request.
+// later posts a request after a delay. The caller may stop the timer to cancel the request.
 func (q *requests) later(pause time.Duration, r request) *time.Timer {
 	return time.AfterFunc(pause, func() { q.post(r) })
 }
@@ -57,7 +57,7 @@ func (q *requests) about(id string, r func(*loop, *entry)) {
 
 // ask posts a request, and returns when the loop has run it. If ask returns an error, the loop never runs the request.
 func (q *requests) ask(ctx context.Context, r request) (ended error) {
-	var once sync.Once // decides between the run of the request and the end of the wait
+	var once sync.Once // decides whether the request runs or the wait ends
 	answered := make(chan struct{})
 	q.post(func(l *loop) {
 		once.Do(func() {

@@ -29,7 +29,7 @@ func (l *loop) restore() {
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
 	}
 	maps.Copy(l.cordons, kept.Cordons)
-	if kept.Version == 0 { // this is the first start, and a file that is missing at a later start was removed
+	if kept.Version == 0 { // save a file at the first start, so that a missing file later means a lost state
 		defer func() { l.unsaved = true; l.save() }()
 	}
 	sameBoot := kept.Health.Boot == l.faults.Boot
@@ -80,10 +80,10 @@ func (l *loop) restore() {
 	}
 }
 
-// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. The disk must have an identity,
-// because another disk may have its name or its place. A fingerprint of the content is required, because another machine may
-// have used the disk. While a pod may write to a disk, there is no fingerprint. In that case, only the same pod may start a
-// container with the disk after a boot ([lease.Interrupted]).
+// outlastsBoot reports whether the content of a disk may still be treated as a tenant's after a boot. The disk must have an
+// identity, because another disk may have taken over its name or location. A fingerprint of the content is required,
+// because another machine may have used the disk. While a pod may write to a disk, there is no fingerprint. In that case,
+// only the same pod may start a container with the disk after a boot ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

@@ -19,7 +19,7 @@ func (d *devices) saveLater() {
 	}
 }
 
-// save passes the state to the writer if it has changed. The state has all offered devices, disks that must be erased,
+// save passes the state to the writer if it has changed. The state contains all offered devices, disks that must be erased,
 // faults, evidence and cordons.
 func (l *loop) save() {
 	if l.Store == nil || !l.unsaved {

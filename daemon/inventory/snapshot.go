@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// Status is one device in a snapshot. It is never modified after it was published.
+// Status is one device in a snapshot. It is never modified after publication.
 type Status struct {
 	Device *device.Device // shared with other snapshots
 	verdict.Verdict
@@ -27,7 +27,7 @@ type Status struct {
 	Bundle   string       // the ID of the device's bundle, or empty
 	Members  []*Status    // members of a bundle; the ID of the bundle is derived from the first one
 	Taker    string       // the resource that matches the device, even if the device is not offered, or empty
-	As       []string     // the IDs by which pods may hold it, sorted
+	As       []string     // the IDs by which pods may hold the device, sorted
 	Claim    api.ClaimRef // claim that holds the device, or zero
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused, or how much of the disk was read so far.
@@ -42,7 +42,7 @@ type Status struct {
 	Todo        verdict.Todo // the pending work of a device without a tenant
 }
 
-// Observation has the facts of the last inspection of a device.
+// Observation contains the facts from the last inspection of a device.
 type Observation struct {
 	Present    bool
 	Lost       bool // see [verdict.Facts.Lost]
@@ -57,12 +57,12 @@ func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
 
-// Gist returns the reason of a status, without the percentage of a read.
+// Gist returns the reason in a status, without the percentage of the disk that has been read.
 func (s *Status) Gist() string {
 	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
 
-// Offer is the device list of one resource. It is never modified after it was published.
+// Offer is the device list of one resource. It is never modified after publication.
 type Offer struct {
 	Version uint64    // increases with each change of this offer
 	Listed  uint64    // increases with each change of IDs, health and NUMA nodes, which the kubelet sees
@@ -83,7 +83,7 @@ func find(sorted []*Status, id string) *Status {
 
 func compareID(s *Status, id string) int { return strings.Compare(s.Device.ID, id) }
 
-// Snapshot is the inventory at one moment. It is never modified after it was published.
+// Snapshot is the inventory at one moment. It is never modified after publication.
 type Snapshot struct {
 	Version uint64
 	Offers  map[string]*Offer // keys are resource names
@@ -98,8 +98,8 @@ func (s *Snapshot) Offer(resource string) *Offer {
 	return &Offer{}
 }
 
-// All yields the offered devices by resource and ID, each list before the members of bundles. Then it yields the other
-// devices.
+// All yields the offered devices by resource and ID, and then the other devices. The device list of each resource precedes
+// its members of bundles.
 func (s *Snapshot) All() iter.Seq[*Status] {
 	return func(yield func(*Status) bool) {
 		for _, resource := range slices.Sorted(maps.Keys(s.Offers)) {
@@ -132,7 +132,7 @@ func (s *Snapshot) Find(id string) *Status {
 	return nil
 }
 
-// updates has the new status of each changed device, by resource and ID. The status is nil if the device leaves the
+// updates contains the new status of each changed device, by resource and ID. The status is nil if the device leaves the
 // resource.
 type updates map[string]map[string]*Status
 
@@ -152,7 +152,8 @@ func (o *Offer) patch(changed map[string]*Status) *Offer {
 	return next
 }
 
-// patched returns a sorted copy of before with new statuses. It is either a list of members of bundles, or of other devices.
+// patched returns a sorted copy of before with new statuses. members selects whether the list contains members of bundles
+// or other devices.
 func patched(before []*Status, changed map[string]*Status, members bool) []*Status {
 	next := slices.Clone(before)
 	var added []*Status

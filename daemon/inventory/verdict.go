@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// facts returns the present facts about an entry.
+// facts returns the current facts about an entry.
 func (d *disks) facts(e *entry) *verdict.Facts {
 	f := &verdict.Facts{
 		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.aside, Claim: e.claim.UID,
@@ -70,7 +70,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	return s
 }
 
-// observation returns the facts of the last inspection.
+// observation returns the facts from the last inspection.
 func (e *entry) observation() Observation {
 	if e.sighting == nil {
 		return Observation{}

@@ -24,10 +24,10 @@ type phase uint8
 const (
 	noWork    phase = iota
 	working         // work on this device, or on another device that affects this one, is in progress
-	afterWork       // the work has ended, but may still cause changes of the hardware
+	afterWork       // the work has ended, but may still cause changes to the hardware
 )
 
-// window is the period of metalplug's own work on a device. Changes of the hardware during this period count as effects of
+// window is the period of metalplug's own work on a device. Changes to the hardware during this period are attributed to
 // the work.
 type window struct {
 	phase   phase
@@ -38,12 +38,12 @@ type window struct {
 	delay   string           // why pending work is delayed, for example because a process has the device open
 	from    evidence.Disk    // the disk at the beginning of the work
 	vouched string           // diskseq of the disk that the helper has proven to be the same medium after the work
-	given   bool             // a pod or a claim has got the device since the work began
+	given   bool             // a pod or a claim has received the device since the work began
 	recheck bool             // the disk was read in full, and must be probed once more before it is offered
 }
 
-// other reports whether the present disk may differ from the disk on which the work began. Linux numbers the appearances of
-// disks since 5.15. On an older kernel, the inode of the directory in sysfs shows a new appearance.
+// other reports whether the present disk may differ from the disk on which the work began. Since 5.15, Linux numbers the
+// appearances of disks. On an older kernel, the inode of the directory in sysfs shows a new appearance.
 func (w *window) other(now evidence.Disk) bool {
 	if now.Appearance == "" && w.from.Appearance == "" {
 		return now != w.from
@@ -51,7 +51,7 @@ func (w *window) other(now evidence.Disk) bool {
 	return now.Medium != w.from.Medium || now.Appearance != w.from.Appearance && now.Appearance != w.vouched
 }
 
-// ensureWindow returns the window of a device for changes. It creates the window if the device has none.
+// ensureWindow returns the window of a device for modification. It creates the window if the device has none.
 func (e *entry) ensureWindow() *window {
 	if e.window == nil {
 		e.window = &window{}
@@ -77,7 +77,7 @@ func (e *entry) delayed(why string) {
 	}
 }
 
-// invalidate queues an inspection. Until this inspection has returned, the last result counts as out of date.
+// invalidate queues an inspection. Until this inspection has returned, the last result is considered out of date.
 func (d *devices) invalidate(e *entry) {
 	if e.owner == nil || e.owner.Removed() {
 		return
@@ -87,14 +87,14 @@ func (d *devices) invalidate(e *entry) {
 	d.look(e)
 }
 
-// outdated reports whether the last inspection began before [devices.invalidate].
+// outdated reports whether the last inspection began before the last call to [devices.invalidate].
 func (e *entry) outdated() bool {
 	w := e.window
 	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
 }
 
-// frozen reports whether the status hides changes of the hardware because metalplug's own work causes them. It does not hide
-// a failure.
+// frozen reports whether the status hides changes to the hardware because metalplug's own work causes them. It does not
+// hide a failure.
 func (e *entry) frozen(now time.Time) bool {
 	w := e.window
 	switch {
@@ -132,12 +132,12 @@ type Outcome struct {
 type claim struct {
 	ids   []string
 	has   bool         // the worker has all devices of the claim
-	given chan *Status // gets the state of the first device when the worker has all of them, or nil if it is unknown
+	given chan *Status // receives the state of the first device, or nil if it is unknown, once the worker has all devices
 }
 
-// Take waits until no other worker has any of these devices. The caller then has all of them until it calls [Inventory.End].
-// If several workers wait for a device, they get it in the order of their calls. Take returns the newest state of the first
-// device. The error is [ErrUnknownDevice], the error of ctx, or the error of a stopped inventory.
+// Take waits until no other worker has any of these devices. The caller then has all of them until it calls
+// [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest
+// state of the first device. The error is [ErrUnknownDevice], the error of ctx, or an error that the inventory has stopped.
 func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
 	c := &claim{ids: ids, given: make(chan *Status, 1)}
 	i.post(func(l *loop) {
@@ -181,7 +181,7 @@ func (l *loop) drop(which func(*claim) bool) {
 }
 
 // Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear]. It is empty for work on another
-// device that affects this one. Until [Inventory.End] and one more inspection, the kubelet sees no change of the hardware,
+// device that affects this one. Until [Inventory.End] and one more inspection, the kubelet sees no changes to the hardware,
 // and inspections do not open the device. If reason is not empty, the device is Unhealthy with this reason. Begin returns
 // the newest state of the device. It waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], the
 // error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
@@ -208,7 +208,8 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 func (l *loop) beginWork(e *entry, reason string) {
 	w := e.ensureWindow()
 	w.phase, w.why, w.from, w.vouched, w.given = working, reason, e.Disk, "", false
-	// The state file must not have these facts during the work, because metalplugd may end before it records the outcome.
+	// The state file must not contain these facts during the work, because metalplugd may end before it records the
+	// outcome.
 	if v := l.evidence.Get(e.Disk); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.saveSoon(e)
 	}
@@ -226,8 +227,8 @@ func (i *Inventory) Prepared(id string, p device.Report) {
 	})
 }
 
-// End releases the devices that [Inventory.Take] has returned. It records the outcome of the work that [Inventory.Begin]
-// began on the first device. End does not wait.
+// End releases the devices that the caller got from [Inventory.Take]. It records the outcome of the work that
+// [Inventory.Begin] began on the first device. End does not wait.
 func (i *Inventory) End(ids []string, o Outcome) {
 	i.post(func(l *loop) {
 		for n, id := range ids {
@@ -280,7 +281,8 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.Medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
-		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // without an erasure, the content still belongs to its tenant
+		// Without an erasure, the content still belongs to its tenant.
+		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		l.started(e, event)
 		l.closeAllocate(e)
