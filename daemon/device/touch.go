@@ -157,7 +157,7 @@ type Report struct {
 	Done    string `json:"done,omitempty"`   // only for [Touch].Prepare: the work and its verification, for people
 	Size    int64  `json:"size,omitempty"`   // size of the disk in bytes, or 0 if unknown
 	Read    int64  `json:"read,omitempty"`   // only for [Touch].Survey: all bytes before this offset are blank
-	Erased  bool   `json:"erased,omitempty"` // [Touch].Prepare erased the disk and verified that
+	Erased  bool   `json:"erased,omitempty"` // [Touch].Prepare erased the disk and verified the erasure
 	// Appearance is the [Target.Appearance] of the disk after [Touch].Prepare. It is empty if another medium may have replaced
 	// the disk, or if the kernel does not number disks.
 	Appearance string `json:"appearance,omitempty"`

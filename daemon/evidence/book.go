@@ -14,7 +14,7 @@ type Disk struct {
 	Instance   uint64 `json:"inode,omitempty"`   // inode of the hardware in this boot, see device.Host
 }
 
-// Book has the evidence of all disks. This includes disks that are absent now.
+// Book contains the evidence about all disks, including absent ones.
 type Book struct {
 	boot    string
 	records map[string]*Evidence // evidence by key
@@ -29,7 +29,7 @@ func NewBook(boot string) *Book {
 // bootKey is the prefix of keys that are valid in one boot only.
 const bootKey = "boot="
 
-// key returns the key of a disk's evidence. This is the medium, or the appearance in this boot if the medium does not
+// key returns the key of a disk's evidence. The key is the medium, or the appearance in this boot if the medium does not
 // identify the disk. It is empty if neither identifies the disk.
 func (b *Book) key(d Disk) string {
 	switch {
@@ -41,10 +41,10 @@ func (b *Book) key(d Disk) string {
 	return ""
 }
 
-// Knows reports whether the book can identify the disk, and so have evidence of it.
+// Knows reports whether the book can identify the disk, and can therefore contain evidence about it.
 func (b *Book) Knows(d Disk) bool { return b.key(d) != "" }
 
-// Get returns the evidence of a disk, or nil.
+// Get returns the evidence about a disk, or nil.
 func (b *Book) Get(d Disk) *Evidence {
 	if key := b.key(d); key != "" {
 		return b.records[key]
@@ -52,14 +52,14 @@ func (b *Book) Get(d Disk) *Evidence {
 	return nil
 }
 
-// Set records evidence of a disk that the book can know.
+// Set records evidence about a disk that the book can identify, see [Book.Knows].
 func (b *Book) Set(d Disk, v Evidence) { b.records[b.key(d)] = &v }
 
-// End deletes the evidence of a disk.
+// End deletes the evidence about a disk.
 func (b *Book) End(d Disk) { delete(b.records, b.key(d)) }
 
 // Presence returns a text that differs for each appearance of a disk with the same medium. Kernels before Linux 5.15 do not
-// count appearances. On these, the text contains the inode of the disk's directory in sysfs.
+// count appearances. For these kernels, the text contains the inode of the disk's directory in sysfs.
 func (b *Book) Presence(d Disk) string {
 	if d.Appearance == "" {
 		return bootKey + b.boot + " directory=" + strconv.FormatUint(d.Instance, 10)
@@ -70,7 +70,7 @@ func (b *Book) Presence(d Disk) string {
 // SameBoot reports whether a presence belongs to this boot.
 func (b *Book) SameBoot(presence string) bool { return strings.HasPrefix(presence, bootKey+b.boot+" ") }
 
-// Split records that two disks claim one medium. From then on, the appearance alone identifies each of them.
+// Split records that two disks claim one medium. From then on, each of them is identified only by its appearance.
 func (b *Book) Split(medium string) {
 	delete(b.records, medium)
 	b.twins[medium] = true
@@ -79,7 +79,7 @@ func (b *Book) Split(medium string) {
 // HasTwins reports whether two disks have claimed a medium.
 func (b *Book) HasTwins(medium string) bool { return b.twins[medium] }
 
-// Restore adds the evidence of the last run. It returns the media of adoptions that ended because the node rebooted.
+// Restore adds the evidence from the last run. It returns the media of adoptions that ended because the node rebooted.
 func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string) {
 	for key, v := range kept {
 		switch {

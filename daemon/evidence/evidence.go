@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package evidence records why a disk counts as unused, and updates the record after each inspection of the disk. It
-// reads no hardware.
+// Package evidence records why a disk is considered unused, and updates the record after each inspection of the disk. The
+// package reads no hardware.
 package evidence
 
 import (
@@ -12,13 +12,13 @@ import (
 // Kinds of evidence.
 const (
 	Blank   = "blank"   // every block was read once
-	Erased  = "erased"  // metalplug erased the disk and verified that
+	Erased  = "erased"  // metalplug erased the disk and verified the erasure
 	Adopted = "adopted" // the operator allowed the erasure, and the disk was erased
 )
 
-// Evidence is the reason why a disk counts as unused. The zero value is no evidence. Evidence belongs to the medium. It
-// stays valid after a reboot, and when the disk is unplugged or moved to another slot. A presence is one appearance of
-// the disk during one boot.
+// Evidence is the reason why a disk is considered unused. The zero value means that there is no evidence. Evidence belongs
+// to the medium. It stays valid after a reboot, and when the disk is unplugged or moved to another slot. A presence is one
+// appearance of the disk during one boot.
 type Evidence struct {
 	Kind  string `json:"kind,omitempty"`  // empty while the disk is being read
 	Size  int64  `json:"size,omitempty"`  // size of the disk in bytes, or 0 while unknown
@@ -47,7 +47,7 @@ func (v *Evidence) Proves(presence string) bool {
 	return v != nil && v.Kind != "" && v.Scrub == "" && (v.Of == "" || v.Of == presence)
 }
 
-// Percent returns the part of the disk that has been read, from 0 to 100.
+// Percent returns how much of the disk has been read, from 0 to 100.
 func (v Evidence) Percent() int {
 	if v.Size <= 0 {
 		return 0
@@ -60,8 +60,8 @@ func (v Evidence) Reading() string {
 	return fmt.Sprintf("being read, %d %%", v.Percent())
 }
 
-// OutlastsBoot reports whether the evidence is valid after a reboot. An adoption is valid only with a fingerprint,
-// because another machine may have used the disk in between.
+// OutlastsBoot reports whether the evidence is valid after a reboot. An adoption is valid only with a fingerprint, because
+// another machine may have used the disk in the meantime.
 func (v Evidence) OutlastsBoot() bool {
 	if v.Scrub != "" {
 		return v.Fingerprint != ""
@@ -69,7 +69,7 @@ func (v Evidence) OutlastsBoot() bool {
 	return v.Of == ""
 }
 
-// Seen has the facts from an inspection of a disk.
+// Seen contains the facts from an inspection of a disk.
 type Seen struct {
 	Presence string
 	SameBoot bool // whether the presence in [Evidence].Of belongs to this boot
@@ -80,7 +80,7 @@ type Seen struct {
 	Data     string // data on the disk, or empty
 }
 
-// Weigh returns the evidence after an inspection. ended is the reason if the evidence is no longer valid, or empty. If
+// Weigh returns the evidence after an inspection. ended is the reason why the evidence is no longer valid, or empty. If
 // another disk with the same identity may have replaced the disk, evidence of an erasure or an adoption ends.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
@@ -108,7 +108,8 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Held:
 	case s.HostUse != "":
 		return v, s.HostUse
-	case v.Scrub == "" && v.Found == "": // otherwise the helper compares the content, or reads the disk again from the data that it found
+	// Otherwise the helper compares the content, or rereads the disk from the data that it found.
+	case v.Scrub == "" && v.Found == "":
 		return v, s.Data
 	}
 	return v, ""
@@ -122,8 +123,8 @@ type Read struct {
 }
 
 // Surveyed returns the evidence after metalplug has read a further part of the disk. from is the evidence at the start of
-// this read. ok is false if the evidence has changed since then. If an earlier read found data and the data is gone, another
-// process has changed the disk, and the read starts again at offset 0.
+// this read. ok is false if the evidence has changed since then. If an earlier read found data and this data is gone,
+// another process has changed the disk, and the read starts again at offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exchange sends one request and one answer between the daemon and a program that runs only for this request.
+// Package exchange transfers one request and one answer between the daemon and a program that runs only for this request.
 // These programs are the helpers, which do work that the daemon is not allowed to do.
 //
-// Both sides use a unix socket that preserves message boundaries (SOCK_SEQPACKET, unix(7)). So a message arrives as a whole
+// Both sides use a unix socket that preserves message boundaries (SOCK_SEQPACKET, unix(7)), so a message arrives as a whole
 // or not at all. The service manager accepts the connection, and starts the program with the connection as its standard
 // input (systemd.socket(5), Accept=yes). Without a service manager, [Peer] starts the program itself.
 package exchange
@@ -57,11 +57,11 @@ func Decode[T any](message []byte) (v T, err error) {
 }
 
 // Answer returns the answer to a request. ctx ends when the peer no longer waits. pid is the process that sends the request
-// (SO_PEERCRED of unix(7)). In direct mode it is the parent process. pid is 0 if that process is in another PID namespace.
+// (SO_PEERCRED in unix(7)). In direct mode, it is the parent process. pid is 0 if that process is in another PID namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
-// Serve reads one request from standard input and answers it. It blocks until it has sent the answer. It does not read the
-// request of a foreign peer. If the peer disconnects before the answer, Serve returns no error.
+// Serve reads one request from standard input and answers it. It blocks until it has sent the answer. It does not read a
+// request from a foreign peer. If the peer disconnects before the answer, Serve returns no error.
 func Serve(answer Answer) error { return serve(int(os.Stdin.Fd()), answer) }
 
 func serve(fd int, answer Answer) error {
@@ -108,7 +108,7 @@ func send(fd int, message []byte) error {
 }
 
 // receive returns the next message. An empty message means that the peer has disconnected, because no peer sends an empty
-// message. A signal does not interrupt it or send, because the handlers of Go have SA_RESTART (signal(7)).
+// message. Signals interrupt neither receive nor send, because Go installs its handlers with SA_RESTART (signal(7)).
 func receive(fd int) ([]byte, error) {
 	message := make([]byte, MessageSize)
 	n, _, flags, _, err := unix.Recvmsg(fd, message, nil, 0)

@@ -23,7 +23,7 @@ const libexec = "/usr/libexec/metalplug"
 // configVariable passes the name of the configuration file to a child process. No unit sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the configuration file that the parent process has passed, or standard if it has passed none.
+// ConfigFile returns the configuration file that the parent process passed, or standard if it passed none.
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file
@@ -39,8 +39,8 @@ type Peer struct {
 	// Activated makes Ask reject a socket if the listening process is not the service manager. metalplugd can replace the
 	// sockets in its directory, so a helper must not trust the answers of such a process.
 	Activated bool
-	// Slots limits the number of simultaneous requests to its capacity. If it is nil, there is no limit. The service manager
-	// refuses connections above MaxConnections= of the socket (systemd.socket(5)).
+	// Slots limits the number of simultaneous requests to its capacity. If it is nil, there is no limit. The service
+	// manager refuses connections above the socket's MaxConnections= (systemd.socket(5)).
 	Slots chan struct{}
 }
 
@@ -56,7 +56,7 @@ func Call[A any](ctx context.Context, p Peer, request func() []byte) (answer A, 
 	return answer, err
 }
 
-// Ask sends a request and returns the answer. The program starts while the function request runs. Ask blocks until the
+// Ask sends a request and returns the answer. The function request runs while the program starts. Ask blocks until the
 // answer arrives or ctx ends. If ctx ends, the program still finishes its work.
 func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	if p.Slots != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// fallLimit failures within fallWindow make a device Unhealthy until it has worked without a failure for the time calm.
-	// A pod that waits for another device is better off than a pod whose device fails repeatedly.
+	// fallLimit failures within fallWindow make a device Unhealthy until it has worked without a failure for the duration
+	// calm. A pod that waits for another device is better off than a pod whose device fails repeatedly.
 	fallLimit  = 4
 	fallWindow = 10 * time.Minute
 	calm       = 5 * time.Minute
@@ -25,8 +25,8 @@ type Damper struct {
 	unruly bool      // the device has failed too often
 }
 
-// Observe records the current fault of a device, or "" for none. It returns why a device without a fault is not trusted,
-// otherwise "". Repeated calls with the same state count once.
+// Observe records the current fault of a device, or "" for none. It returns why a device without a fault is not trusted, or
+// "". Repeated calls with the same state have no further effect.
 func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	switch {
 	case reason != "" && !d.sick:
@@ -52,8 +52,8 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	return fmt.Sprintf("it fails too often (last: %s): it must stay healthy for %v", d.last, calm)
 }
 
-// Until returns the time at which the device is trusted again if it does not fail before. The time is zero for a trusted
-// device and for a faulty one.
+// Until returns the time at which the device is trusted again if it does not fail before then. The time is zero for a
+// trusted device and for a faulty one.
 func (d *Damper) Until() time.Time {
 	if d == nil || !d.unruly || d.sick {
 		return time.Time{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault records hardware faults that events and error counters report, until they are cleared. It also makes a
-// device Unhealthy that fails repeatedly.
+// Package fault records hardware faults that events and error counters report, until they are cleared. It also keeps a
+// device Unhealthy if the device fails repeatedly.
 package fault
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Record has the faults of all hardware. It is valid for one boot, because the next boot resets the hardware. Faults
-// belong to sysfs paths instead of devices. A device that is found later in faulty hardware is also Unhealthy. The zero
+// Record contains the faults of all hardware. It is valid for one boot, because the next boot resets the hardware. Faults
+// belong to sysfs paths instead of devices. A device that is found later on faulty hardware is also Unhealthy. The zero
 // value has no faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
@@ -30,12 +30,12 @@ type mark struct {
 	Cleared []string `json:"cleared,omitempty"`
 }
 
-// Clone returns a copy that does not change with the record.
+// Clone returns an independent copy of the record.
 func (r *Record) Clone() Record {
 	return Record{Boot: r.Boot, Marks: slices.Clone(r.Marks), Counters: maps.Clone(r.Counters)}
 }
 
-// Within reports whether sysPath is the path above, or lies below it.
+// Within reports whether sysPath equals the path above or lies below it.
 func Within(sysPath, above string) bool {
 	rest, ok := strings.CutPrefix(sysPath, above)
 	return ok && (rest == "" || rest[0] == '/')
@@ -67,9 +67,9 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	return true
 }
 
-// takeBack clears the marks at the path of m and below it. If a function recovers, a mark on a bridge above it still applies
-// to the other functions below the bridge. Only a PCI function clears such a mark. Another device, such as a disk that was
-// found again, does not prove that the bridge has recovered.
+// takeBack clears the marks at the path of m and below it. If a function recovers, a mark on a bridge above it still
+// applies to the other functions below the bridge. Only a PCI function can be exempted from such a mark. Another device,
+// such as a disk that was found again, does not prove that the bridge has recovered.
 func (r *Record) takeBack(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {
@@ -119,8 +119,8 @@ func (r *Record) of(sysPath string) (sick, warnings []string) {
 	return sick, warnings
 }
 
-// On returns the sorted faults and warnings of a device at a sysfs path. They come from its path and from the PCI
-// functions that lead to it. A faulty function counts if needsAll is true, or if all functions are faulty.
+// On returns the sorted faults and warnings of a device at a sysfs path. They come from its path and from the PCI functions
+// that lead to it. The faults of the functions are included only if needsAll is true or all functions are faulty.
 func (r *Record) On(sysPath string, functions []string, needsAll bool) (sick, warnings []string) {
 	if len(r.Marks) == 0 {
 		return nil, nil

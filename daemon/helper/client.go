@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helper is the client side of the helpers in metalplugd. It converts work on a device to requests, and answers
-// to values for the rest of the daemon. It sends only one request at a time for each device.
+// Package helper contains metalplugd's clients for the helpers. It converts work on a device to requests, and converts the
+// answers to values for the rest of the daemon. It sends only one request at a time for each device.
 package helper
 
 import (
@@ -24,7 +24,7 @@ const (
 	// maxWorking is the maximum number of devices on which helpers work at the same time. metalplug-reset.socket
 	// accepts the same number of connections.
 	maxWorking = 64
-	// maxAsking is the maximum number of simultaneous requests about open devices. Each of them reads all processes. In
+	// maxAsking is the maximum number of simultaneous requests about open devices. Each request reads all processes. In
 	// addition, metalplug-holders.socket accepts one connection from each metalplug-reset.
 	maxAsking = 8
 )
@@ -52,7 +52,7 @@ func Touch(c config.Reset, root, file string) device.Touch {
 	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}
 }
 
-// Unit returns the function that requests the unit of a stage from the helper, see [turnover.Turnover].
+// Unit returns a function that asks the helper to run the unit of a stage, see [turnover.Turnover].
 func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage, id string) error {
 	return unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}.Run
 }
@@ -60,7 +60,7 @@ func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage
 // request creates a request for a target. Its time limit is the deadline of ctx.
 func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	r := reset.Request{Do: do, Target: t, TimeoutMS: time.Minute.Milliseconds()}
-	if len(t.Pods) > reset.MaxList { // without the list, every pod counts as a pod of the disk
+	if len(t.Pods) > reset.MaxList { // without the list, every pod is treated as a pod of the disk
 		r.Pods = nil
 	}
 	if end, ok := ctx.Deadline(); ok {
@@ -69,8 +69,8 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper works on a device. A helper cannot erase a disk while another helper has claimed the disk to
-// read it.
+// claim waits until no helper works on a device. A helper cannot erase a disk while another helper has the disk claimed for
+// reading.
 func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
 	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
 	slot := value.(chan struct{})
@@ -102,7 +102,7 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	return h.do(ctx, r)
 }
 
-// survey claims the disk, so that the helper does not count as a process that has it open.
+// survey claims the disk, so that the helper is not reported as a process that has the disk open.
 func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Report, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {

@@ -61,10 +61,11 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 }
 
 const (
-	// gathering is how long a request waits for further callers. So the start of a container with several devices sends only
-	// one request.
+	// gathering is how long a request waits for further callers, so that the start of a container with several devices
+	// sends only one request.
 	gathering = 2 * time.Millisecond
-	// questionLimit is the time limit of one request to metalplug-holders. On a busy node systemd may take seconds to start it.
+	// questionLimit is the time limit of one request to metalplug-holders. On a busy node, systemd may take seconds to
+	// start the program.
 	questionLimit = 20 * time.Second
 )
 
@@ -76,7 +77,7 @@ type question struct {
 	err     error
 }
 
-// ask requests the processes that have nodes with these numbers open. Callers at the same time share one request.
+// ask requests the processes that have nodes with these numbers open. Simultaneous callers share one request.
 func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answer, error) {
 	h.mu.Lock()
 	q := h.next
@@ -150,8 +151,8 @@ func numberOf(path string) (n cgroup.Number, err error) {
 	return cgroup.ParseNumber(block, number)
 }
 
-// reaching returns the numbers and the sysfs paths of all nodes that give access to a device. Its own node is the
-// first. For a device outside sysfs it returns only its own number (Documentation/ABI/testing/sysfs-dev).
+// reaching returns the numbers and the sysfs paths of all nodes that give access to a device. The device's own node comes
+// first. For a device outside sysfs, it returns only its own number (Documentation/ABI/testing/sysfs-dev).
 func (h *client) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
 	kind := "char"
 	if n.Block {

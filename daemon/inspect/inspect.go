@@ -28,14 +28,14 @@ type Options struct {
 	// Host returns the host for an inspection that begins now.
 	Host func() *device.Host
 	// Seen processes the sightings of an inspection, and reports whether the subject should be inspected again without
-	// an event.
+	// waiting for an event.
 	Seen func(s *Subject) (unfinished bool)
 	// Stuck reports that the inspection of a subject does not return.
 	Stuck func(s *Subject)
 }
 
-// Inspector has the subjects and their inspections. One goroutine owns it. All methods except [Inspector.Counts] run in
-// that goroutine. They neither read hardware nor wait.
+// Inspector manages the subjects and their inspections. One goroutine owns it. All methods except [Inspector.Counts] run in
+// that goroutine. These methods neither read hardware nor wait.
 type Inspector struct {
 	Options
 	rules    []device.Rule
@@ -59,7 +59,7 @@ func New(o Options) *Inspector {
 	return &Inspector{Options: o, polled: make(map[*device.Class]bool)}
 }
 
-// SetRules sets the rules of future inspections, and queues an inspection of everything.
+// SetRules sets the rules for future inspections, and queues an inspection of everything.
 func (n *Inspector) SetRules(rules []device.Rule) {
 	n.rules = rules
 	for _, s := range n.subjects { // its class may have had no rule before
@@ -87,7 +87,7 @@ func (n *Inspector) Counts() api.Counts {
 	return n.counts
 }
 
-// count counts an event. Mounts and messages of drivers do not come from udevd.
+// count counts an event. It ignores mounts and driver messages, which do not come from udevd.
 func (n *Inspector) count(e udev.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -185,13 +185,13 @@ func (n *Inspector) poll(c *device.Class) {
 	})
 }
 
-// later posts a function after a pause. Until then, the caller may stop the timer.
+// later posts a function after a delay. Until then, the caller may stop the timer.
 func (n *Inspector) later(pause time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(pause, func() { n.Post(f) })
 }
 
-// Enumerate lists all devices in another goroutine and queues an inspection of each. One enumeration runs at a time. A
-// request during an enumeration starts another one after it.
+// Enumerate lists all devices in another goroutine and queues an inspection of each. One enumeration runs at a time. A call
+// during an enumeration starts another one afterwards.
 func (n *Inspector) Enumerate() {
 	if n.enumerating {
 		n.again = true

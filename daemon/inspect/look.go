@@ -15,7 +15,7 @@ import (
 const (
 	// slowLook is the time after which an inspection releases its slot. It continues without a slot.
 	slowLook = time.Second
-	// StuckLook is the time after which an inspection counts as stuck. A read from a hung PCIe device blocks
+	// StuckLook is the time after which an inspection is considered stuck. A read from a hung PCIe device blocks
 	// indefinitely and cannot be cancelled.
 	StuckLook = 60 * time.Second
 	// retryFirst and retryLast are the limits of the pause between inspections of an incomplete device, see [pause]. The
@@ -23,14 +23,14 @@ const (
 	// its nodes without an event.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
-	// renameLimit is the maximum time until udev reports a new name of a device ("move" of device_rename in
-	// drivers/base/core.c). During this time the old path does not exist. In an emulated machine, udev took 300 ms to report
-	// it.
+	// renameLimit is the maximum time until udev reports the new name of a device ("move" from device_rename in
+	// drivers/base/core.c). During this time, the old path does not exist. In an emulated machine, udev took 300 ms to
+	// report the new name.
 	renameLimit = 2 * time.Second
 )
 
-// places returns the maximum number of inspections at the same time. It exceeds the number of processors, because an
-// inspection usually waits for the kernel.
+// places returns the maximum number of simultaneous inspections. It exceeds the number of processors, because an inspection
+// usually waits for the kernel.
 func places() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the stage of a subject's inspection.
@@ -43,7 +43,7 @@ const (
 	slow          // runs and has released its slot
 )
 
-// Subject is a udev device that represents hardware, or may do so.
+// Subject is a udev device that represents, or may represent, hardware.
 type Subject struct {
 	Sightings []device.Sighting // results of the last inspection
 
@@ -57,7 +57,7 @@ type Subject struct {
 	looks    int         // number of finished inspections
 	vanished time.Time   // when an inspection first found nothing although udev had not reported a removal, or zero
 	retry    *time.Timer // starts the next inspection of an incomplete device
-	waiting  time.Time   // when the next inspection was requested
+	waiting  time.Time   // when the device was first found incomplete, or zero
 }
 
 // Removed reports whether the inspector has dropped the subject because it found no hardware.
@@ -80,7 +80,7 @@ func (s *Subject) Next() int {
 	return s.looks + 1
 }
 
-// reported processes a report of udev. A report without changes is dropped to save memory, because the sightings refer to
+// reported processes a report from udev. A report without changes is dropped to save memory, because the sightings refer to
 // the old report.
 func (s *Subject) reported(d udev.Device) {
 	if *s.udev != d {
@@ -97,7 +97,7 @@ func (s *Subject) class() *device.Class {
 	return s.Sightings[0].Device.Class
 }
 
-// lookWhere queues an inspection of every subject that the function selects, and reports whether there is one.
+// lookWhere queues an inspection of every subject that the function selects, and reports whether it selects any.
 func (n *Inspector) lookWhere(selects func(*Subject) bool) (found bool) {
 	for _, s := range n.subjects {
 		if selects(s) {
@@ -127,7 +127,7 @@ func (n *Inspector) Look(s *Subject) {
 	}
 }
 
-// Start begins as many queued inspections as there are slots.
+// Start begins as many queued inspections as there are free slots.
 func (n *Inspector) Start() {
 	for len(n.queue) > 0 && n.looking < places() {
 		s := n.queue[0]
@@ -213,7 +213,7 @@ func vanished(sightings []device.Sighting) bool {
 	})
 }
 
-// retryLater queues another inspection of an unfinished subject. The pause grows each time.
+// retryLater queues another inspection of an unfinished subject. The delay grows each time.
 func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 	if s.retry != nil {
 		s.retry.Stop()

@@ -18,7 +18,7 @@ type State string
 // States of a lease. The control socket and the metric metalplug_device_state use the same names.
 const (
 	Free      State = "free"      // the next tenant may have the device
-	Allocated State = "allocated" // a tenant has the device, and no container was started with it yet
+	Allocated State = "allocated" // a tenant has the device, but no container has been started with it
 	Preparing State = "preparing" // metalplug prepares the device for a container
 	InUse     State = "in-use"    // a container was started with the device
 	Released  State = "released"  // the last tenant has ended, and the device is not cleaned up yet
@@ -33,12 +33,12 @@ var States = []State{Unproven, Free, Allocated, Preparing, InUse, Released, Clea
 // Hold is the stage that the current tenant of a device has reached.
 type Hold string
 
-// Holds of a lease.
+// Stages that a tenant can reach.
 const (
 	NoTenant    Hold = ""            // no tenant has the device
-	Due         Hold = "due"         // a tenant has the device, and no container was started with it yet
+	Due         Hold = "due"         // a tenant has the device, but no container has been started with it
 	Started     Hold = "started"     // a container of the tenant was started
-	Interrupted Hold = "interrupted" // the node restarted after a container was started, and no container was started since
+	Interrupted Hold = "interrupted" // the node restarted after a container was started, and no container has been started since
 )
 
 // Order is work that an operator ordered.
@@ -54,17 +54,20 @@ const (
 // Lease is the state of a device between two tenants. The zero value is not valid. A device that needs evidence begins
 // as [Unproven], and any other as [Free]. A lease is a value, so its slice is replaced and never modified.
 type Lease struct {
-	State   State    `json:"state"`
-	Hold    Hold     `json:"hold,omitempty"`
-	Used    bool     `json:"used,omitempty"`    // a container was started with the device since it was last cleared
-	Residue bool     `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
-	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods, and [OfClaim] of the claims, whose containers were started since the device was last cleared, sorted
-	Medium  string   `json:"medium,omitempty"`  // medium of the disk with which these containers were started, see [device.Target.Medium]
-	Failure string   `json:"failure,omitempty"` // why the last work failed, or empty after work succeeded
-	Order   Order    `json:"order,omitempty"`   // the operator's order, if the work for this order failed; otherwise empty
+	State   State `json:"state"`
+	Hold    Hold  `json:"hold,omitempty"`
+	Used    bool  `json:"used,omitempty"`    // a container was started with the device since it was last cleared
+	Residue bool  `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
+	// Tenants contains the sorted UIDs of the pods, and [OfClaim] of the claims, whose containers were started since the
+	// device was last cleared.
+	Tenants []string `json:"tenants,omitempty"`
+	// Medium is the medium of the disk with which these containers were started, see [device.Target.Medium].
+	Medium  string `json:"medium,omitempty"`
+	Failure string `json:"failure,omitempty"` // why the last work failed, or empty after work succeeded
+	Order   Order  `json:"order,omitempty"`   // the operator's order, if the work for this order failed; otherwise empty
 }
 
-// Valid returns an error if the lease has a value that [Table] does not know.
+// Valid returns an error if the lease contains a value that is not in [Table].
 func (l Lease) Valid() error {
 	switch {
 	case !slices.Contains(States, l.State):
@@ -83,7 +86,8 @@ func (l Lease) Held() bool { return l.Hold != NoTenant }
 // OfClaim returns the name of a claim in the tenants of a lease. No UID of a pod contains a slash.
 func OfClaim(uid string) string { return "claim/" + uid }
 
-// Pods returns the pods that have had the device. If a claim has had it, its pods are unknown, and all is false.
+// Pods returns the pods that have had the device. If a claim has had the device, the claim's pods are unknown, and all is
+// false.
 func (l Lease) Pods() (pods []string, all bool) {
 	if slices.ContainsFunc(l.Tenants, func(uid string) bool { return strings.HasPrefix(uid, OfClaim("")) }) {
 		return nil, false
@@ -91,8 +95,8 @@ func (l Lease) Pods() (pods []string, all bool) {
 	return l.Tenants, true
 }
 
-// Working reports whether metalplug works on the device. During this time, changes of the hardware count as caused by
-// this work.
+// Working reports whether metalplug works on the device. During this time, changes to the hardware are attributed to this
+// work.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.
@@ -119,7 +123,7 @@ type Event struct {
 	Residue bool
 }
 
-// ErrEvent is the error for an event that the table does not have for a state.
+// ErrEvent is the error for an event that [Table] does not allow in a state.
 type ErrEvent struct {
 	State State
 	Event Name

@@ -63,7 +63,8 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	Save        Effect = "save" // the caller saves the lease immediately, and waits for this before it answers the kubelet or erases
+	// The caller saves the lease immediately, and waits until it is saved before it answers the kubelet or erases the disk.
+	Save        Effect = "save"
 	EndEvidence Effect = "discard the evidence"
 	Inspect     Effect = "inspect the device"
 )
@@ -130,7 +131,7 @@ var Table = []Row{
 	{[]State{Free}, Changed, Always, Unproven, []Effect{ClearResidue, LapseErase, EndEvidence, Save}},
 	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Changed, Always, "", []Effect{ClearResidue, LapseErase, EndEvidence, Save}},
 
-	// Evidence.
+	// The evidence changes.
 	{[]State{Unproven}, Proven, Always, Free, []Effect{SetResidue, Save}},
 	{[]State{Free}, Doubted, Always, Unproven, nil},
 	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save}},

@@ -7,22 +7,22 @@ import "slices"
 // Rule is the part of a resource's configuration that applies between two tenants. A device that several tenants or the
 // host can use at the same time has no rule. It is neither reset nor erased.
 type Rule struct {
-	Disk    bool // a tenant's data stays on the device
+	Disk    bool // the device can keep a tenant's data
 	Scrubs  bool // the resource has an erase method
 	AtStart bool // the device is reset, and a disk erased, before the first container of a tenant
 }
 
-// Content is the content that a disk must have before the helper works on it.
+// Content is the content that a disk must have. The helper checks the content before it works on the disk.
 type Content string
 
-// The helper checks the disk for one of these contents before it works on it.
+// Values of [Content].
 const (
 	AnyContent Content = ""
 	Blank      Content = "blank"
-	OfTenant   Content = "of a tenant" // the data of the tenant, which stays unless the work erases it
+	OfTenant   Content = "of a tenant" // the tenant's data, which remains unless the work erases it
 )
 
-// Work is the work that the helper must do. The zero value means no work.
+// Work describes the work that the helper must do. The zero value means no work.
 type Work struct {
 	Reset   bool // reset the device with the method of its resource
 	Erase   bool
@@ -31,8 +31,8 @@ type Work struct {
 }
 
 // Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. tenants are the
-// tenants that the checkpoint lists. If it lists no tenant, it is older. After a call of Allocate, it is also older if
-// it lists only tenants whose containers started before that call.
+// tenants that the checkpoint lists. A checkpoint that lists no tenant is older. After a call to Allocate, a checkpoint is
+// also older if it lists only tenants whose containers started before that call.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
@@ -53,7 +53,8 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
 	case !r.Disk:
-	case first && l.Residue && r.Scrubs && l.Hold != Interrupted: // this also applies if the kubelet gave the disk to the next pod before the clean-up
+	// This also applies if the kubelet gave the disk to the next pod before the clean-up.
+	case first && l.Residue && r.Scrubs && l.Hold != Interrupted:
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
 		w.Content = OfTenant

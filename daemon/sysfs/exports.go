@@ -6,15 +6,15 @@ package sysfs
 //
 // Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c;
 // drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c;
-// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c;
-// fs/configfs/mount.c. Of these targets, only iblock opens its disk exclusively. While another target has a disk open,
-// an exclusive open of the disk succeeds.
+// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c.
+// Among these targets, only iblock opens its disk exclusively. An exclusive open of a disk succeeds even while one of the
+// other targets has the disk open.
 //
 // A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node created
-// by mknod, so only the device number is reliable. If the name does not exist here, the use is unknown. The units of
-// metalplug may not trace process 1, so they cannot look below /proc/1/root (proc_pid_get_link). The name may be a link to
-// any disk. So in this case all disks count as exported, unless the kernel shows that the target cannot have them open (see
-// [reach]).
+// by mknod, so only the device number is reliable. If the name does not exist in our mount namespace, the target's disk is
+// unknown. metalplug's units may not trace process 1, so they cannot look below /proc/1/root (proc_pid_get_link). The name
+// may be a link to any disk. In this case, all disks are treated as exported, unless the kernel shows that the target
+// cannot have them open (see [reach]).
 
 import (
 	"cmp"
@@ -30,13 +30,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// export is a device or file that a target of the kernel has open.
+// export is a device or file that a kernel target has open.
 type export struct {
-	by     string // the target, for people, such as "the NVMe subsystem nqn.2014-08.org:disk" or "the SCSI target fileio_0/disk"
+	by     string // description, such as "the NVMe subsystem nqn.2014-08.org:disk" or "the SCSI target fileio_0/disk"
 	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or for passthrough "/dev/nvme0"
 	number string // number of the block device, such as "8:16", if the target shows it; the name then does not matter
 	scsi   string // address of the SCSI device that gets the commands, such as "2:0:1:3", if the target shows it
-	reach  reach  // the devices that are possible if the name does not exist here
+	reach  reach  // the devices that may be open if the name does not exist here
 }
 
 // reach describes which devices a target can have opened by a name.
@@ -48,7 +48,7 @@ const (
 	noDisk              // a regular file, or a disk that the target has open exclusively, which our exclusive open detects
 )
 
-// exported checks whether a target of the kernel has opened a disk, its generic node or one of its controllers.
+// exported checks whether a kernel target has opened a disk, its generic node or one of its controllers.
 func exported(t *Tree, d Disk) error {
 	all, err := exports(t)
 	if err != nil {
@@ -181,7 +181,7 @@ func (r *targets) nvme(dir string) {
 }
 
 // scsi finds the exports among the storage objects of LIO. For a file or a block device, info shows what is open, and
-// udev_path has the name that the configuring tool recorded. A disk that a process serves through LIO
+// udev_path contains the name that the configuring tool recorded. A disk that a process serves through LIO
 // (target_core_user) is open in that process. iblock and pscsi claim the disk (iblock_configure_device,
 // pscsi_create_type_disk).
 func (r *targets) scsi(dir string) {
@@ -214,9 +214,9 @@ func (r *targets) scsi(dir string) {
 	}
 }
 
-// scsiAddress returns the sysfs name of the device to which pscsi sends commands (pscsi_show_configfs_dev_params),
-// which consists of host, channel, target and LUN. udev_path and the disk that it has open may be other devices. In the
-// mode for a whole host, the host number is in the name of the plugin.
+// scsiAddress returns the sysfs name of the device to which pscsi sends commands (pscsi_show_configfs_dev_params), which
+// consists of host, channel, target and LUN. udev_path and the disk that pscsi has open may be different devices. If the
+// plugin serves a whole SCSI host, the plugin's name contains the host number.
 func scsiAddress(plugin, shown string) string {
 	host := between(shown, "Host ID: ", "\n")
 	if !isNumber(host) {
@@ -226,8 +226,8 @@ func scsiAddress(plugin, shown string) string {
 }
 
 // regular reports whether a storage object of fileio is a regular file. For a regular file fd_configure_device requires a
-// size, and sets the limit of WRITE SAME to 0x1000, which differs from that of a block device. Both can be set to other
-// values later. In that case the object counts as a possible disk.
+// size, and sets the limit of WRITE SAME to 0x1000, which differs from the limit of a block device. Both can be set to
+// other values later. In that case, the object is treated as a possible disk.
 func (r *targets) regular(place, shown string) bool {
 	size := between(shown, "  Size: ", " ")
 	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
@@ -250,7 +250,7 @@ func (r *targets) usb(dir string) {
 	}
 }
 
-// rnbd finds disks that are exported as RDMA block devices. Each mapped disk has a directory with a link to it
+// rnbd finds disks that are exported as RDMA block devices. Each mapped disk has a directory with a link to the disk
 // (Documentation/ABI/testing/sysfs-class-rnbd-server).
 func (r *targets) rnbd(dir string) {
 	for _, device := range r.dirs(dir) {
@@ -261,8 +261,8 @@ func (r *targets) rnbd(dir string) {
 	}
 }
 
-// scst finds the devices of SCST, a target that is not part of Linux. The first line of the attribute is the name.
-// "[key]" follows if it is not the default.
+// scst finds the devices of SCST, a target that is not part of Linux. The first line of the attribute filename is the name.
+// "[key]" follows if the name is not the default.
 func (r *targets) scst(dir string) {
 	for _, device := range r.Names(dir) {
 		if file := dir + "/" + device + "/filename"; r.Present(file) {
@@ -297,7 +297,7 @@ func (r *targets) dirs(dir string) (names []string) {
 	return names
 }
 
-// text reads an attribute, which is at most a page as in sysfs (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
+// text reads an attribute, which is at most one page long, as in sysfs (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
 func (r *targets) text(name string) string {
 	text, err := r.Read(name)
 	r.note(err)

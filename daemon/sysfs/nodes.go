@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node is the node of a device.
+// Node is a device node.
 type Node struct {
 	SysPath string
 	Block   bool   // true for a block device, false for a character device
-	Number  string // such as "259:0", or empty if the device is vanishing or has none
+	Number  string // such as "259:0", or empty if the device is vanishing or has no number
 }
 
 // Number returns the device number of a node, such as "259:0", and whether the node is a block device. It returns ""
@@ -34,7 +34,7 @@ func Number(file unix.Stat_t) (number string, block bool) {
 // Name returns the kernel's name of the device, such as "nvme0n1p2".
 func (n Node) Name() string { return path.Base(n.SysPath) }
 
-// NodesOf returns all nodes that give access to a device. Its own node is the first.
+// NodesOf returns all nodes that give access to a device. The device's own node comes first.
 func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
 	d := t.DiskAt(sysPath)
 	return d.Nodes, d.err
@@ -54,18 +54,19 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 	return d
 }
 
-// Disk is a block device with the nodes that give access to it. An exclusive open of a disk also covers its partitions,
-// and one of a partition its disk (bd_may_claim in block/bdev.c). The same applies to its twins.
+// Disk is a block device with the nodes that give access to it. An exclusive open of a disk also covers its partitions, and
+// an exclusive open of a partition covers its disk (bd_may_claim in block/bdev.c). The nodes include those of the disk's
+// twins.
 type Disk struct {
 	Nodes []Node   // the device itself first
-	Twins []string // sysfs paths of other paths to the same disk
+	Twins []string // sysfs paths of other block devices for the same disk
 	err   error    // error when reading the numbers of the nodes
 }
 
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
-// Part returns the first block device of a disk that matches.
+// Part returns the first matching block device of a disk.
 func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	i := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
 	if i < 0 {
@@ -74,11 +75,11 @@ func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	return d.Nodes[i], true
 }
 
-// reaching returns the sysfs paths of all devices whose nodes give access to a device. Its own path is the first. For a
-// disk these are its partitions, the nodes for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all nodes of its
-// twins. For an NVMe namespace they include its disk or generic device, and its controllers. A controller accepts
-// commands for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). The disk of a partition, or of a
-// node for SCSI commands, also gives access to it. An exclusive open of the disk does not detect users of these nodes.
+// reaching returns the sysfs paths of all devices whose nodes give access to a device. The device's own path comes first.
+// For a disk, the others are its partitions, the nodes for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all nodes of
+// its twins. For an NVMe namespace, they include its disk or generic device, and its controllers. A controller accepts
+// commands for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). A partition, or a node for SCSI
+// commands, can also be accessed through its disk. An exclusive open of the disk does not detect users of these nodes.
 func reaching(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {
@@ -127,9 +128,9 @@ func reaching(t *Tree, sysPath string) (all, twins []string) {
 }
 
 // otherWays returns the sysfs paths of other disks with the same WWID as the one at sysPath. The WWID is that of a
-// namespace (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). Hidden disks are paths
-// that native multipathing has combined, and a dm device has no WWID. A slot for removable media has the WWID of the
-// reader.
+// namespace (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). otherWays omits hidden disks,
+// which are paths that native multipathing has combined, and removable media, which have the WWID of the reader. A dm
+// device has no WWID.
 func otherWays(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
 	for _, attr := range [...]string{"wwid", "device/wwid"} {
@@ -150,8 +151,8 @@ func otherWays(t *Tree, sysPath string) (found []string) {
 	return found
 }
 
-// Removable reports whether the medium of a disk can be removed from its drive. WWID and serial number of such a drive
-// do not identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq does. The kernel increments
-// it before another medium can be read, at its next poll or at the next open (disk_check_events in block/disk-events.c,
+// Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive
+// do not identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq does, because the kernel
+// increments it before another medium can be read, at the next poll or open (disk_check_events in block/disk-events.c,
 // sd_open).
 func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }

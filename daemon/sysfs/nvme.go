@@ -4,14 +4,14 @@ package sysfs
 
 // This file finds the NVMe namespaces, controllers and subsystems that belong together.
 //
-// Follows: drivers/nvme/host/core.c, sysfs.c and multipath.c. Without native multipathing, a namespace is a disk below
-// its controller. With it, the disk is called the head, and is below the subsystem in /sys/devices/virtual. Each path
-// to the head is a hidden disk below a controller.
+// Follows: drivers/nvme/host/core.c, sysfs.c and multipath.c. Without native multipathing, a namespace is a disk below its
+// controller. With native multipathing, the disk is called the head, and is below the subsystem in /sys/devices/virtual.
+// Each path to the head is a hidden disk below a controller.
 //
-// Names alone do not show which devices belong together. nvme_alloc_ns numbers a disk by the instance of the subsystem,
-// and nvme_add_ns_cdev numbers its generic node by that of the controller. They differ if an open node keeps an earlier
-// subsystem alive. Only the number after the last n is the same in all names. It is the instance of the namespace in
-// its subsystem (head->instance). The parent devices show which subsystem and controller it is.
+// Names alone do not show which devices belong together. nvme_alloc_ns numbers a disk by the instance of the subsystem, and
+// nvme_add_ns_cdev numbers its generic node by the instance of the controller. The two numbers differ if an open node keeps
+// an earlier subsystem alive. Only the number after the last n is the same in all names. It is the instance of the
+// namespace in its subsystem (head->instance). The parent devices identify the subsystem and the controller.
 
 import (
 	"path"
@@ -30,7 +30,7 @@ func (t *Tree) IsNVMe(sysPath string) bool {
 	return slices.Contains([]string{nvmeClass, nvmeSubsystemClass}, t.Link(path.Dir(sysPath), "subsystem"))
 }
 
-// NVMeControllers returns the controllers that have access to a namespace, or nil for another device.
+// NVMeControllers returns the controllers that have access to a namespace, or nil for other devices.
 func (t *Tree) NVMeControllers(sysPath string) []string {
 	above := path.Dir(sysPath)
 	switch t.Link(above, "subsystem") {
@@ -46,7 +46,7 @@ func (t *Tree) NVMeControllers(sysPath string) []string {
 	return nil
 }
 
-// members returns the controllers of a subsystem, which has a link to each (nvme_init_subsystem).
+// members returns the controllers of a subsystem, which has a link to each of them (nvme_init_subsystem).
 func members(t *Tree, subsystem string) (controllers []string) {
 	for _, name := range t.Names(subsystem) {
 		if c := t.Resolve(subsystem + "/" + name); c != "" && t.Link(c, "subsystem") == nvmeClass {
@@ -80,9 +80,9 @@ func isPath(t *Tree, hidden, head string) bool {
 	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && sameNamespace(t, hidden, head)
 }
 
-// sameNamespace reports whether two devices of one subsystem are the same namespace. It compares the attributes that
-// both have. Controllers may have private namespaces with the same ID, so the ID is sufficient only together with the
-// wwid. A generic node has neither.
+// sameNamespace reports whether two devices of one subsystem represent the same namespace. It compares the attributes that
+// both have. Controllers may have private namespaces with the same ID, so the ID is sufficient only together with the wwid.
+// A generic node has neither attribute.
 func sameNamespace(t *Tree, a, b string) bool {
 	told := false
 	for _, name := range []string{"nsid", "wwid"} {
@@ -106,8 +106,8 @@ func instanceOf(sysPath string) string {
 	return name[strings.LastIndexByte(name, 'n')+1:]
 }
 
-// NVMeNamespaces returns the disks that a controller reaches, without duplicates, with the head instead of a path.
-// without has the namespaces for which the kernel has no disk, such as a key-value namespace.
+// NVMeNamespaces returns the disks that a controller reaches, without duplicates. It returns a head instead of the paths to
+// it. without lists the namespaces for which the kernel has no disk, such as a key-value namespace.
 func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 	for _, name := range t.Names(controller) {
 		d := controller + "/" + name
@@ -143,11 +143,12 @@ func headsOf(t *Tree, controller, hidden string) (heads []string) {
 	return heads
 }
 
-// NVMeGeneric returns the generic device of a namespace, ".../nvme4/ng4n2" for ".../nvme4/nvme3n2", or "". Both have the same
-// parent.
+// NVMeGeneric returns the generic device of a namespace, such as ".../nvme4/ng4n2" for ".../nvme4/nvme3n2", or "". The two
+// devices have the same parent.
 func (t *Tree) NVMeGeneric(sysPath string) string { return beside(t, sysPath, nvmeGenericClass) }
 
-// beside returns the device of a subsystem that is the same namespace as the one at sysPath and has the same parent.
+// beside returns the device in the given kernel subsystem that represents the same namespace as the device at sysPath and
+// has the same parent, or "".
 func beside(t *Tree, sysPath, subsystem string) string {
 	parent := path.Dir(sysPath)
 	for _, name := range t.Names(parent) {
@@ -184,7 +185,7 @@ func nvmeNodes(t *Tree, sysPath string) (found []string) {
 				continue
 			}
 			reaches = true
-			if p != sysPath && t.Uint(p, "hidden") == 0 { // a hidden disk is a path, which has no node
+			if p != sysPath && t.Uint(p, "hidden") == 0 { // hidden disks are paths and have no node
 				found = append(found, p)
 			}
 		}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysfs reads the kernel's files. These are attributes and links of sysfs, and the files of sysfs, procfs and
-// configfs that show how a block device is used. The daemon and the helper that opens device nodes share it, so both
-// have the same view. It opens no device node and uses no ioctl.
+// Package sysfs reads the kernel's files. These are attributes and links in sysfs, and the files in sysfs, procfs and
+// configfs that show how a block device is used. The daemon and the helper that opens device nodes share it, so both have
+// the same view. The package opens no device nodes and uses no ioctls.
 //
 // Follows Documentation/filesystems/sysfs.rst.
 package sysfs
@@ -29,11 +29,11 @@ var ErrGone = errors.New("gone")
 // AttrSize is the maximum size of an attribute in bytes. The kernel returns at most one page.
 const AttrSize = 4096
 
-// Devices is the directory of all devices. The rest of sysfs has links to it.
+// Devices is the directory of all devices. The rest of sysfs contains links to it.
 const Devices = "/sys/devices/"
 
-// Tree has the locations of the kernel's files. Its methods accept the kernel's names ("/sys/devices/…", "/dev/…",
-// "/proc/…") and translate them to the three directories. In the zero value all are in /.
+// Tree contains the locations of the kernel's files. Its methods accept the kernel's names ("/sys/devices/…", "/dev/…",
+// "/proc/…") and translate them to the three directories. In the zero value, all three are the root directory.
 type Tree struct {
 	Sys  string // path of sysfs, "/sys"
 	Dev  string // path of the device nodes, "/dev"
@@ -50,7 +50,7 @@ func (t *Tree) roots() [3]prefixed {
 	return [3]prefixed{{"/sys", t.Sys}, {"/dev", t.Dev}, {"/proc", t.Proc}}
 }
 
-// Path translates a path of the kernel ("/sys/…", "/dev/…", "/proc/…") to this tree.
+// Path translates a kernel path ("/sys/…", "/dev/…", "/proc/…") to this tree.
 func (t *Tree) Path(name string) string {
 	for _, r := range t.roots() {
 		if rest, ok := strings.CutPrefix(name, r.prefix); ok && (rest == "" || rest[0] == '/') {
@@ -60,22 +60,22 @@ func (t *Tree) Path(name string) string {
 	return name
 }
 
-// Present reports whether a path of the kernel exists. It does not follow a link.
+// Present reports whether a kernel path exists. It does not follow links.
 func (t *Tree) Present(name string) bool {
 	var found unix.Stat_t
 	return unix.Lstat(t.Path(name), &found) == nil
 }
 
-// Stat returns the file to which a path of the kernel leads. Unlike os.Stat, it allocates only the path. Each
-// inspection calls it dozens of times.
+// Stat describes the file to which a kernel path leads. Unlike os.Stat, it allocates only the path, because each inspection
+// calls it dozens of times.
 func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	err = unix.Stat(t.Path(name), &found)
 	return found, err
 }
 
-// ReadStart returns at most size bytes from the start of a file. It makes a single read without the Go poller, because
-// some drivers return EAGAIN, and os.ReadFile would then wait forever. It reads no more bytes, because some devices
-// hang when their whole configuration space is read (pci_read_config). The error is [ErrGone] if there is no such file.
+// ReadStart returns at most size bytes from the start of a file. It makes a single read without the Go poller, because some
+// drivers return EAGAIN, and os.ReadFile would then wait forever. It reads no further, because some devices hang when their
+// whole configuration space is read (pci_read_config). The error is [ErrGone] if there is no such file.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -169,7 +169,7 @@ func (t *Tree) Resolve(name string) string {
 	return ""
 }
 
-// Names returns the sorted entries of a directory in sysfs, procfs or /dev. It returns none for a missing directory.
+// Names returns the sorted entries of a directory in sysfs, procfs or /dev. It returns no names for a missing directory.
 func (t *Tree) Names(dir string) []string {
 	entries, err := os.ReadDir(t.Path(dir))
 	if err != nil {
@@ -207,7 +207,7 @@ func (t *Tree) DevNode(sysPath string) string {
 	return "/dev/" + name
 }
 
-// Up yields sysPath and the paths above it, nearest first, up to the one directly below /sys/devices.
+// Up yields sysPath and the paths above it, nearest first, up to the path directly below /sys/devices.
 func Up(sysPath string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for p := sysPath; strings.HasPrefix(p, Devices) && yield(p); p = path.Dir(p) {

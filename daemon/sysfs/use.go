@@ -8,9 +8,9 @@ package sysfs
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.
 //
-// No single source shows every use. A mounted file system is in mountinfo, but btrfs shows its own device number there
-// and names only one of its devices. LVM, md and bcache are in holders/ while they are active. If the use is unknown,
-// the device counts as in use.
+// No single source shows every use. A mounted file system is in mountinfo, but btrfs shows its own device number there and
+// names only one of its devices. LVM, md and bcache are in holders/ while they are active. If the use is unknown, the
+// device is treated as in use.
 //
 // A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) or dm combines
 // them. If one of them is in use, both are (see [Disk]).
@@ -25,9 +25,9 @@ import (
 	"strings"
 )
 
-// Written returns the number of sectors that were written to the disk at sysPath and discarded since it appeared,
-// including its partitions (Documentation/block/stat.rst). It does not count passthrough commands, anything while
-// queue/iostats is 0, or writes of Linux before 6.4 to an NVMe disk with native multipathing. It is 0 if unknown.
+// Written returns the number of sectors that were written or discarded on the disk at sysPath and its partitions since the
+// disk appeared (Documentation/block/stat.rst). It does not count passthrough commands, anything while queue/iostats is 0,
+// or, before Linux 6.4, writes to an NVMe disk with native multipathing. The result is 0 if unknown.
 func Written(t *Tree, sysPath string) (sectors uint64) {
 	text, _ := t.Attr(sysPath, "stat")
 	fields := strings.Fields(text)
@@ -54,13 +54,13 @@ func (t *Tree) Partitions(sysPath string) []string {
 	return partitions
 }
 
-// Use describes how this machine uses a block device. It is an error.
+// Use is an error that describes how this machine uses a block device.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost reports whether this use is certainly from the host, and not from a pod that has the device.
+	// ByHost reports whether this use is certainly by the host, and not by a pod that has the device.
 	ByHost bool
-	// Unread is the error of a file that must be read to know the use, or nil. In case of an error, the device counts
-	// as in use.
+	// Unread is the error from reading a file that shows the use, or nil. If it is not nil, the device is treated as in
+	// use.
 	Unread error
 }
 
@@ -84,7 +84,7 @@ func unread(d Disk, question string, err error) error {
 }
 
 // InUse returns nil if nothing shows that a disk is in use, otherwise a *[Use]. It finds loop devices only by the names of
-// their files. If loops is not set, it omits them, because the caller asks the loop devices themselves.
+// their backing files. If loops is not set, it ignores loop devices, because the caller asks them directly.
 func (t *Tree) InUse(d Disk, loops bool) error {
 	if d.err != nil {
 		return unread(d, "used", d.err)
@@ -97,8 +97,8 @@ func (t *Tree) InUse(d Disk, loops bool) error {
 	return backing(t, d, loops)
 }
 
-// mounted checks the mounts of this host and of this process. A confined process may have other mounts than the host.
-// If procfs hides process 1 (hidepid=2), only the own mounts are checked.
+// mounted checks the mounts of this host and of this process. A confined process may not have the same mounts as the host.
+// If procfs hides process 1 (hidepid=2), only the mounts of this process are checked.
 func mounted(t *Tree, d Disk) error {
 	var errs []error
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
@@ -133,8 +133,8 @@ func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
 }
 
 // partNamed resolves a name in /dev, and returns the part of the disk with that node. The kernel opens mounted and
-// swapped-to devices exclusively, and shows the number of the device below a loop device. So for these it is sufficient
-// to check the name.
+// swapped-to devices exclusively, and shows the number of the device below a loop device. For these uses, it is therefore
+// sufficient to check the name.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
@@ -150,7 +150,7 @@ func swapped(t *Tree, d Disk) error {
 	table, err := t.ReadAll("/proc/swaps")
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil // the kernel has no CONFIG_SWAP
+		return nil // the kernel was built without CONFIG_SWAP
 	case err != nil:
 		return unread(d, "swapped to", err)
 	}
@@ -198,7 +198,7 @@ func backing(t *Tree, d Disk, loops bool) error {
 	return nil
 }
 
-// This file parses the tables of procfs that show the use of block devices.
+// This part parses the procfs tables that show the use of block devices.
 //
 // Follows Documentation/filesystems/proc.rst, 3.5 (mountinfo), mm/swapfile.c (/proc/swaps) and fs/seq_file.c (mangle_path).
 
@@ -209,7 +209,8 @@ type mount struct {
 	source string // the source passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it
 }
 
-// anonymous reports whether the number does not belong to a block device. Then only the source can name a block device.
+// anonymous reports whether the number does not belong to a block device. In that case, only the source can name a block
+// device.
 func (m mount) anonymous() bool { return strings.HasPrefix(m.number, "0:") }
 
 // mounts yields the mounts in the text of mountinfo.

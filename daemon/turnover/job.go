@@ -19,7 +19,7 @@ type job struct {
 	*Turnover
 	*inventory.Status // status of the device when the job begins; replaced when its work begins
 	care              care
-	taken             []string          // IDs of the devices that this job has locked, beginning with the device of the job
+	taken             []string          // IDs of the devices that this job has locked, beginning with the job's own device
 	outcome           inventory.Outcome // outcome of the work on this device
 }
 
@@ -77,7 +77,7 @@ func (j *job) rule() lease.Rule {
 	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.care.scrubs(), AtStart: j.care.Reset.AtStart()}
 }
 
-// begin announces the work of an event. Until the job ends, hardware changes count as caused by the work.
+// begin announces the work that an event starts. Until the job ends, hardware changes are attributed to the work.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
 	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, reason)
 	if err != nil {

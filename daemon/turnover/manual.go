@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// adoptScrub is the method for adopted disks of a resource without a scrub.
+	// adoptScrub is the erase method for adopted disks if their resource has none.
 	adoptScrub = "zero"
 	// maxOrderTime limits one attempt at an operator's order. Overwriting a large disk takes a day.
 	maxOrderTime = 48*time.Hour - time.Minute
@@ -25,7 +25,7 @@ const (
 
 // ByHand resets a device that no pod holds, or erases it if o has a scrub. A dry run makes the same checks and then stops.
 // ByHand blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and
-// the errors of the work.
+// the errors from the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, which cannot be changed", id, ErrUnfit)
@@ -83,7 +83,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	return nil
 }
 
-// carryOut resets the device by the operator's order, or erases it regardless of its content.
+// carryOut resets the device on the operator's order, or erases it regardless of its content.
 func (j *job) carryOut(ctx context.Context, scrub string) error {
 	j.Fingerprint, j.Written = "", nil // the operator accepts any content
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
@@ -97,10 +97,10 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o names no
-// erase method, the resource's method is used. Adopt returns when the state file has the order. [Turnover.Run] then
-// erases the disk. A dry run records no order. If there is nothing to do, note explains why to the operator. The errors
-// are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o names no erase
+// method, the resource's method is used. Adopt returns once the order is in the state file. [Turnover.Run] then erases the
+// disk. A dry run records no order. If there is nothing to do, note explains why to the operator. The errors are
+// [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {

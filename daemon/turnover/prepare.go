@@ -20,7 +20,7 @@ import (
 )
 
 // startLimit limits the work before a start. The kubelet allows 30 s for PreStartContainer (kubernetes v1.36,
-// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the answer of the helper need some of this time.
+// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the helper's answer need some of this time.
 const startLimit = 25 * time.Second
 
 // Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may repeat the
@@ -77,10 +77,10 @@ func (t *Turnover) start(ctx context.Context, care care, devices []*inventory.St
 }
 
 // ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint before
-// it starts a container. But a list from a plugin can make it replace the checkpoint with an older state. The reason is that
-// writeCheckpoint collects the state under a lock and writes it later (kubernetes v1.31 and v1.36,
-// pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write the checkpoint again. So ownersOf sends a
-// list and waits for a while.
+// it starts a container. However, a device list from a plugin can make the kubelet replace the checkpoint with an older
+// state. The reason is that writeCheckpoint collects the state under a lock and writes it later (kubernetes v1.31 and
+// v1.36, pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write the checkpoint again, so ownersOf
+// sends a list and waits for a while.
 func (t *Turnover) ownersOf(ctx context.Context, care care, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
@@ -116,10 +116,10 @@ func (t *Turnover) startOne(ctx context.Context, care care, id string, owners []
 		return err
 	}
 	p, err := j.prepare(ctx, owners)
-	// This must not happen before the vendor unit has ended. If metalplugd ends first, its next run must also erase the data
-	// that the unit has written.
+	// The result must not be recorded before the vendor unit has ended. If metalplugd ends first, its next run must also
+	// erase the data that the unit has written.
 	j.Inventory.Prepared(id, p)
-	if errors.Is(ctx.Err(), context.Canceled) { // the daemon stops, and the next daemon repeats the work
+	if errors.Is(ctx.Err(), context.Canceled) { // the daemon is stopping, and its next run repeats the work
 		return cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
@@ -169,7 +169,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	return p, j.runUnits(ctx)
 }
 
-// runUnits runs the vendor units after the reset and the erasure. If a pod got the device before the unit for init ran,
+// runUnits runs the vendor units after the reset and the erasure. If a pod got the device before the init unit ran,
 // runUnits also runs that unit.
 func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // the remaining time is for stopping the unit

@@ -24,18 +24,18 @@ const (
 	// askLimit limits the time for the last check before a disk is offered, which looks for processes that have the disk
 	// open.
 	askLimit = 15 * time.Second
-	// waits is the reason that is shown for a disk whose read has to wait.
+	// waits is the reason that is shown for a disk that cannot be read yet.
 	waits = "the read waits until a pod that uses its controller has ended"
 )
 
 var (
-	// errWaits is the error if the read of a disk has to wait until a pod has ended.
+	// errWaits is the error if reading a disk has to wait until a pod has ended.
 	errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
-	// errFound is the error if a read has found data on a disk.
+	// errFound is the error if reading a disk has found data.
 	errFound = fmt.Errorf("%w: it holds data", ErrBusy)
 )
 
-// read reads the next part of a disk without evidence. It waits while a pod uses another disk of the same controllers.
+// read reads the next part of a disk without evidence. It waits while a pod uses another disk on the same controllers.
 func (j *job) read(ctx context.Context) error {
 	id, from := j.Device.ID, j.Evidence
 	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.at(path); return other != nil && other.Held() }) {

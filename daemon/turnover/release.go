@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// cleanUpLimit is the time limit of a reset and an erasure that no container waits for. The limit before the start of a
-// container is much shorter, because the kubelet waits. If work fails before the start, the daemon repeats it with this
+// cleanUpLimit returns the time limit for a reset and an erasure that no container waits for. The limit before the start of
+// a container is much shorter, because the kubelet waits. If work fails before the start, the daemon repeats it with this
 // limit, which is enough time to read a whole disk.
 func (c care) cleanUpLimit() time.Duration {
 	if c.Reset.AtRelease() {
@@ -69,9 +69,10 @@ func (j *job) restore(ctx context.Context) error {
 	return j.unit(limited, unit.Release, j.care.Units.Release)
 }
 
-// clear makes the helper work on a device without a tenant. The erasure must be in the state file before metalplugd reports
-// it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase it. If the last work
-// on a disk failed, perhaps because the state file could not be written, clear waits for the write even without an erasure.
+// clear sends work on a device without a tenant to the helper. The erasure must be in the state file before metalplugd
+// reports it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase it. If the
+// last work on a disk failed, perhaps because the state file could not be written, clear waits for the write even without
+// an erasure.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

@@ -28,7 +28,8 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 		}
 	}
 	if todo.Erase {
-		w.Scrub, w.Blank = j.care.Reset.Scrub, w.Blank || j.LeftBlank && !todo.ByHand // a disk that the tenant left blank must still be blank
+		// A disk that the tenant left blank must still be blank.
+		w.Scrub, w.Blank = j.care.Reset.Scrub, w.Blank || j.LeftBlank && !todo.ByHand
 		methods = append(methods, w.Scrub)
 	}
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {

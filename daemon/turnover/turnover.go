@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package turnover prepares a device for its next tenant. It does this before a container starts, after a pod has
-// ended, and on an order of the operator.
+// Package turnover prepares a device for its next tenant. The work is done before a container starts, after a pod has
+// ended, and on the operator's order.
 //
-// It checks that no process has the device open, resets the device by the method of its class, and erases the device if the
-// resource requires that. It posts the events of the lease to the inventory. Only the helpers open the device
-// ([device.Touch]), and they repeat all checks. One worker at a time works on a device. After a failure or without an
-// answer, no pod gets the device.
+// The package checks that no process has the device open, resets the device with the configured method, and erases the
+// device if the resource requires that. It posts lease events to the inventory. Only the helpers open the device
+// ([device.Touch]), and they repeat all checks. One worker at a time works on a device. After a failure, or if a helper
+// does not answer, no pod gets the device.
 package turnover
 
 import (
@@ -29,7 +29,7 @@ var (
 	ErrBusy = errors.New("device busy")
 	// ErrUnfit is the error if metalplug must not change the device.
 	ErrUnfit = errors.New("not possible")
-	// errUnkept is the error if a disk was erased, but the state file does not record this.
+	// errUnkept is the error if a disk was erased, but the state file does not record the erasure.
 	errUnkept = errors.New("the erasure cannot be saved")
 )
 
@@ -41,7 +41,7 @@ const (
 	maxBackoff     = 10 * time.Minute
 )
 
-// care is the configured work on the devices of a resource between two pods. A disk is erased only before the first
+// care is the configured work between two pods on the devices of a resource. A disk is erased only before the first
 // container of a pod.
 type care struct{ config.Resource }
 
@@ -73,7 +73,7 @@ type Turnover struct {
 	// Running reports whether the pod with this UID still has a process. It may be nil.
 	Running func(pod string) (bool, error)
 	// Unit runs a vendor unit for the device with this ID. The configuration names the unit for a stage, such as
-	// [unit.Start]. Unit returns when the unit has succeeded or failed, or when ctx ends. It is nil on a recording.
+	// [unit.Start]. Unit returns when the unit has succeeded or failed, or when ctx ends. It is nil for a recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log

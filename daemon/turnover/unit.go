@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// unitLimit is the time limit of a unit that no container waits for. The unit's own limit (TimeoutStartSec=) must be
+// unitLimit is the time limit for a unit that no container waits for. The unit's own limit (TimeoutStartSec=) must be
 // shorter.
 const unitLimit = unit.MaxTimeout
 
@@ -38,7 +38,7 @@ func (j *job) initialise(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
 	err := j.unit(limited, unit.Init, j.Init)
-	if ctx.Err() != nil { // metalplugd stops, and its next run starts the unit again
+	if ctx.Err() != nil { // metalplugd is stopping, and its next run starts the unit again
 		return ctx.Err()
 	}
 	j.Inventory.Initialised(j.Device.ID, j.Init, err)

@@ -14,9 +14,11 @@ import (
 type DiskFacts struct {
 	Surveyed bool               // whether disks can be read on this node; only then is evidence needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
-	Evidence *evidence.Evidence // nil if there is none
-	Presence string             // presence of the disk at the last inspection, see [evidence.Book.Presence]; empty if the disk cannot be distinguished from others
-	Recheck  bool               // the disk was just read in full, and must be probed once more before it is offered
+	Evidence *evidence.Evidence // the evidence about the disk, or nil
+	// Presence is the presence of the disk at the last inspection, see [evidence.Book.Presence]. It is empty if the disk
+	// cannot be distinguished from others.
+	Presence string
+	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
 
 // Evident reports whether a device is offered only with evidence.
@@ -28,12 +30,12 @@ func (f *Facts) Evident() bool {
 // complete, or the tenant's data is erased before the next start.
 func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.proven() }
 
-// Complete reports whether the evidence of a disk is complete. It ignores the processes that have the disk open.
+// Complete reports whether the evidence about a disk is complete. It ignores the processes that have the disk open.
 func (f *Facts) Complete() bool {
 	return f.Seen.Offer == nil && !f.Disk.Recheck && f.Disk.Evidence.Proves(f.Disk.Presence)
 }
 
-// asked reports whether metalplug has checked, since the disk appeared, which processes have it open. An inspection
+// asked reports whether metalplug has checked, since the disk appeared, which processes have the disk open. An inspection
 // cannot detect a process that only reads.
 func (f *Facts) asked() bool { return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence }
 
@@ -46,7 +48,7 @@ func (f *Facts) Readable() bool {
 		(v == nil || v.Kind == "") && f.Lease.Failure == ""
 }
 
-// diskTodo returns the work that the evidence of a disk requires.
+// diskTodo returns the work that the evidence about a disk requires.
 func (f *Facts) diskTodo() Todo {
 	v := f.Disk.Evidence
 	switch {
@@ -95,14 +97,13 @@ func (f *Facts) doubt() error {
 	return fmt.Errorf("%w: %s", device.ErrUnproven, v.Reading())
 }
 
-// Content returns the description of the data on a disk, from the error that says why the disk is not offered.
+// Content returns the description of the data on a disk, from the error that explains why the disk is not offered.
 func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns the command with which the operator makes a disk with data available. An adoption applies to a disk with
-// an identity. For a disk without an identity, the operator must reset it instead, because the adoption could apply to
-// another disk in the same place.
+// Way returns the command with which the operator makes a disk with data available. A disk with an identity can be adopted.
+// A disk without an identity must be reset instead, because an adoption could apply to another disk in the same place.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)

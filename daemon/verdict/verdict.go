@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verdict determines from facts whether a device is healthy, the reason if it is not, and the pending work.
+// Package verdict determines from facts whether a device is healthy, why it is not, and which work is pending.
 package verdict
 
 import (
@@ -14,25 +14,25 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// Facts has all facts on which a verdict depends.
+// Facts contains all facts about a device on which its verdict depends.
 type Facts struct {
 	Seen     *device.Sighting // result of the last inspection, or nil while the hardware is absent
-	Known    bool             // whether it was found since the start
-	Resource string           // the resource that offers it, or would offer it
-	Offered  bool             // whether it is in the device list, where it stays until it is certainly free
+	Known    bool             // whether the device was found since the start
+	Resource string           // the resource that offers the device, or would offer it
+	Offered  bool             // whether the device is in the device list, where it stays until it is certainly free
 	Faults   Faults
 	Lease    lease.Lease
 	Rule     *device.Rule // rule of the resource, or nil
-	Aside    string       // why it is offered neither on its own nor in a bundle, or empty
-	Cordon   string       // why the operator cordoned it, or empty
-	Claim    string       // UID of the claim that holds it, or empty
+	Aside    string       // why the device is offered neither on its own nor in a bundle, or empty
+	Cordon   string       // why the operator cordoned the device, or empty
+	Claim    string       // UID of the claim that holds the device, or empty
 	Disk     DiskFacts
 	Same     bool     // whether the disk still has the content that its last tenant left
-	Opened   error    // an error if the pod of another device can open it
+	Opened   error    // an error if the pod of another device can open this device, or nil
 	Delay    string   // why pending work is delayed, or empty
 	Firmware string   // the value of [device.Rule].Init whose unit has run
 	Uninit   string   // why the Init unit failed
-	Work     string   // why it is Unhealthy while metalplug works on it, or empty
+	Work     string   // why the device is Unhealthy while metalplug works on it, or empty
 	Frozen   *Verdict // the verdict that is shown while metalplug's own work changes the hardware, or nil
 }
 
@@ -47,10 +47,12 @@ type Faults struct {
 // Verdict is the health of a device with its reason.
 type Verdict struct {
 	Healthy bool
-	Parked  bool // whether it is Unhealthy only because of a cordon or a change of resource; the pod that holds it may start more containers
-	Stale   bool // whether it is in the list only because a pod may still hold it
+	// Parked reports whether the device is Unhealthy only because of a cordon or a change of resource. The pod that holds
+	// the device may start more containers.
+	Parked  bool
+	Stale   bool // whether the device is in the list only because a pod may still hold it
 	Reason  string
-	Warning string // a fault that does not prevent its use
+	Warning string // a fault that does not prevent the use of the device
 	// Reserved is the reason why only the current tenant may have the device, such as data on it or use by the host.
 	// Barred is the same reason, unless the data is erased before the next start. It is also set if the device must be
 	// cleared first.
@@ -67,15 +69,15 @@ var (
 	errNotBack = errors.New("not found since metalplugd started")
 )
 
-// justLeft is the reason for a disk that is not erased and was not read again since its last pod ended.
+// justLeft is the reason for a disk that is not erased and has not been read again since its last pod ended.
 const justLeft = "its last pod has just ended"
 
-// beingCleared is the reason for a device that metalplug resets or erases after the last pod.
+// beingCleared is the reason for a device that metalplug resets or erases after its last pod.
 const beingCleared = "being cleared after its last pod"
 
-// Unfit returns why the device must not be offered, or nil. The tenant that holds a device may use it. Data that will
-// be erased is not a reason. A device that must be cleared is put into its own list first, because only offered devices
-// are cleared.
+// Unfit returns why the device must not be offered, or nil. Use by the tenant that holds the device is not a reason, and
+// neither is data that will be erased. A device that must be cleared first enters its own list, because only offered
+// devices are cleared.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.Uncleared()) {
@@ -84,7 +86,7 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data must only leave its own list or its bundle. Wherever the disk is
+// Parting reports whether a disk with a tenant's data needs only to leave its own list or its bundle. Wherever the disk is
 // offered next, the data is erased before the next start.
 func (f *Facts) Parting() bool {
 	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
@@ -114,7 +116,7 @@ func (f *Facts) unproven() error {
 	switch {
 	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Same:
 		return nil
-	case f.Lease.Used && f.Offered: // see waiting
+	case f.Lease.Used && f.Offered: // [Facts.waiting] returns the reason
 		return nil
 	case f.Lease.Used:
 		return fmt.Errorf("%w: %s", device.ErrUnproven, justLeft)
@@ -247,7 +249,7 @@ func (v *Verdict) park(reason string) {
 // Todo is the pending work of a device without a tenant.
 type Todo string
 
-// The kinds of work. A log message uses the text if the work fails.
+// Kinds of work. A log message contains the text if the work fails.
 const (
 	Nothing      Todo = ""
 	EraseAdopted Todo = "adopted disk not erased"
@@ -258,9 +260,9 @@ const (
 	AskHolders   Todo = "disk not checked" // check which processes have it open
 )
 
-// Todo returns the pending work of a device. If the content of a disk is not from a tenant, or is not erased now,
-// metalplug only checks that the tenant's processes have ended. An operator may be using a cordoned disk, so metalplug
-// only reads it.
+// Todo returns the pending work of a device. If the content of a disk is not from a tenant, or need not be erased yet,
+// metalplug only checks that the tenant's processes have ended. An operator may be using a cordoned disk, so metalplug only
+// reads it.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {
