@@ -85,29 +85,29 @@ func unique(texts []string) []string {
 const introduction = `# The lease of a device
 
 Each device has one lease, which is its state between two tenants. A tenant is a pod or a claim. Package ` + "`daemon/lease`" + `
-has the table below as data, and a test writes this page from it.
+contains the table below as data, and a test generates this page from the table.
 
 A lease also records:
 
 - whether a tenant has the device, and whether a container was started with it
 - the UIDs of its tenants
 - whether a tenant of this node wrote the content of the disk
-- why the last work failed
+- why the last preparation or clean-up failed
 
-metalplugd saves all of this in ` + "`/var/lib/metalplug/state.json`" + `.
+metalplugd saves these facts in ` + "`/var/lib/metalplug/state.json`" + `.
 
-The test ` + "`TestExplore`" + ` visits every state that the kubelet, pods, the operator, hardware changes and crashes can lead to. It
-checks these promises in each state:
+The test ` + "`TestExplore`" + ` visits every state that the kubelet, pods, the operator, hardware changes and crashes can cause. In
+each state, the test checks that these statements are true:
 
-- metalplug erases only data of this node's tenants, and disks that the operator ordered it to erase.
-- No tenant gets a disk with the data of another tenant.
+- metalplug erases only data from tenants on this node, and disks that an operator ordered it to erase.
+- No tenant gets a disk that contains another tenant's data.
 - The ID of a device stays in the device list while the kubelet holds it.
-- If a container start is repeated, it does not erase the data of its own pod.
-- After a boot, metalplug treats the content of a disk as a tenant's in two cases only. Either the content has not changed since that
-  tenant ended, or the same tenant starts a container with the disk again. A disk that a tenant held when the node went down
-  may have been used in another machine. If the tenant does not start again, the disk becomes unproven, and the operator
-  decides what happens to it.
+- A repeated start of a container does not erase the data of its own pod.
+- After a boot, metalplug attributes the content of a disk to a tenant only in two cases. Either the content has not changed since
+  the tenant ended, or the same tenant starts a container with the disk again. If a tenant held a disk when the node went
+  down, another machine may have used the disk. If this tenant does not start again, the disk becomes unproven, and the
+  operator decides what happens to the disk.
 - A container starts only if the kubelet's checkpoint names its pod.
-- Every state can lead to a free device, or to a device that waits for an order of the operator.
+- From every state, a device can become free, or wait for an operator's order.
 
 `
