@@ -101,35 +101,35 @@ type Class struct {
 	// Match selects the subjects of the class, which are the udev devices that represent hardware. A subject must match one
 	// of these entries.
 	Match []udev.Match
-	// Wakes selects other devices whose events require an inspection of all subjects of the class. Events above or
-	// below the sysfs path of a subject always require one.
+	// Wakes selects other devices whose events require an inspection of all subjects of the class. Events above or below
+	// the sysfs path of a subject always require an inspection.
 	Wakes []udev.Match
-	// Disks means that the devices are disks or give access to a disk. They are inspected again when the host mounts a file
-	// system, or uses a disk for LVM, RAID, LUKS or similar.
+	// Disks means that the devices are disks or give access to a disk. Such devices are inspected again when the host
+	// mounts a file system, or uses a disk for LVM, RAID, LUKS or similar.
 	Disks bool
-	// Renamed means that udev may rename the devices. A device that is missing at its path may then still be present.
+	// Renamed means that udev may rename the devices. A device that is missing at its path may therefore still be present.
 	Renamed bool
 	// Every is the interval at which the subjects are inspected without an event. Polling is needed if the kernel does not
 	// report all changes in health. If Every is 0, only the periodic check of all devices inspects the subjects.
 	Every time.Duration
-	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares them with the unit
-	// and the SELinux policy.
+	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares them with the systemd
+	// unit and the SELinux policy.
 	DevNodes []string
 
 	// Identify returns the devices of a subject. If the subject has no device, the error gives the reason, such as
 	// [ErrExcluded], [ErrGone] or a read error.
 	Identify func(*Host, udev.Device) ([]Device, error)
-	// Offer returns why a device must not be offered now, or nil. Such a device may still be healthy.
+	// Offer returns why a device must not be offered now, or nil. A device that is not offered may still be healthy.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, a [warning] if the device is still usable, or the reason why it is unhealthy.
-	// pci_health.go has the checks that are the same for all PCI functions.
+	// Health returns nil for a healthy device, a [warning] if the device is still usable, or the reason why it is
+	// unhealthy. pci_health.go contains the checks that are the same for all PCI functions.
 	Health func(*Host, Device) error
 	// Target describes the device for a helper. It returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
 	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise one healthy function is
 	// enough.
 	NeedsAll bool
-	// Notice returns the mark for an event that reports a fault not shown in sysfs. It is called for every event on the
+	// Notice returns the mark for an event that reports a fault not shown in sysfs. Notice is called for every event on the
 	// machine.
 	Notice func(udev.Event) (Mark, bool)
 	// Allocate adds the nodes and variables that a container needs.

@@ -16,7 +16,7 @@ package device
 // Health: the DFL port has no latched error, and has not stopped the accelerator for drawing too much power. An error stays
 // latched until a process writes its value back or the port is reset. According to the card's fpga_manager, the last
 // programming did not fail. After a failure, the FPGA's content is unknown until it is programmed again. In addition, the
-// checks of pci_health.go apply. The kernel sends no event for these changes, so the state is read every minute.
+// checks in pci_health.go apply. The kernel sends no event for these changes, so the state is read every minute.
 //
 // Nodes: /dev/dfl-port.N, but never /dev/dfl-fme.N, through which a process can reprogram the whole card and release its
 // ports. The drivers require no capability to open dfl-fme.
@@ -97,7 +97,7 @@ func fpgaHealth(h *Host, d Device) error {
 }
 
 // programmed returns the error from the last programming of an FPGA, such as "write init error" (state_show of fpga-mgr.c).
-// The error does not show which port of the card it concerns.
+// The error does not show which port on the card is affected.
 func programmed(h *Host, function string) error {
 	const class = "/sys/class/fpga_manager"
 	for _, name := range h.Names(class) {
@@ -112,8 +112,8 @@ func programmed(h *Host, function string) error {
 	return nil
 }
 
-// powerStopped is the power state in which the port blocks all traffic to the accelerator (AP6). AP1 and AP2 only slow
-// it down temporarily.
+// powerStopped is the power state in which the port blocks all traffic to the accelerator (AP6). AP1 and AP2 only slow down
+// the accelerator temporarily.
 const powerStopped = 6
 
 // dflHealth reads the latched errors of a port. Errors remain until a process writes their value back

@@ -13,10 +13,11 @@ package device
 // by its PCI address, which belongs to the slot. Node numbers are never used, because DRM assigns the lowest free minor to
 // a new device (drm_minor_alloc).
 //
-// Parts: a partitioned GPU is offered as its parts instead of as a whole, because both use the same memory. Parts are
-// MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI functions.
+// Parts: a partitioned GPU is offered as its parts instead of as a whole, because the parts use the memory of the whole
+// GPU. Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI
+// functions.
 //
-// Health: a driver is bound, Gaudi's driver reports the card as operational, and the checks of pci_health.go succeed. Marks
+// Health: a driver is bound, Gaudi's driver reports the card as operational, and the checks in pci_health.go succeed. Marks
 // record faults that a driver reports only once (gpu_health.go, gpu_xid.go). The mark for DRM's WEDGED lasts until the
 // driver reports "none" or is bound again. The marks for ERROR and RESET from i915 last until ERROR=0. The mark for a
 // failed amdgpu reset lasts until a reset succeeds. The mark for an NVIDIA Xid lasts until the driver reports the recovery

@@ -10,15 +10,15 @@ package device
 //
 // Identity: unique_id, otherwise the PCI address. The ID of a partition also contains the mode and the partition's index,
 // as in "cpx3". The index is the position in the compute driver's topology, to which the driver adds the partitions in
-// order (kfd_topology_add_device). The name amdgpu_xcp_N of a partition's node cannot identify it, because N counts across
-// all GPUs.
+// order (kfd_topology_add_device). The name amdgpu_xcp_N of a partition's node cannot identify the partition, because N
+// counts across all GPUs.
 //
 // Only the compute driver shows which nodes belong to a partition. It reports the minor of the partition's render node. The
 // nodes of all partitions except the first belong to platform devices without a PCI parent, and exist even if the GPU is
 // not partitioned. The kernel sends no event when the mode changes, so the GPU is inspected every minute.
 //
-// Health: the health of the GPU. The RAS counters are not read (gpu_health.go). A bad memory page that cannot be retired is
-// a warning.
+// Health: the health of the GPU. The RAS counters are not read (gpu_health.go). A bad memory page that cannot be retired
+// causes a warning.
 //
 // Nodes: the render node, the card node, and /dev/kfd, which all GPUs share. A process can use a GPU through /dev/kfd
 // only if it has access to the render node of that GPU.
@@ -131,7 +131,7 @@ func amdOffer(h *Host, d Device) error {
 	return excludedf("divided (%s) into partitions, which are offered instead", mode)
 }
 
-// addAMD adds the nodes of a GPU or partition, and /dev/kfd of the compute driver. The module creates /dev/kfd before it
+// addAMD adds the nodes of a GPU or partition, and the compute driver's /dev/kfd. The module creates /dev/kfd before it
 // probes any GPU (kfd_chardev_init). A kernel without CONFIG_HSA_AMD does not have this node, but the GPUs can still
 // render.
 func (r *recipe) addAMD(d Device) {

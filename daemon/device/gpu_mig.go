@@ -14,9 +14,10 @@ package device
 // with the minor of a node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance.
 // The UUID is a hash of a number that only the driver knows (nvGenerateSmcUuid). Only NVML returns the UUID.
 //
-// Identity: the GPU's UUID and the numbers of both instances. The UUIDs of MIG devices had the same form in drivers before
-// 470 (MIG-GPU-<UUID>/<GI>/<CI>). This identity is valid as long as the instance exists. A new instance in the same place
-// has the same identity, but may differ in size. Operators must therefore repartition a GPU only while no pod holds it.
+// Identity: the GPU's UUID and the numbers of the GPU instance and the compute instance. The UUIDs of MIG devices had the
+// same form in drivers before 470 (MIG-GPU-<UUID>/<GI>/<CI>). This identity is valid as long as the instance exists. A new
+// instance in the same place has the same identity, but may differ in size. Operators must therefore repartition a GPU only
+// while no pod holds it.
 //
 // Health: the health of the GPU. The kernel sends no event when instances are created or destroyed, so the GPU is
 // inspected every minute.

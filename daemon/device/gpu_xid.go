@@ -29,8 +29,8 @@ func xidFatal() []int {
 	return []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 }
 
-// xidMark parses the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." The mark for a
-// number in neither list is only a warning, because the driver reports many undocumented numbers.
+// xidMark parses the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." A number that
+// neither xidOfApplications nor xidFatal returns is only a warning, because the driver reports many undocumented numbers.
 func xidMark(sysPath, text string) (Mark, bool) {
 	_, text, ok := strings.Cut(text, "): ")
 	digits, message, _ := strings.Cut(text, ",")

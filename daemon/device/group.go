@@ -227,7 +227,7 @@ func groupID(h *Host, r *Rule, owner string) string {
 	return MakeID(parts...)
 }
 
-// usbIdentity returns the vendor, product and serial number of a USB device. Without a serial number it returns the
+// usbIdentity returns the vendor, product and serial number of a USB device. Without a serial number, it returns the
 // controller and the ports to which the device is connected.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {

@@ -11,14 +11,14 @@ package device
 // rdma-core's udev rule renames a device such as mlx5_0 soon after it appears, and the number in uverbsN depends on the
 // order of discovery. An unconfigured virtual function has the GUID 0, so its PCI address identifies it.
 //
-// If virtual functions of an adapter are RDMA devices of this host, the adapter is not offered, because it shares its
-// link with them.
+// If virtual functions of an adapter are RDMA devices of this host, the adapter is not offered, because it shares its link
+// with the virtual functions.
 //
-// Health: at least one port is ACTIVE and its link is up. The kernel sends no event when the state of a port changes, so it
-// is read every five seconds. In addition, the checks of pci_health.go apply. If each RDMA device belongs to one network
-// namespace ("rdma system set netns exclusive"), a pod with its own network namespace cannot open devices in the host's
-// namespace (ib_uverbs_open returns EPERM), unless the pod's network plugin moves the device into the pod's namespace. This
-// causes only a warning, because pods in the host's network namespace can open the devices.
+// Health: at least one port is ACTIVE and its link is up. The kernel sends no event when the state of a port changes, so
+// the state is read every five seconds. In addition, the checks in pci_health.go apply. If each RDMA device belongs to one
+// network namespace ("rdma system set netns exclusive"), a pod with its own network namespace cannot open devices in the
+// host's namespace (ib_uverbs_open returns EPERM), unless the pod's network plugin moves the device into the pod's
+// namespace. This causes only a warning, because pods in the host's network namespace can open the devices.
 //
 // Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to connect by
 // address. If the resource requests them, also umadN of each port, with which a process sends packets to the fabric

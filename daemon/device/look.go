@@ -26,7 +26,7 @@ type Sighting struct {
 	Blank              bool      // the probe found no data on the disk
 	Size               int64     // size of the disk in bytes, or 0 if unknown
 	Written            uint64    // sectors written to the disk before the probe, see [sysfs.Written]
-	Warning            string    // a problem of a usable device that the operator should handle
+	Warning            string    // a problem with a usable device that the operator should handle
 	Unread             bool      // no helper answered, so content and health of the disk are unknown
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions

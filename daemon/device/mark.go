@@ -16,7 +16,7 @@ import (
 )
 
 // Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The inventory
-// keeps it until another mark replaces or clears it. Until then, the hardware is unhealthy.
+// keeps the mark until another one replaces or clears it. Until then, the hardware is unhealthy.
 //
 // Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a
 // source clears all marks. It reports a fresh start, which means that the hardware was removed or inserted, or that a

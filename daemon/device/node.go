@@ -12,8 +12,8 @@ package device
 // the path through the buses, which belongs to the port. Without such a path, it is the name of the node, which is correct
 // for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values. See node_identity.go.
 //
-// Health: the node exists, and the checks of pci_health.go succeed for the function above it. A VFIO group is unhealthy
-// if any of its functions is.
+// Health: the node exists, and the checks in pci_health.go succeed for the function above the node. A VFIO group is
+// unhealthy if any of its functions is.
 //
 // Nodes: the device's own node. The path on the host is a link that udev derives from the identity. A VFIO group also
 // needs /dev/vfio/vfio, and a VFIO device without a group needs /dev/iommu.
@@ -64,8 +64,8 @@ func nodeNUMA(h *Host, u udev.Device) int {
 	return h.NUMANode(u.SysPath)
 }
 
-// barred returns an error for a node that would give a container access to more than its device, such as a disk that this
-// host uses. Rules cannot overrule this error.
+// barred returns an error for a node that would give a container access to more than its device, such as to a disk that
+// this host uses. Rules cannot overrule this error.
 func barred(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {

@@ -4,7 +4,7 @@ package device
 
 // This file derives the identity of a device of class node.
 //
-// Follows the builtins usb_id and path_id of udev, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
+// Follows udev's builtins usb_id and path_id, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
 // The serial number stays the same when the device moves to another port. The path through the buses belongs to the port.
 // The name of the node is correct for nodes without hardware, and is the last resort for other nodes. Several nodes of one
@@ -47,7 +47,7 @@ func nodeID(h *Host, u udev.Device) string {
 	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
 }
 
-// nodeIDOf returns the ID of a node. It consists of the identity of its device, and of a part that distinguishes the node
+// nodeIDOf returns the ID of a node. The ID consists of the device's identity, and of a part that distinguishes the node
 // from other nodes of the device.
 func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	parts := []string{"node", identity}
@@ -61,8 +61,8 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 }
 
 // nodeMember distinguishes the nodes of one piece of hardware. If a device can have several nodes of one kind, such as
-// partitions, ports of a serial adapter or nodes of a camera, the result contains a number. For other nodes it is the name
-// of the kind, or empty.
+// partitions, ports of a serial adapter or nodes of a camera, the result contains a number. For other nodes, the result is
+// the name of the kind, or empty.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {
 	case "block":
@@ -122,8 +122,8 @@ func hidIdentity(h *Host, u udev.Device) []string {
 }
 
 // pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices of
-// the same kind, or nil. It uses an index, because the numbers in the names depend on the order of discovery across all
-// functions.
+// the same kind, or nil. pciIdentity uses an index, because the numbers in the names depend on the order of discovery
+// across all functions.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {
 		_, number, _ := strings.Cut(path.Base(queue), ".") // in "wq0.1" the 0 depends on the order of discovery

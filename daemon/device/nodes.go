@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// recipe collects everything that a container needs for a device. After the first error it adds nothing more. The nodes
+// recipe collects everything that a container needs for a device. After the first error, it adds nothing more. The nodes
 // found before the error belong to the device, but are not enough for a container.
 type recipe struct {
 	*Host

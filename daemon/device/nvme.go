@@ -11,8 +11,8 @@ package device
 // none of them, the wwid consists of the vendor, serial number, model and namespace ID. Nothing else is stable. The numbers
 // in nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not the namespace ID.
 //
-// Health: a controller of the namespace is live, and the checks of pci_health.go succeed for its function. With native
-// multipathing, one working path is enough.
+// Health: a controller of the namespace is live, and the checks in pci_health.go succeed for the controller's function.
+// With native multipathing, one working path is enough.
 //
 // Nodes: /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. If a rule requests it, also
 // /dev/ngXnY, with the link from metalplug's udev rule (udev/60-metalplug.rules). Partitions are never offered, because

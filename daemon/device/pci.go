@@ -30,8 +30,8 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// asleep reports whether a PCI function is suspended. A read of its configuration space would wake the bridge above it,
-// and also the function if it is in D3cold (pci_config_pm_runtime_get in drivers/pci/pci.c).
+// asleep reports whether a PCI function is suspended. Reading its configuration space would wake the bridge above it, and
+// also the function if it is in D3cold (pci_config_pm_runtime_get in drivers/pci/pci.c).
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"
@@ -39,8 +39,9 @@ func (h *Host) asleep(function string) bool {
 
 // pciAnswers returns an error if a PCI function no longer answers. It assumes that a suspended function answers, unless
 // wake is set. After a surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes
-// vendor and device are unchanged. A virtual function also has all ones as vendor and device ID (PCI Express, Single Root
-// I/O Virtualization, VF Vendor ID). However, its command and status registers, which are the next four bytes, are valid.
+// vendor and device are unchanged. A virtual function also has all ones as its vendor and device ID (PCI Express, Single
+// Root I/O Virtualization, VF Vendor ID). However, its command and status registers, which are the next four bytes, are
+// valid.
 func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	if !wake && h.asleep(sysPath) {
 		return nil

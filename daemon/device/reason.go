@@ -27,7 +27,7 @@ var (
 	ErrData = errors.New("it holds data")
 	// ErrIncomplete means that nodes of the device are missing, or that its driver has not finished its setup.
 	ErrIncomplete = errors.New("not complete")
-	// ErrForeign means that the content of a disk differs from what its last pod left there.
+	// ErrForeign means that the content of a disk differs from what the last pod left on the disk.
 	ErrForeign = errors.New("written by others")
 	// ErrUnanswered means that a helper has not answered, so the state of the disk is unknown.
 	ErrUnanswered = errors.New("no answer")
@@ -57,7 +57,7 @@ func OnlyUnanswered(err error) bool {
 // unsuited reports whether the device is not offered because of its kind, and not because of its state.
 func unsuited(err error) bool { return errors.Is(err, ErrExcluded) || errors.Is(err, ErrByName) }
 
-// hostUse is an [ErrInUse] for a disk that this host itself uses. certain means that no pod can have caused the use.
+// hostUse is an [ErrInUse] error for a disk that this host itself uses. certain means that no pod can have caused the use.
 type hostUse struct {
 	error
 	certain bool

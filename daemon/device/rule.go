@@ -32,21 +32,22 @@ type Rule struct {
 	Nodes      string            // only for class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty means NVMeBlock
 
 	// Scrub is the configured method for erasing a disk between two pods. It is empty if disks are not erased, and
-	// [ScrubUnset] if no configuration file sets it. Only a whole disk can be erased, so a rule with a Scrub offers no node
-	// that gives access to only a part of a disk.
+	// [ScrubUnset] if no configuration file sets it. Only a whole disk can be erased, so a rule that sets Scrub offers no
+	// node that gives access to only a part of a disk.
 	Scrub string
 	// ErasedAtStart means that the data of the last pod is erased before a container gets the device.
 	ErasedAtStart bool
 	// ClearedAtRelease means that a device is reset or erased after its last pod ends, and is not offered until then.
 	ClearedAtRelease bool
-	// Serve is "dra" if pods get the devices by claims, and empty if they get them through the device plugin.
+	// Serve is "dra" if pods get the devices through claims, and empty if they get them through the device plugin.
 	Serve string
 	// Init is the unit that must run each time the hardware appears, before the device is offered. It is empty if no unit
 	// must run.
 	Init string
 }
 
-// ScrubUnset is the [Rule].Scrub of a resource that does not configure how a disk is erased. Such a rule offers no disk.
+// ScrubUnset is the [Rule].Scrub of a resource that does not configure how a disk is erased. The rule of such a resource
+// offers no disk.
 const ScrubUnset = "unset"
 
 // partProperty is the property with which rules distinguish the parts of a device from each other and from the whole
@@ -90,7 +91,7 @@ func tryRules(h *Host, rules []Rule, class *Class, u matched) (taker *Rule, trie
 	return nil, tries
 }
 
-// ruleFor returns the first rule that takes d, or an error with the reason of every rule of the class.
+// ruleFor returns the first rule that takes d, or an error with the reasons from all rules of the class.
 func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	taker, tries := tryRules(h, rules, d.Class, d.matched())
 	if taker != nil {

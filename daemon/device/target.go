@@ -49,8 +49,8 @@ func portTarget(h *Host, d Device) *Target {
 	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Auto: "dfl-port", Identity: h.identity(d.SysPath, "dev", "id")}
 }
 
-// functionTarget returns the target of a PCI function. An ID that the hardware reports, if it has one, and the PCI IDs
-// identify the function.
+// functionTarget returns the target of a PCI function. The function is identified by its PCI IDs and by the ID that the
+// hardware reports, if any.
 func functionTarget(h *Host, d Device) *Target {
 	return &Target{
 		Class: d.Class.Name, SysPath: d.SysPath,

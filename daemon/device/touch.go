@@ -12,8 +12,8 @@ import (
 )
 
 // Touch contains the functions that need to open a device's node. The daemon may not open nodes, so these functions call
-// the helpers. They are nil if there is no real hardware, as with a recording. All functions block until they have an
-// answer or ctx ends, and are safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of
+// the helpers. The functions are nil if there is no real hardware, as with a recording. All functions block until they have
+// an answer or ctx ends, and are safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of
 // ctx.
 type Touch struct {
 	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the disk,
@@ -23,9 +23,9 @@ type Touch struct {
 	// Survey reads a disk from an offset. It stops at the first block with data, at the end of the disk, or at the
 	// deadline of ctx. It changes nothing. Its errors are those of Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Report, error)
-	// Prepare makes a device ready for its next container. It resets the device, then erases a disk or verifies that it is
-	// blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains anything that
-	// must not be erased. After these errors the disk is unchanged.
+	// Prepare makes a device ready for its next container. It resets the device, then erases a disk or verifies that the
+	// disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains
+	// anything that must not be erased. After these errors, the disk is unchanged.
 	Prepare func(ctx context.Context, t Target, w Work) (Report, error)
 	// Holders returns the processes that have one of the nodes open. The nodes are host paths.
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
@@ -147,14 +147,14 @@ type Holder struct {
 type Report struct {
 	// Content describes the data on the disk for the operator, such as "ext4". It is empty for a blank disk.
 	Content string `json:"content,omitempty"`
-	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] returns a fingerprint that can
-	// be compared with it. It is empty for a blank disk, and if the disk was not read.
+	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] returns a fingerprint that
+	// can be compared with it. Fingerprint is empty for a blank disk, and if the disk was not read.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Claimed means that the kernel refuses an exclusive open although nothing else shows that the disk is in use. Only a
 	// probe reports it.
 	Claimed bool   `json:"claimed,omitempty"`
 	Smart   Smart  `json:"smart,omitzero"`   // only for a probe of an NVMe namespace
-	Done    string `json:"done,omitempty"`   // only for [Touch].Prepare: the work and its verification, for people
+	Done    string `json:"done,omitempty"`   // only for [Touch].Prepare: a description of the work and its verification
 	Size    int64  `json:"size,omitempty"`   // size of the disk in bytes, or 0 if unknown
 	Read    int64  `json:"read,omitempty"`   // only for [Touch].Survey: all bytes before this offset are blank
 	Erased  bool   `json:"erased,omitempty"` // [Touch].Prepare erased the disk and verified the erasure
@@ -163,7 +163,7 @@ type Report struct {
 	Appearance string `json:"appearance,omitempty"`
 }
 
-// Work is the task for [Touch].Prepare, in this order: reset, erase.
+// Work is the task for [Touch].Prepare, which resets a device before it erases anything.
 type Work struct {
 	Resource string `json:"resource,omitempty"` // the resource whose configuration must permit the work; the helper checks this
 	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr" selects one
@@ -182,7 +182,7 @@ type Work struct {
 type Smart struct {
 	Known       bool   `json:"known"`       // whether the controller has reported its health
 	Warning     uint8  `json:"warning"`     // critical warnings of the drive, as bits
-	Used        uint8  `json:"used"`        // percentage of the drive's life that is used, from 0 to 255
+	Used        uint8  `json:"used"`        // percentage of the drive's rated life that has been used, from 0 to 255
 	Spare       uint8  `json:"spare"`       // percentage of spare blocks left
 	Temperature int    `json:"temperature"` // degrees Celsius
 	MediaErrors uint64 `json:"mediaErrors"` // number of data blocks that could not be recovered
@@ -192,8 +192,8 @@ type Smart struct {
 const probeLimit = 20 * time.Second
 
 // says returns the problems that a disk reports. If sick is true, these are the reasons why the disk is unhealthy.
-// Otherwise they are the problems of a usable disk. The bits are those of the NVM Express Base Specification 2.0, figure
-// 207, as in nvme.h of libnvme.
+// Otherwise, they are the problems of a disk that is still usable. The bits are those of the NVM Express Base Specification
+// 2.0, figure 207, as in nvme.h of libnvme.
 func (s Smart) says(sick bool) string {
 	var all []string
 	for bit, says := range []struct {

@@ -17,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that belong to a VFIO group, with
-// any driver. It omits bridges in the group. It returns nil if u is not a VFIO group or device.
+// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that belong to a VFIO group,
+// regardless of their driver. It omits bridges in the group. It returns nil if u is not a VFIO group or device.
 func vfioFunctions(h *Host, u udev.Device) []string {
 	switch u.Subsystem {
 	case "vfio":
@@ -31,7 +31,7 @@ func vfioFunctions(h *Host, u udev.Device) []string {
 	return nil
 }
 
-// vfioMembers returns the sysfs paths of all devices in the IOMMU group with the number of a VFIO group.
+// vfioMembers returns the sysfs paths of all devices in the IOMMU group that has the same number as a VFIO group.
 func vfioMembers(h *Host, u udev.Device) []string {
 	directory := "/sys/kernel/iommu_groups/" + strings.TrimPrefix(path.Base(u.DevNode), noIOMMU) + "/devices/"
 	var members []string
@@ -43,7 +43,7 @@ func vfioMembers(h *Host, u udev.Device) []string {
 	return members
 }
 
-// isVFIO reports whether a driver belongs to VFIO. The names of these drivers contain vfio, as in vfio-pci, mlx5_vfio_pci,
+// isVFIO reports whether a driver belongs to VFIO. The name of such a driver contains vfio, as in vfio-pci, mlx5_vfio_pci,
 // vfio-platform and vfio_mdev.
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
@@ -74,7 +74,7 @@ func vfioViable(h *Host, u udev.Device) error {
 // noIOMMU is the prefix of the name of a group without an IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
-// vfioCompanions are the nodes that a VFIO group or device needs in addition to its own, by subsystem. /dev/vfio/vfio is
+// vfioCompanions maps a subsystem to the node that a VFIO group or device needs in addition to its own. /dev/vfio/vfio is
 // the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 

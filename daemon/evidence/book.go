@@ -30,7 +30,7 @@ func NewBook(boot string) *Book {
 const bootKey = "boot="
 
 // key returns the key of a disk's evidence. The key is the medium, or the appearance in this boot if the medium does not
-// identify the disk. It is empty if neither identifies the disk.
+// identify the disk. The key is empty if neither identifies the disk.
 func (b *Book) key(d Disk) string {
 	switch {
 	case d.Medium != "" && !b.twins[d.Medium]:

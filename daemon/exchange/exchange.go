@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MessageSize is the maximum size of a message in bytes. By default a unix socket accepts more than three times that
-// size (net.core.wmem_default, 212992).
+// MessageSize is the maximum size of a message in bytes. By default, a unix socket accepts more than three times that size
+// (net.core.wmem_default, 212992).
 const MessageSize = 64 << 10
 
 // ErrForeign means that the peer has neither uid 0 nor our own uid.

@@ -20,7 +20,7 @@ const Direct = "direct"
 // libexec is the directory into which the packages install the programs (packaging/install.sh).
 const libexec = "/usr/libexec/metalplug"
 
-// configVariable passes the name of the configuration file to a child process. No unit sets it.
+// configVariable passes the name of the configuration file to a child process. No systemd unit sets the variable.
 const configVariable = "METALPLUG_CONFIG"
 
 // ConfigFile returns the configuration file that the parent process passed, or standard if it passed none.

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// holding asks metalplug-holders which processes have one of the nodes, or another node of the same device, open. It first
+// holding asks metalplug-holders which processes have open one of the nodes or another node of the same device. It first
 // waits until no reset helper works on the devices, because such a helper has the disk open but is not a holder.
 func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number][]string) // a number has several paths if namespaces share a controller

@@ -115,7 +115,7 @@ func (n *Inspector) Event(e udev.Event) {
 	}
 }
 
-// hint queues inspections of everything that an event of one device may concern.
+// hint queues inspections of everything that an event for one device may concern.
 func (n *Inspector) hint(e udev.Event) {
 	d := e.Device
 	if n.enumerating {
@@ -160,7 +160,7 @@ func (n *Inspector) add(d udev.Device) {
 	n.pollSubject(s)
 }
 
-// pollSubject schedules polls of the classes of a subject that are not polled yet.
+// pollSubject schedules polling for those classes of a subject that are not polled yet.
 func (n *Inspector) pollSubject(s *Subject) {
 	for _, c := range device.Classes {
 		if c.Every > 0 && !n.polled[c] && c.Selects(*s.udev) && n.wanted(c) {

@@ -35,7 +35,7 @@ func (l *loop) current(id string) *Status {
 	return s
 }
 
-// Kept waits until every change that was posted before the call is on disk. Without a store it does not wait. The error
+// Kept waits until every change that was posted before the call is on disk. Without a store, it does not wait. The error
 // comes from the write or from ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
 	if err := i.ask(ctx, (*loop).save); err != nil || i.Store == nil {
@@ -58,7 +58,7 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 	return nil
 }
 
-// Started waits for a snapshot that shows that a container was started with each of these devices. All later calls of
+// Started waits for a snapshot that shows that a container was started with each of these devices. All later calls to
 // Allocate see this snapshot. Started returns an error if ctx or the inventory ends first.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	for _, id := range ids {

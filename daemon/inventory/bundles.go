@@ -38,7 +38,7 @@ func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 // bundle.
 func (e *entry) list() string { return cmp.Or(e.of, e.resource) }
 
-// Name returns the ID by which the kubelet knows a device. For a member of a bundle this is the ID of the bundle.
+// Name returns the ID by which the kubelet knows a device. For a member of a bundle, the result is the ID of the bundle.
 func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
 
 // Parts returns the members of a bundle, or the device itself if it is not a bundle.

@@ -47,8 +47,8 @@ func (l *leases) replaced(e *entry) {
 
 // appears handles a disk that has reappeared since its tenant left data on it. It recognises a new appearance by the
 // diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it may
-// be another disk with the same identity. It is treated as the same disk only if the helper proves at the end of the work
-// that it is.
+// be another disk with the same identity. The reappeared disk is treated as the same one only if the helper proves at the
+// end of the work that it is.
 func (l *leases) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -83,7 +83,7 @@ func (l *leases) noteTwin(e *entry) {
 }
 
 // compare records the content of a disk after its tenant has ended, while no worker uses the disk. Each later inspection
-// compares the content with the record. If it differs, another node or an operator has written to the disk.
+// compares the content with the record. If they differ, another node or an operator has written to the disk.
 func (l *leases) compare(e *entry, s *device.Sighting) {
 	found := left{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.facts(e).Evident()

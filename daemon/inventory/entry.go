@@ -40,7 +40,7 @@ type entry struct {
 // firmware is the state of the vendor unit that initialises a device.
 type firmware struct {
 	uninit   string    // why the unit failed, or empty
-	settling time.Time // until then the unit may change the hardware
+	settling time.Time // until then, the unit may still change the hardware
 }
 
 // settled is the verdict that applies to a device while inspections may show effects of metalplug's own work.
@@ -52,7 +52,7 @@ type settled struct {
 // leases changes the lease of a device, and derives its status.
 type leases struct{ *disks }
 
-// newLease is the lease of a device about which nothing is known yet. The first verdict decides whether the device can
+// newLease returns the lease of a device about which nothing is known yet. The first verdict decides whether the device can
 // be offered.
 func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 

@@ -242,7 +242,7 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 }
 
 // free records that no pod can be holding a device. Only such a device may leave the device list. Before it leaves, the
-// device is cleaned up by the rules of its old resource. A disk also waits for the result of a probe.
+// device is cleaned up by the rules of its old resource. A disk also stays in the list until a probe has returned a result.
 func (a *allocations) free(e *entry) {
 	a.vacate(e)
 	// The new list omits the IDs of shares that the resource no longer has.

@@ -64,7 +64,7 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 	return unfinished || now.contested != nil
 }
 
-// missing records that a device was not found in its subject. Either the device is gone, or it is present and cannot be
+// missing records that a device was not found in its subject. Either the device is gone, or it is present but cannot be
 // identified at the moment.
 func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
@@ -151,8 +151,8 @@ func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before
 	return suffixed
 }
 
-// place returns the location of a device, which is unique on the node. It is udev's path through the buses, the address of
-// the PCI function, or the sysfs path.
+// place describes the location of a device in a way that is unique on the node. The location is udev's path through the
+// buses, the address of the PCI function, or the sysfs path.
 func place(d *device.Device) string {
 	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
 		return busPath

@@ -165,8 +165,8 @@ func (i *Inventory) LookAgain(ids ...string) {
 	}
 }
 
-// SetRules replaces the rules and queues an inspection of everything. remembered is like [Options].Remembered. The channel
-// is closed when the first snapshot that uses only the new rules is published. SetRules does not wait.
+// SetRules replaces the rules and queues an inspection of everything. remembered is like [Options].Remembered. The returned
+// channel is closed when the first snapshot that uses only the new rules is published. SetRules does not wait.
 func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// loop is the state that the goroutine of [Inventory.Run] owns. Each part can access only the parts that it embeds. No
-// method reads hardware or waits.
+// loop is the state owned by the goroutine that runs [Inventory.Run]. Each part can access only the parts that it embeds.
+// No method reads hardware or waits.
 type loop struct {
 	*leases
 	identities

@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
-// lastProbe is the last probe of a disk that returned a result. It is used while newer probes return no result.
+// lastProbe is the last probe that returned a result for a disk. It is used while newer probes return no result.
 type lastProbe struct {
 	clean bool      // the probe found the disk empty, and no pod has had the disk since
 	sick  error     // the health error of the probe
@@ -19,7 +19,8 @@ type lastProbe struct {
 
 // applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. It uses the old result
 // for at most inspect.StuckLook, the time within which hardware must answer. Using the old result is safe, because the disk
-// must be proven empty again before a container starts with it. A disk that never had a result is not offered.
+// must be proven empty again before a container starts with it. A disk for which no probe has ever returned a result is not
+// offered.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s

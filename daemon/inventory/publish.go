@@ -19,7 +19,7 @@ import (
 // level.
 const LevelNotice = slog.Level(2)
 
-// publishing creates the next snapshot.
+// publishing is the part of the loop that creates snapshots.
 type publishing struct {
 	*leases
 	unmatched   bool               // devices may form new bundles when no inspection is pending

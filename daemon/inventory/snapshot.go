@@ -65,7 +65,7 @@ func (s *Status) Gist() string {
 // Offer is the device list of one resource. It is never modified after publication.
 type Offer struct {
 	Version uint64    // increases with each change of this offer
-	Listed  uint64    // increases with each change of IDs, health and NUMA nodes, which the kubelet sees
+	Listed  uint64    // increases with each change in IDs, health and NUMA nodes, which the kubelet sees
 	Devices []*Status // sorted by ID
 	Members []*Status // devices of the resource that are in bundles instead of in the list, sorted by ID
 	Cause   time.Time // arrival of the first event that led to this version, or zero

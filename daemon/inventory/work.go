@@ -42,7 +42,7 @@ type window struct {
 	recheck bool             // the disk was read in full, and must be probed once more before it is offered
 }
 
-// other reports whether the present disk may differ from the disk on which the work began. Since 5.15, Linux numbers the
+// other reports whether the current disk may differ from the disk on which the work began. Since 5.15, Linux numbers the
 // appearances of disks. On an older kernel, the inode of the directory in sysfs shows a new appearance.
 func (w *window) other(now evidence.Disk) bool {
 	if now.Appearance == "" && w.from.Appearance == "" {
@@ -70,7 +70,7 @@ func (e *entry) work() window {
 // busy reports whether metalplug works on the device, or on another device that affects it.
 func (e *entry) busy() bool { return e.window != nil && e.window.phase == working }
 
-// delayed records why pending work is delayed. An empty text means that it is not delayed.
+// delayed records why pending work is delayed. An empty text means that the work is not delayed.
 func (e *entry) delayed(why string) {
 	if e.work().delay != why {
 		e.ensureWindow().delay = why
@@ -180,11 +180,11 @@ func (l *loop) drop(which func(*claim) bool) {
 	l.give()
 }
 
-// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear]. It is empty for work on another
+// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear]. event is empty for work on another
 // device that affects this one. Until [Inventory.End] and one more inspection, the kubelet sees no changes to the hardware,
 // and inspections do not open the device. If reason is not empty, the device is Unhealthy with this reason. Begin returns
-// the newest state of the device. It waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], the
-// error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
+// the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice],
+// the error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	if askErr := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]
@@ -245,7 +245,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := e.ensureWindow()
-	other := w.other(e.Disk) // whether another disk may have replaced the disk of the work
+	other := w.other(e.Disk) // whether another disk may have replaced the disk that was worked on
 	w.phase, w.why = afterWork, ""
 	v := l.evidence.Get(e.Disk)
 	did := o.Event != "" && o.Event != lease.Refused
@@ -275,8 +275,8 @@ func (l *loop) worked(e *entry, o Outcome) {
 	l.changed(e)
 }
 
-// outcome changes the lease according to the outcome of work. other means that another disk has replaced the disk of
-// the work.
+// outcome changes the lease according to the outcome of work. other means that another disk has replaced the disk that was
+// worked on.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.Medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
@@ -299,7 +299,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	}
 }
 
-// Delayed records why pending work is delayed. An empty text means that it is not delayed. Delayed does not wait.
+// Delayed records why pending work is delayed. An empty text means that the work is not delayed. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.work().delay != why {

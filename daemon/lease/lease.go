@@ -83,7 +83,7 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// OfClaim returns the name of a claim in the tenants of a lease. No UID of a pod contains a slash.
+// OfClaim returns the name of a claim in the tenants of a lease. The UID of a pod contains no slash.
 func OfClaim(uid string) string { return "claim/" + uid }
 
 // Pods returns the pods that have had the device. If a claim has had the device, the claim's pods are unknown, and all is

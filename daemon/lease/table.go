@@ -23,12 +23,12 @@ const (
 	Proven   Name = "proven"    // evidence shows that the disk is unused
 	Doubted  Name = "doubted"   // the evidence is no longer valid
 	Adopted  Name = "adopted"   // the operator allows metalplug to erase the disk
-	Restart  Name = "restart"   // metalplugd started after metalplugd itself, a helper or the node had stopped
+	Restart  Name = "restart"   // metalplugd started again after it, a helper or the node had stopped
 	Reboot   Name = "reboot"    // the node rebooted, and another disk may have the ID
 	Lost     Name = "lost"      // metalplugd started without its state file
 )
 
-// Condition decides between the rows of one state and event. The first row whose condition is met applies.
+// Condition decides between the rows for one state and event. The first row whose condition is met applies.
 type Condition string
 
 // Conditions of the table.

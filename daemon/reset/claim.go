@@ -44,8 +44,8 @@ type claim struct {
 	controller controller // the result of Identify Controller, or nil
 }
 
-// hold opens a disk exclusively. The kernel refuses this if the disk or a partition is mounted, used for swap or part of
-// another device. While the disk is held, the kernel refuses every such use (bd_may_claim in block/bdev.c). An exclusive
+// hold opens a disk exclusively. The kernel refuses the open if the disk or a partition is mounted, used for swap or part
+// of another device. While the disk is held, the kernel refuses every such use (bd_may_claim in block/bdev.c). An exclusive
 // open does not detect a process that has opened the node without O_EXCL, such as a virtual machine. flags are O_RDONLY or
 // O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a writable descriptor is closed.
 //
@@ -75,8 +75,8 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 	return c, nil
 }
 
-// look opens a disk, and checks that it is the disk that sysfs describes. An open for reading without O_EXCL disturbs
-// no other process.
+// look opens a disk, and checks that it is the disk that sysfs describes. Opening a disk for reading without O_EXCL
+// disturbs no other process.
 func (h *host) look(sysPath string, flags int) (*claim, error) {
 	fd, err := h.opened(sysPath, flags)
 	if err != nil {

@@ -52,7 +52,7 @@ const (
 // Timeouts of commands. After a timeout, the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
 	queryTimeout = 5 * time.Second  // for commands that only return data
-	formatTime   = 10 * time.Minute // as in nvme-cli; a reset of the controller during a format would not help
+	formatTime   = 10 * time.Minute // as in nvme-cli; resetting the controller during a format would not help
 )
 
 // command sends a command with one of the two ioctls, and waits until the command has completed. The wait cannot be

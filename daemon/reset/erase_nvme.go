@@ -188,7 +188,7 @@ func (d drive) noOther() error {
 // sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
 	status   uint8  // state of the last sanitize operation (SSTAT bits 2:0)
-	erased   bool   // no data was written since the last sanitize operation (SSTAT bit 8)
+	erased   bool   // no data has been written since the last sanitize operation (SSTAT bit 8)
 	progress uint16 // in 65536ths
 	action   uint32 // SCDW10 bits 2:0
 }

@@ -69,7 +69,8 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 
 // resetControllers resets the controllers of a namespace, one after the other. The kernel holds back or repeats all I/O to
 // these controllers, so no data is lost. In an emulator, a reset takes 50 ms. The kernel waits for each controller for up
-// to twice CAP.TO, which is at most 127.5 s, and 2.3 s more for a quirk (nvme_reset_work). This wait cannot be interrupted.
+// to twice CAP.TO, which is at most 127.5 s, plus 2.3 s for a controller with a quirk (nvme_reset_work). This wait cannot
+// be interrupted.
 func (t *task) resetControllers(context.Context) (string, error) {
 	controllers, err := t.localNVMe(t.SysPath)
 	if err != nil {
@@ -130,7 +131,8 @@ func (t *task) resetController(sysPath string) error {
 	}
 }
 
-// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h). It takes no argument, so the argument must be 0.
+// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h). The ioctl takes no argument, so the value that is
+// passed must be 0.
 const dflPortReset = 0xb640
 
 // resetPort resets the accelerator behind a port. A reset takes a millisecond. If it takes longer, the driver reports a

@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Do is the kind of a request.
+// Do is the kind of request.
 type Do string
 
 // Kinds of requests. The first four only read.
@@ -58,7 +58,7 @@ func (r Request) Timeout() time.Duration { return time.Duration(r.TimeoutMS) * t
 // Result is the result of a request. All results except [OK] are errors, see [Answer.Err].
 type Result string
 
-// Results.
+// Results of a request.
 const (
 	OK          Result = "ok"          // done and verified; for a probe or a survey, the disk is not in use
 	Refused     Result = "refused"     // the request does not match the device, or the helper must not change the device

@@ -90,7 +90,7 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 	return errorf(Refused, "resource %s (%s) has scrub %q, not %q", resource.Name, where, resource.Reset.Scrub, r.Scrub)
 }
 
-// whereOf returns the file and line that set a key of a resource.
+// whereOf returns the file and line at which a key of a resource is set.
 func whereOf(settings config.Config, resource, key string) string {
 	if where := settings.Where(resource, key); where != "" {
 		return where

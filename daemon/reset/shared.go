@@ -110,7 +110,7 @@ func (d drive) reserved(ns namespace) error {
 	report, entry, err := d.reservations(ns.nsid)
 	switch code := statusOf(err); {
 	case code == statusSanitizeInProgress, code == statusSanitizeFailed:
-		return nil // no host can read the data during a sanitize operation, and the reservations were checked before it
+		return nil // no host can read the data during a sanitize operation, and the reservations were checked beforehand
 	case unsupported(code) && !ns.reservable:
 		return nil
 	case err != nil:

@@ -4,8 +4,8 @@ package reset
 
 // This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a
 // signature may be part of a volume on several disks, or may belong to a system that is not running. Only an operator can
-// order its erasure. The comment on a Linux signature names the file that defines it. Other content is unknown data, which
-// is erased only if a pod wrote it. Messages use the same names for the content as udev's ID_FS_TYPE.
+// order the erasure of such a disk. The comment on a Linux signature names the file that defines it. Other content is
+// unknown data, which is erased only if a pod wrote it. Messages use the same names for the content as udev's ID_FS_TYPE.
 
 import (
 	"encoding/binary"

@@ -139,7 +139,7 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 	}
 }
 
-// free returns [Busy] with the name of a process that has, or may have, one of the nodes open. err is the error of the
+// free returns [Busy] with the name of a process that has, or may have, one of the nodes open. err is the error from the
 // request to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod has had the disk,
 // or if the pods of the disk are unknown.
 func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {

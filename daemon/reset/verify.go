@@ -19,8 +19,8 @@ type promise int
 
 const (
 	mustBeZero promise = iota
-	// mustVanish means that all blocks must contain 00 or ff. This must be verified, because a disk treats a discard as a
-	// hint, and may ignore it for parts of the range.
+	// mustVanish means that all blocks must contain 00 or ff. The result must be verified, because a disk treats a discard
+	// as a hint, and may ignore it for parts of the range.
 	mustVanish
 	// mustChange also allows random data, because a block reads as different data after the key has changed (NVMe Base
 	// Specification 2.0, 8.21).
@@ -88,7 +88,7 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 	return e, err
 }
 
-// verify reads the disk itself instead of the page cache. It reads the blocks that had data, the ends and new random
+// verify reads the disk itself instead of the page cache. It reads the blocks that contained data, the ends and new random
 // blocks, and returns the result of the new quick check. If the earlier content is unknown, it reads the whole disk. If a
 // block does not have the promised content, the error is [Failed].
 func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {

@@ -71,7 +71,7 @@ func (r Request) validate() error {
 	return nil
 }
 
-// plain makes a text fit for a message. It replaces control characters and invalid UTF-8, and shortens a long text.
+// plain prepares a text for use in a message. It replaces control characters and invalid UTF-8, and shortens a long text.
 func plain(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -86,7 +86,7 @@ func plain(text string) string {
 const Program = "metalplug-reset"
 
 // grace is the time after the request's limit within which the program must report its current step. The client waits twice
-// as long. The kubelet waits 30 s for the start of a container, so with a limit of 25 s one second remains.
+// as long. The kubelet waits 30 s for the start of a container, so one second remains with a limit of 25 s.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
@@ -105,8 +105,8 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	return a, err
 }
 
-// fits reports whether an answer has the fields that prove that the request was executed. An empty answer from a helper of
-// another version must not prove that a disk is blank or erased.
+// fits reports whether an answer contains the fields that prove that the request was executed. An empty answer from a
+// helper of another version must not prove that a disk is blank or erased.
 func (a Answer) fits(r Request) bool {
 	return a.Result != OK || (a.Done != "") == (r.Do == Prepare) && a.Erased == (r.Do == Prepare && r.Scrub != "") &&
 		(r.Do != Survey || a.Size > 0 && a.Read >= r.From)

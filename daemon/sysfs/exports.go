@@ -34,7 +34,7 @@ import (
 type export struct {
 	by     string // description, such as "the NVMe subsystem nqn.2014-08.org:disk" or "the SCSI target fileio_0/disk"
 	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or for passthrough "/dev/nvme0"
-	number string // number of the block device, such as "8:16", if the target shows it; the name then does not matter
+	number string // number of the block device, such as "8:16", if the target shows it, in which case the name does not matter
 	scsi   string // address of the SCSI device that gets the commands, such as "2:0:1:3", if the target shows it
 	reach  reach  // the devices that may be open if the name does not exist here
 }
@@ -225,7 +225,7 @@ func scsiAddress(plugin, shown string) string {
 	return strings.Join([]string{host, between(shown, "Channel ID: ", " "), between(shown, "Target ID: ", " "), between(shown, "LUN: ", " ")}, ":")
 }
 
-// regular reports whether a storage object of fileio is a regular file. For a regular file fd_configure_device requires a
+// regular reports whether a storage object of fileio is a regular file. For a regular file, fd_configure_device requires a
 // size, and sets the limit of WRITE SAME to 0x1000, which differs from the limit of a block device. Both can be set to
 // other values later. In that case, the object is treated as a possible disk.
 func (r *targets) regular(place, shown string) bool {

@@ -70,7 +70,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 		return err
 	}
 	j.Inventory.Recovered(id)
-	// A reset alone is not enough if the resource erases disks or runs a vendor unit after a pod.
+	// A reset alone is not enough if the resource erases disks or runs a vendor unit after a pod has ended.
 	enough := !j.Used || care.Units.Release == "" && (scrub != "" || !care.Reset.AtRelease() || !care.scrubs())
 	// A reset does not replace an erasure that failed.
 	mended := scrub != "" || j.Order == lease.Reset

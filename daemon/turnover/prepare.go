@@ -24,7 +24,7 @@ import (
 const startLimit = 25 * time.Second
 
 // Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may repeat the
-// call for the same devices. After any error the container must not start. [ErrBusy] means that a process, perhaps of the
+// call for the same devices. After any error, the container must not start. [ErrBusy] means that a process, perhaps in the
 // same pod, still has the device open, and that the device is unchanged. Start blocks until all work is done and recorded,
 // for at most 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {

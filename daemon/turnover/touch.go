@@ -41,8 +41,8 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	return p, nil
 }
 
-// prepared sends the request to the helper. Before an erasure it removes the fingerprint of the disk from the state
-// file, because the fingerprint is wrong after a crash during the erasure.
+// prepared sends the request to the helper. Before an erasure, it removes the fingerprint of the disk from the state file,
+// because the fingerprint is wrong after a crash during the erasure.
 func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)

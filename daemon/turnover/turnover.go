@@ -70,10 +70,10 @@ type Turnover struct {
 	Configured func(resource string) (r config.Resource, ok bool)
 	// Owners returns, by device ID, the UIDs of the pods to which the kubelet has given the device.
 	Owners func() (map[string][]string, error)
-	// Running reports whether the pod with this UID still has a process. It may be nil.
+	// Running reports whether the pod with this UID still has a process. Running may be nil.
 	Running func(pod string) (bool, error)
 	// Unit runs a vendor unit for the device with this ID. The configuration names the unit for a stage, such as
-	// [unit.Start]. Unit returns when the unit has succeeded or failed, or when ctx ends. It is nil for a recording.
+	// [unit.Start]. Unit returns when the unit has succeeded or failed, or when ctx ends. Unit is nil for a recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
@@ -96,7 +96,7 @@ func (t *Turnover) find(id string) *inventory.Status {
 	return snapshot.Find(id)
 }
 
-// note writes an event of a device, or the failure of the work, to the audit log.
+// note writes an event about a device, or the failure of the work, to the audit log.
 func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e audit.Entry) {
 	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Resource, s.Device.ID, s.Target.Attributes(), "ok"
 	if len(e.Pods) == 0 {
@@ -144,7 +144,7 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// work does the pending work of a device until nothing is pending or ctx ends. After a failure it waits and retries. The
+// work does the pending work of a device until nothing is pending or ctx ends. After a failure, it waits and retries. The
 // wait doubles each time.
 func (t *Turnover) work(ctx context.Context, id string) {
 	if s := t.find(id); s != nil && s.Used && s.Todo == verdict.CleanUp {

@@ -61,8 +61,8 @@ type Verdict struct {
 }
 
 var (
-	// errElsewhere is the reason why a device is Unhealthy in the resource that offered it before. A device cannot be
-	// in two resources. A pod may hold it under the old name, and the kubelet could allocate it again under the new
+	// errElsewhere is the reason why a device is Unhealthy in the resource that offered it before. A device cannot be in
+	// two resources. A pod may hold the device under the old name, and the kubelet could allocate it again under the new
 	// name.
 	errElsewhere = errors.New("it now belongs to the resource")
 	// errNotBack is the reason why a device from before the start is Unhealthy until an inspection finds it.
@@ -151,8 +151,9 @@ func (f *Facts) Sick() string {
 	return strings.Join(reasons, "; ")
 }
 
-// Lost reports whether the pod that holds the device has lost it. The hardware has gone since it was found, or has reported a
-// fault that lasts until the device is reset. It is false while metalplug's own work changes the hardware.
+// Lost reports whether the pod that holds the device has lost it. The hardware has disappeared since it was found, or has
+// reported a fault that lasts until the device is reset. Lost returns false while metalplug's own work changes the
+// hardware.
 func (f *Facts) Lost() bool {
 	return f.Frozen == nil && (f.Known && f.Seen == nil || len(f.Faults.Marks) > 0)
 }
@@ -257,7 +258,7 @@ const (
 	ReadDisk     Todo = "disk not read"
 	ReadAgain    Todo = "disk not read again" // the data may be gone
 	Initialise   Todo = "device not initialised"
-	AskHolders   Todo = "disk not checked" // check which processes have it open
+	AskHolders   Todo = "disk not checked" // check which processes have the disk open
 )
 
 // Todo returns the pending work of a device. If the content of a disk is not from a tenant, or need not be erased yet,
