@@ -108,6 +108,6 @@ each state, the test checks that these statements are true:
   down, another machine may have used the disk. If this tenant does not start again, the disk becomes unproven, and the
   operator decides what happens to the disk.
 - A container starts only if the kubelet's checkpoint names its pod.
-- From every state, a device can become free, or wait for an operator's order.
+- From every state, a device can become free, or reach a state in which it waits for an operator's order.
 
 `
