@@ -90,7 +90,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 		if t.err != nil {
 			t.err = fmt.Errorf("%s: %w", t.rule.Resource, t.err)
 		}
-		e.tried("class", Generic.Name, t, "asked for by "+t.rule.Resource)
+		e.tried("class", Generic.Name, t, "requested by "+t.rule.Resource)
 	}
 	switch {
 	case u.DevNode == "":

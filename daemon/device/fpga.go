@@ -76,7 +76,7 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	}
 	port, err := h.Attr(u.SysPath, "id")
 	if err != nil {
-		return nil, incompletef("the number of its port is not known: %w", err)
+		return nil, incompletef("its port number is not known: %w", err)
 	}
 	d.ID = MakeID("fpga", address, "port"+port)
 	if accelerator, err := h.Attr(u.SysPath, "afu_id"); err == nil {

@@ -20,7 +20,7 @@ func TestFPGA(t *testing.T) {
 			  held back: not complete: driver dfl-port is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE`},
 		{name: "attributes not there yet", recording: "fpga-dfl", edits: []string{"A: id=0\\n\n", ""}, want: `
 			(dfl-port.0)
-			  held back: not complete: the number of its port is not known: read /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/fpga_region/region0/dfl-port.0/id: gone: no such file or directory`},
+			  held back: not complete: its port number is not known: read /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/fpga_region/region0/dfl-port.0/id: gone: no such file or directory`},
 		{name: "latched error", recording: "fpga-dfl", edits: []string{"errors/errors=0x0", "errors/errors=0x8000000000000002"}, want: port +
 			"  sick: port error: errors/errors is 0x8000000000000002\n  /dev/dfl-port.0"},
 		{name: "first error", recording: "fpga-dfl", edits: []string{"errors/first_error=0x0", "errors/first_error=0x10"}, want: port +

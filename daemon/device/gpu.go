@@ -130,7 +130,7 @@ func gpuOffer(h *Host, d Device) error {
 	// The display that the firmware uses may have a driver that cannot render. Such a display is only for the console.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
-		return byNamef("the display of the console (boot_vga), without a render node")
+		return byNamef("the console display (boot_vga), without a render node")
 	}
 	return nil
 }

@@ -53,17 +53,17 @@ func TestGPU(t *testing.T) {
 			"L: driver=../../../bus/pci/drivers/i915\n", "", "/drm/", "/other/",
 		}, want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
-			  held back: offered only if a rule names it: the display of the console (boot_vga), without a render node
+			  held back: offered only if a rule names it: the console display (boot_vga), without a render node
 			  sick: no driver is bound`},
 		{name: "the console without a render node", recording: "gpu-intel", edits: []string{"drm/renderD128", "drm/other"}, want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
-			  held back: offered only if a rule names it: the display of the console (boot_vga), without a render node
+			  held back: offered only if a rule names it: the console display (boot_vga), without a render node
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:02.0-card`},
 		{name: "AMD, the console without a render node", recording: "gpu-amd", edits: []string{
 			"A: numa_node=1", "A: boot_vga=1\\n\nA: numa_node=1", "drm/renderD128", "drm/other",
 		}, want: `
 			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
-			  held back: offered only if a rule names it: the display of the console (boot_vga), without a render node
+			  held back: offered only if a rule names it: the console display (boot_vga), without a render node
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card
 			  /dev/kfd`},
 		{name: "a node that udev has not made yet", recording: "gpu-intel", edits: []string{"N: dri/renderD128", "N: dri/other"}, want: `

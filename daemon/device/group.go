@@ -139,7 +139,7 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, trie
 }
 
 // errNoMember means that a udev device is not in the group of a rule.
-var errNoMember = errors.New("no member of its group")
+var errNoMember = errors.New("not a member of its group")
 
 // groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. Hardware with only
 // optional nodes has no group.

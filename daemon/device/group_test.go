@@ -133,7 +133,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  held back: not for containers: /dev/sda1 is in the group and gives access to a disk: offer the disk separately`},
 		{name: "a namespace", recording: "nvme-zoned", rules: grouped(device.Group{Nodes: []string{"/dev/nvme4", "/dev/nvme4n1"}}, nil), want: `
 			(nvme4)
-			  held back: not for containers: /dev/nvme4 bypasses the checks of namespaces: offer the namespaces with class nvme
+			  held back: not for containers: /dev/nvme4 bypasses the namespace checks: offer the namespaces with class nvme
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: no resource of class nvme is configured
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
@@ -161,7 +161,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  /dev/vfio/vfio`},
 		{name: "the generic node of a namespace", recording: "nvme-zoned", rules: grouped(device.Group{Nodes: []string{"/dev/ng4n1"}}, nil), want: `
 			(ng4n1)
-			  held back: not for containers: /dev/ng4n1 bypasses the checks of namespaces: offer the namespaces with class nvme
+			  held back: not for containers: /dev/ng4n1 bypasses the namespace checks: offer the namespaces with class nvme
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: no resource of class nvme is configured
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0

@@ -110,7 +110,7 @@ func namespaceWarning(h *Host) error {
 	if shared, err := h.Read("/sys/module/ib_core/parameters/netns_mode"); err != nil || shared != "N" {
 		return nil
 	}
-	return warningf("RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
+	return warningf("RDMA devices belong to one network namespace each: only pods with hostNetwork can open this device " +
 		"(rdma system set netns shared)")
 }
 

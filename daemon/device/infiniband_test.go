@@ -114,7 +114,7 @@ func TestInfiniBandVirtualFunctions(t *testing.T) {
 			itself("0000:3b:00.2", "MT4126", "2", "0000:3b:00.2", virtual)
 	}
 	const divided = "  held back: not for containers: divided into virtual functions, which are offered instead: "
-	const exclusive = "  warning: RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
+	const exclusive = "  warning: RDMA devices belong to one network namespace each: only pods with hostNetwork can open this device " +
 		"(rdma system set netns shared)\n"
 	const silent = "its PCI configuration space does not answer: it has fallen off the bus\n"
 	testSights(t, []sight{

@@ -72,7 +72,7 @@ func barred(u udev.Device) error {
 	case u.DevType == "partition" && strings.HasPrefix(name, "nvme"):
 		return excludedf("the node of an NVMe partition reaches the whole namespace (NVME_IOCTL_IO_CMD)")
 	case u.Subsystem == "nvme", u.Subsystem == "nvme-generic":
-		return excludedf("%s bypasses the checks of namespaces: offer the namespaces with class nvme", u.DevNode)
+		return excludedf("%s bypasses the namespace checks: offer the namespaces with class nvme", u.DevNode)
 	case u.Subsystem == "platform" && strings.HasPrefix(name, "dfl-fme"):
 		return excludedf("%s programs the whole card: offer its ports with class fpga", u.DevNode)
 	}

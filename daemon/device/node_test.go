@@ -93,7 +93,7 @@ func TestNode(t *testing.T) {
 			  held back: not for containers: the node of an NVMe partition reaches the whole namespace (NVME_IOCTL_IO_CMD)`},
 		{name: "NVMe controller", recording: "nvme", rules: node("/dev/nvme2"), want: `
 			(nvme2)
-			  held back: not for containers: /dev/nvme2 bypasses the checks of namespaces: offer the namespaces with class nvme
+			  held back: not for containers: /dev/nvme2 bypasses the namespace checks: offer the namespaces with class nvme
 			nvme-eui.36344830545001230025384300000001 "SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q" numa1
 			  held back: no resource of class nvme is configured`},
 		{name: "management engine of an FPGA", recording: "fpga-dfl", rules: node("/dev/dfl-fme.0"), want: `

@@ -151,7 +151,7 @@ func TestNVMeInUse(t *testing.T) {
 		{name: "usage without type", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_USAGE=raid"}, want: itself +
 			"  held back: it holds data: udev found ID_FS_USAGE=raid" + node},
 		{name: "loop device", recording: "nvme", edits: []string{"F: /proc/1/", "\nP: /devices/virtual/block/loop0\nE: SUBSYSTEM=block\n" + `A: loop/backing_file=/dev/nvme2n1\n` + "\n\nF: /proc/1/"}, want: itself +
-			"  held back: in use: nvme2n1 is the file of loop0" + node},
+			"  held back: in use: nvme2n1 is the backing file of loop0" + node},
 		{name: "in use and read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, want: itself +
 			"  held back: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
 

@@ -135,7 +135,7 @@ func (r *Rule) matches(h *Host, u matched) error {
 		if !fits(key, r.Match[key], value) {
 			what := fmt.Sprintf("%s is %q, not %q", key, value, r.Match[key])
 			if udev.Glob(strings.ToLower(r.Match[key]), strings.ToLower(value)) {
-				what += ": upper and lower case differ"
+				what += ": they differ only in case"
 			}
 			return mismatch{"match." + key, what}
 		}

@@ -29,7 +29,7 @@ func TestRuleFor(t *testing.T) {
 		{"another value", nvme(map[string]string{"ID_NSID": "1"}, nil), `no resource matches it: test/nvme: ID_NSID is "2", not "1"`},
 		{
 			"another case", nvme(map[string]string{"DRIVER": "NVM*"}, nil),
-			`no resource matches it: test/nvme: DRIVER is "nvme", not "NVM*": upper and lower case differ`,
+			`no resource matches it: test/nvme: DRIVER is "nvme", not "NVM*": they differ only in case`,
 		},
 		{
 			"excluded", nvme(map[string]string{"ID_NSID": "2"}, map[string]string{"PCI_SLOT_NAME": "0000:65:00.0"}),

@@ -102,7 +102,7 @@ func awaitHangup(fd int) {
 
 func send(fd int, message []byte) error {
 	if len(message) > MessageSize {
-		return fmt.Errorf("%w: %d bytes, at most %d are possible", errSize, len(message), MessageSize)
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errSize, len(message), MessageSize)
 	}
 	return unix.Sendto(fd, message, unix.MSG_NOSIGNAL, nil)
 }

@@ -78,7 +78,7 @@ func (h *client) claim(ctx context.Context, path string) (release func(), err er
 	case slot <- struct{}{}:
 		return func() { <-slot }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: another request of metalplug uses it: %w", device.ErrInUse, ctx.Err())
+		return nil, fmt.Errorf("%w: another metalplug request uses it: %w", device.ErrInUse, ctx.Err())
 	}
 }
 

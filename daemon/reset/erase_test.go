@@ -182,7 +182,7 @@ func TestErasureIsRefused(t *testing.T) {
 			m.partition(disk0+"/nvme0n1p1", "259:1")
 			m.files(map[string]string{disk0 + "/nvme0n1p1/holders/dm-0": ""})
 		}, Busy, "nvme0n1p1 is part of dm-0"},
-		{"the file of a loop device, by any name", func(m *machine, n *fakeNode, r *Request) { m.loop(nil) }, Busy, "nvme0n1 is the file of loop7"},
+		{"the file of a loop device, by any name", func(m *machine, n *fakeNode, r *Request) { m.loop(nil) }, Busy, "nvme0n1 is the backing file of loop7"},
 		{"the file of a loop device whose node was removed", func(m *machine, n *fakeNode, r *Request) {
 			m.loop(nil)
 			delete(m.nodes, "/dev/loop7")
@@ -360,7 +360,7 @@ func TestVerification(t *testing.T) {
 		{"discard", "ones", func(n *fakeNode) { n.set(0xff) }, OK, "all read as ff"},
 		{"discard", "in parts", func(n *fakeNode) { clear(n.data[:3<<20]) }, Failed, "data is still present at byte 3145728"},
 		{"secure-discard", "ignored", same, Failed, "the content at byte 0 has not changed"},
-		{"secure-discard", "another key", func(n *fakeNode) { n.noise() }, OK, "none is unchanged, 1024 have random content"},
+		{"secure-discard", "another key", func(n *fakeNode) { n.noise() }, OK, "all have changed, 1024 have random content"},
 	} {
 		t.Run(c.method+"/"+c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)

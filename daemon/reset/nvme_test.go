@@ -150,7 +150,7 @@ func TestFormat(t *testing.T) {
 		{
 			"cryptographic", "crypto-erase", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
 				d.format = func() (uint16, error) { first.noise(); return 0, nil }
-			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes contained data before, none is unchanged, 1024 have random content",
+			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes contained data before, all have changed, 1024 have random content",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
 		},
 		{

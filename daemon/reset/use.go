@@ -60,7 +60,7 @@ func (h *host) looped(d sysfs.Disk) error {
 			return errorf(Busy, "cannot determine what is below %s: %w", name, err)
 		}
 		if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == number }); ok {
-			return errorf(Busy, "%s is the file of %s", p.Name(), name)
+			return errorf(Busy, "%s is the backing file of %s", p.Name(), name)
 		}
 	}
 	return nil

@@ -183,7 +183,7 @@ func (e *evidence) inWords() string {
 	}
 	switch {
 	case e.noise > 0:
-		return fmt.Sprintf("%s, none is unchanged, %d have random content", had, e.noise)
+		return fmt.Sprintf("%s, all have changed, %d have random content", had, e.noise)
 	case e.other > 0:
 		return had + ", all read as ff"
 	}

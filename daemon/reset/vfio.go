@@ -24,7 +24,7 @@ func (h *host) inGroup(group string) (functions []function, err error) {
 		}
 	}
 	if len(functions) == 0 {
-		return nil, errorf(Refused, "in VFIO group %s there is no PCI function with a VFIO driver", path.Base(group))
+		return nil, errorf(Refused, "VFIO group %s has no PCI function with a VFIO driver", path.Base(group))
 	}
 	return functions, nil
 }

@@ -58,15 +58,15 @@ func (r Request) validate() error {
 	case !slices.Contains(all, r.Do):
 		return invalidf("do %.40q: must be one of %v", r.Do, all)
 	case device.ClassNamed(r.Class) == nil:
-		return invalidf("class %.40q: there is no class of that name", r.Class)
+		return invalidf("class %.40q: no class has that name", r.Class)
 	case len(r.Identity) > MaxList || len(r.Together) > MaxList || len(r.Pods) > MaxList:
-		return invalidf("%d entries of identity, %d of together and %d of pods, at most %d of each are allowed", len(r.Identity), len(r.Together), len(r.Pods), MaxList)
+		return invalidf("%d entries in identity, %d in together and %d in pods: at most %d are allowed in each", len(r.Identity), len(r.Together), len(r.Pods), MaxList)
 	case r.TimeoutMS < 1 || r.TimeoutMS > maxTimeout.Milliseconds():
 		return invalidf("timeoutMs %d: must be from 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
 	case r.From < 0:
 		return invalidf("from %d: must not be negative", r.From)
 	case r.Fingerprint != "" && r.Fingerprint != Blank && !isFingerprint(r.Fingerprint):
-		return invalidf("fingerprint %.60q: must be %s, or as a probe has reported it", r.Fingerprint, Blank)
+		return invalidf("fingerprint %.60q: must be %s or a fingerprint from a probe", r.Fingerprint, Blank)
 	}
 	return nil
 }

@@ -55,15 +55,15 @@ func TestMalformedRequest(t *testing.T) {
 		"null":               {"null", `do "": must be one of [look probe offer survey prepare]`},
 		"an unknown field":   {replaced(`"tenant"`, `"leftover"`), `unknown field "leftover"`},
 		"no such op":         {replaced("prepare", "erase"), `do "erase": must be one of`},
-		"no such class":      {replaced(`"class":"nvme"`, `"class":"tape"`), `class "tape": there is no class`},
+		"no such class":      {replaced(`"class":"nvme"`, `"class":"tape"`), `class "tape": no class has that name`},
 		"no time":            {replaced("90000", "0"), "timeoutMs 0: must be from 1 to 172800000"},
 		"too much time":      {replaced("90000", "172800001"), "timeoutMs 172800001: must be from 1 to 172800000"},
 		"a negative byte":    {replaced("4096", "-1"), "from -1: must not be negative"},
 		"more after the end": {requestText + "x", "bytes after the JSON value"},
-		"many identities":    {replaced(`[{"name"`, "["+strings.Repeat(`{"name":"a","value":"b"},`, 127)+`{"name"`), "129 entries of identity, 1 of together"},
-		"many others":        {replaced(`["/sys`, "["+strings.Repeat(`"/sys/devices/x",`, 128)+`"/sys`), "2 entries of identity, 129 of together"},
-		"many pods":          {replaced(`["0c1d"`, "["+strings.Repeat(`"p",`, 128)+`"p"`), "129 of pods"},
-		"no fingerprint":     {replaced("0123456789abcdef:", "0123456789abcdef"), "must be blank, or as a probe has reported it"},
+		"many identities":    {replaced(`[{"name"`, "["+strings.Repeat(`{"name":"a","value":"b"},`, 127)+`{"name"`), "129 entries in identity, 1 in together"},
+		"many others":        {replaced(`["/sys`, "["+strings.Repeat(`"/sys/devices/x",`, 128)+`"/sys`), "2 entries in identity, 129 in together"},
+		"many pods":          {replaced(`["0c1d"`, "["+strings.Repeat(`"p",`, 128)+`"p"`), "129 in pods"},
+		"no fingerprint":     {replaced("0123456789abcdef:", "0123456789abcdef"), "must be blank or a fingerprint from a probe"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := program.Ask(t.Context(), func() []byte { return []byte(c.message) })

@@ -191,7 +191,7 @@ func backing(t *Tree, d Disk, loops bool) error {
 			}
 			backing, _ := t.Read("/sys/class/block/" + name + "/" + kind.attr)
 			if p, ok := partNamed(t, backing, d); ok {
-				return usef(false, "%s is the file of %s", p.Name(), name)
+				return usef(false, "%s is the backing file of %s", p.Name(), name)
 			}
 		}
 	}
