@@ -22,7 +22,7 @@ import (
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
 // inUse returns why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device. If a
-// disk has two paths, the kernel tracks the use of each path separately, including the writes.
+// disk has two paths, each path shows only the use through that path, such as its writes.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)

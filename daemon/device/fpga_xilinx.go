@@ -44,8 +44,8 @@ func xrtHealth(h *Host, user string) error {
 	return xrtState(h, management, "xclmgmt")
 }
 
-// xrtState checks the attributes that an XRT driver exposes for a function. Numbers are decimal, or hexadecimal with 0x,
-// such as "0x1" in the attribute ready of xocl.
+// xrtState checks the attributes that an XRT driver exposes for a function. Numbers are decimal, or hexadecimal with the
+// prefix 0x. For example, xocl's attribute ready is "0x1".
 func xrtState(h *Host, function, driver string) error {
 	for _, good := range []struct {
 		name string

@@ -37,7 +37,7 @@ func gpuNotice(e udev.Event) (Mark, bool) {
 		m.Reason = "its driver has declared it unusable (WEDGED=" + p.Value("WEDGED") + ")"
 	case p.Value("ERROR") == "1", p.Value("RESET") == "1":
 		m.Reason = "driver i915 has found an error and resets it"
-	case p.Value("ERROR") == "0": // the driver does not send this if the reset did not help
+	case p.Value("ERROR") == "0": // the driver does not send this event if the reset did not help
 	default:
 		return Mark{}, false
 	}

@@ -13,7 +13,7 @@ import (
 const idSize = 63 - len("::999")
 
 // MakeID joins the parts of a hardware identity with "-" into a device ID of at most 58 bytes. The ID contains only
-// characters that CDI allows in device names (letters, digits, "_", ".", ":", "-", a letter or digit at both ends). It
+// characters that CDI allows in device names (letters, digits, "_", ".", ":", "-", with a letter or digit at both ends). It
 // never contains "::", which precedes the number of a share. If MakeID replaces or removes characters, it adds eight
 // hexadecimal digits of the SHA-256 of the original, so that the ID stays unique.
 func MakeID(parts ...string) string {

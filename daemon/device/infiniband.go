@@ -18,7 +18,7 @@ package device
 // the state is read every five seconds. In addition, the checks in pci_health.go apply. If each RDMA device belongs to one
 // network namespace ("rdma system set netns exclusive"), a pod with its own network namespace cannot open devices in the
 // host's namespace (ib_uverbs_open returns EPERM), unless the pod's network plugin moves the device into the pod's
-// namespace. This causes only a warning, because pods in the host's network namespace can open the devices.
+// namespace. The restriction causes only a warning, because pods in the host's network namespace can open the devices.
 //
 // Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to connect by
 // address. If the resource requests them, also umadN of each port, with which a process sends packets to the fabric

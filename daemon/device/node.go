@@ -21,8 +21,8 @@ package device
 // Reset: each function of a VFIO group is reset, which takes 0.1 s per function. A disk cannot be reset, but it can be
 // erased. See daemon/reset.
 //
-// Needs: udev's database, and for disks the sources of block.go. The class needs no ioctl or capability, and does not open
-// device nodes.
+// Needs: udev's database and, for disks, the files that block.go needs. The class needs no ioctl or capability, and does
+// not open device nodes.
 
 import (
 	"fmt"

@@ -94,8 +94,9 @@ func hidAbove(u udev.Device) string {
 	return path.Dir(path.Dir(u.SysPath))
 }
 
-// hidIdentity returns the identity of an HID device, or nil. udev cannot provide it, because few versions of udev have a
-// rule for HID devices. The identity consists of the bus, vendor, product, serial number or port, and interface.
+// hidIdentity returns the identity of an HID device, or nil. Most versions of udev do not provide this identity, because
+// they have no rule for HID devices. The identity consists of the bus, vendor, product, serial number or port, and
+// interface.
 func hidIdentity(h *Host, u udev.Device) []string {
 	above := hidAbove(u)
 	if above == "" {

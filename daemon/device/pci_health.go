@@ -2,15 +2,15 @@
 
 package device
 
-// This file has the health checks that apply to all PCI hardware. They check the error counters and the link width of a
-// function, and whether the function answers.
+// This file contains the health checks that apply to all PCI hardware. They check the error counters and the link width of
+// a function, and whether the function answers.
 //
 // Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (counted by Linux, without access to the
 // hardware); drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
 // A fatal error means that the link was unreliable and that data was lost. A nonfatal error only causes a warning. Some
 // nonfatal errors are just requests that a function does not support. The driver can recover from the others. If the
-// recovery fails, the kernel reports this (mark.go). Corrected errors are normal.
+// recovery fails, the kernel reports the failure (mark.go). Corrected errors are normal.
 //
 // A link that is narrower than both of its ends support causes a warning. The contacts of such a link may be worn or dirty,
 // but the link works. The link speed is not checked, because it is reduced when the link is idle (ASPM).

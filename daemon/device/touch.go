@@ -16,9 +16,9 @@ import (
 // an answer or ctx ends, and are safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of
 // ctx.
 type Touch struct {
-	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the disk,
-	// Probe neither reads it nor opens it exclusively, because this could disturb an exclusive open by the pod. The error is
-	// [ErrInUse] if the host uses the disk, and [ErrUnanswered] if there is no answer in time.
+	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the
+	// disk, Probe neither reads it nor opens it exclusively, because doing so could disturb an exclusive open by the pod.
+	// The error is [ErrInUse] if the host uses the disk, and [ErrUnanswered] if there is no answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Report, error)
 	// Survey reads a disk from an offset. It stops at the first block with data, at the end of the disk, or at the
 	// deadline of ctx. It changes nothing. Its errors are those of Probe.
@@ -145,7 +145,7 @@ type Holder struct {
 
 // Report is the answer of a helper about a device.
 type Report struct {
-	// Content describes the data on the disk for the operator, such as "ext4". It is empty for a blank disk.
+	// Content describes the data on the disk in words, for example "ext4". It is empty for a blank disk.
 	Content string `json:"content,omitempty"`
 	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] returns a fingerprint that
 	// can be compared with it. Fingerprint is empty for a blank disk, and if the disk was not read.
@@ -165,7 +165,7 @@ type Report struct {
 
 // Work is the task for [Touch].Prepare, which resets a device before it erases anything.
 type Work struct {
-	Resource string `json:"resource,omitempty"` // the resource whose configuration must permit the work; the helper checks this
+	Resource string `json:"resource,omitempty"` // the resource that must permit the work, which the helper checks
 	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr" selects one
 	// of the methods in the attribute reset_method.
 	Method string `json:"method,omitempty"`

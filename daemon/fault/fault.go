@@ -45,7 +45,7 @@ func counterKey(sysPath, name string) string { return sysPath + " " + name }
 
 // Take adds the mark m, or clears marks if m has no reason. It reports whether anything has changed.
 func (r *Record) Take(m device.Mark) (changed bool) {
-	if m.Source == "" { // the next inspection sets new base values of the counters
+	if m.Source == "" { // the next inspection sets new base values for the counters
 		delete(r.Counters, counterKey(m.SysPath, device.FatalErrors))
 		delete(r.Counters, counterKey(m.SysPath, device.NonfatalErrors))
 	}

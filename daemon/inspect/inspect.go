@@ -142,8 +142,8 @@ func (n *Inspector) hint(e udev.Event) {
 	}
 }
 
-// concerns reports whether d may be a subject. If only sysfs can show this, it returns true, and the inspection
-// decides.
+// concerns reports whether d may be a subject. If only sysfs can answer the question, concerns returns true, and the
+// inspection decides.
 func (n *Inspector) concerns(d udev.Device) bool {
 	for _, c := range device.Classes {
 		if c.Selects(d) {

@@ -131,7 +131,7 @@ func (l bundler) setAside(e *entry, reason string) {
 
 const (
 	whileHeld = ": it leaves the bundle once no pod holds it"
-	// lostMember is the reason why a device has to leave its bundle.
+	// lostMember is the reason why a device must leave its bundle.
 	lostMember = "the bundle lost a member, or its configuration changed" + whileHeld
 )
 

@@ -37,7 +37,7 @@ type Status struct {
 	Written   *uint64 // see [device.Target.Written]
 	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
 	Fingerprint string
-	Blocked     string       // why the disk cannot be adopted, such as use by the host, or empty
+	Blocked     string       // why the disk cannot be adopted, for example because the host uses it, or empty
 	Init        string       // the vendor unit that must run before a tenant gets the device, or empty
 	Todo        verdict.Todo // the pending work of a device without a tenant
 }
@@ -51,8 +51,8 @@ type Observation struct {
 	Target     *device.Target // identifies the device for work on it
 }
 
-// Same reports whether this is the disk with which the tenants' containers were started. If so, the tenants may continue to
-// use its content.
+// Same reports whether the current disk is the one with which the tenants' containers were started. If it is, the tenants
+// may continue to use its content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }

@@ -37,7 +37,7 @@ type window struct {
 	after   int              // number of inspections of the subject that must return before the window ends
 	delay   string           // why pending work is delayed, for example because a process has the device open
 	from    evidence.Disk    // the disk at the beginning of the work
-	vouched string           // diskseq of the disk that the helper has proven to be the same medium after the work
+	vouched string           // diskseq after the work, if the helper has proven that the medium is the same
 	given   bool             // a pod or a claim has received the device since the work began
 	recheck bool             // the disk was read in full, and must be probed once more before it is offered
 }

@@ -117,9 +117,9 @@ type Event struct {
 	Proven bool
 	Given  bool // only for started: whether the next tenant, a pod or a claim, got the device during the work
 	// For proven, Residue reports whether a tenant's data is on the disk and is erased before the next start. For started
-	// and listed, it reports whether metalplug attributes the content to the tenant from now on. This requires that the disk
-	// was proven or erased, that it is the disk that was prepared, and that its resource does not offer disks in use by the
-	// host.
+	// and listed, it reports whether metalplug attributes the content to the tenant from now on. The attribution requires
+	// that the disk was proven or erased, that it is the disk that was prepared, and that its resource does not offer disks
+	// in use by the host.
 	Residue bool
 }
 
@@ -134,8 +134,8 @@ func (e *ErrEvent) Error() string {
 	return fmt.Sprintf("a device in state %s has no event %s", e.State, e.Event)
 }
 
-// Apply returns the lease after an event, and the effects that the caller has to carry out. If the table has no row for
-// the event in this state, Apply changes nothing and returns an [*ErrEvent].
+// Apply returns the lease after an event, and the effects that the caller must carry out. If the table has no row for the
+// event in this state, Apply changes nothing and returns an [*ErrEvent].
 func (l Lease) Apply(e Event) (Lease, []Effect, error) {
 	for i := range Table {
 		r := &Table[i]
@@ -180,7 +180,7 @@ func (l Lease) meets(c Condition, e Event) bool {
 	panic("unknown condition " + string(c))
 }
 
-// carryOut applies an effect to the lease. It returns false if the caller has to carry out the effect.
+// carryOut applies an effect to the lease. It returns false if the caller must carry out the effect.
 func (l *Lease) carryOut(do Effect, e Event) bool {
 	switch do {
 	case SetDue:

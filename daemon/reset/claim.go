@@ -2,8 +2,8 @@
 
 package reset
 
-// The functions in this file open a disk exclusively, so that no other process can start to use the disk. Such a disk is
-// called held.
+// The functions in this file open a disk exclusively, so that no other process can start to use the disk. In this package,
+// such a disk is said to be held.
 
 import (
 	"cmp"

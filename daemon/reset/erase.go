@@ -139,7 +139,7 @@ func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen stri
 	return had.inWords(), err
 }
 
-// forgetPartitions makes the kernel drop the partitions of a blank disk. The kernel does not do this automatically.
+// forgetPartitions makes the kernel drop the partitions of a blank disk. The kernel does not drop them automatically.
 func (c *claim) forgetPartitions() error {
 	if len(c.Partitions(c.sysPath)) == 0 {
 		return nil

@@ -121,7 +121,7 @@ func resultOf(err error) Result {
 	return Failed
 }
 
-// do serves the request, and adds its results to the answer.
+// do carries out the request, and adds its results to the answer.
 func (t *task) do(ctx context.Context) error {
 	if err := t.find(); err != nil {
 		return err

@@ -33,7 +33,7 @@ import (
 // export is a device or file that a kernel target has open.
 type export struct {
 	by     string // description, such as "the NVMe subsystem nqn.2014-08.org:disk" or "the SCSI target fileio_0/disk"
-	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or for passthrough "/dev/nvme0"
+	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or "/dev/nvme0" for passthrough
 	number string // number of the block device, such as "8:16", if the target shows it, in which case the name does not matter
 	scsi   string // address of the SCSI device that gets the commands, such as "2:0:1:3", if the target shows it
 	reach  reach  // the devices that may be open if the name does not exist here

@@ -60,7 +60,7 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 type Disk struct {
 	Nodes []Node   // the device itself first
 	Twins []string // sysfs paths of other block devices for the same disk
-	err   error    // error when reading the numbers of the nodes
+	err   error    // error from reading the numbers of the nodes
 }
 
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".

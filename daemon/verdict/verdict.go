@@ -76,7 +76,7 @@ const justLeft = "its last pod has just ended"
 const beingCleared = "being cleared after its last pod"
 
 // Unfit returns why the device must not be offered, or nil. Use by the tenant that holds the device is not a reason, and
-// neither is data that will be erased. A device that must be cleared first enters its own list, because only offered
+// neither is data that will be erased. A device that must be cleared is offered in its own list first, because only offered
 // devices are cleared.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
