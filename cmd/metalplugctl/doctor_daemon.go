@@ -55,7 +55,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	} else {
 		d.warn("wait; if this persists: journalctl -u metalplugd -e", "it has not inspected the hardware yet")
 	}
-	if file := status.Configuration.File; file != "" && file != d.file && !status.Preview {
+	if file := status.Configuration.File; file != "" && !d.same(file, d.file) && !status.Preview {
 		d.check = "configuration"
 		d.warn("if that is intended: metalplugctl doctor --config FILE", "the daemon reads %q, not %s", file, d.file)
 	}

@@ -47,10 +47,8 @@ func (d *doctor) checkKubelet() (fine string) {
 			"its directory %s is missing: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):
 		d.skip(d.readRemedy(err, ""), "%s: %v", dir, fsutil.Cause(err))
-	case err != nil:
-		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, fsutil.Cause(err))
-	case !info.IsDir():
-		d.fail("move it away and restart the kubelet, which creates the directory"+elsewhere, "%s is not a directory", dir)
+	case err != nil || !info.IsDir():
+		d.fail(moveFile+elsewhere, "%s: %v", dir, cmp.Or(fsutil.Cause(err), error(unix.ENOTDIR)))
 	case errors.Is(socketErr, fs.ErrPermission):
 		d.skip(d.readRemedy(socketErr, ""), "%s: permission denied", socket)
 	case socketErr != nil:
@@ -102,9 +100,9 @@ func (d *doctor) checkRegistration() (fine string) {
 		switch {
 		case ok:
 		case r.Held != "":
-			f.Level, f.Remedy = levelWarn, registrationRemedy(r)
+			f.Level, f.Remedy = levelWarn, registrationRemedy(text)
 		case r.Expected():
-			f.Level, f.Remedy = levelFail, registrationRemedy(r)
+			f.Level, f.Remedy = levelFail, registrationRemedy(text)
 		default:
 			f.Text = "no device, so it is not registered with the kubelet"
 		}

@@ -606,6 +606,14 @@ func TestWhoIsNotRegistered(t *testing.T) {
 	}
 	n.complained(nvmeName, "waiting for the kubelet")
 	told("waiting for the kubelet: look for "+n.path("plugins/kubelet.sock")+": no such file or directory", "systemctl start kubelet")
+	if err := errors.Join(os.RemoveAll(n.path("plugins")), os.WriteFile(n.path("plugins"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	n.complained(nvmeName, "not a directory")
+	told("not a directory", moveFile)
+	if err := errors.Join(os.Remove(n.path("plugins")), os.Mkdir(n.path("plugins"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
 	l, err := net.Listen("unix", n.path("plugins/kubelet.sock"))
 	if err != nil {
 		t.Fatal(err)

@@ -15,12 +15,18 @@ const (
 	restart   = "systemctl restart metalplugd"
 	endOther  = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
 	reconnect = "systemctl start kubelet; if it runs: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
+	// moveFile is the remedy for a file in the path of the kubelet's directory. With that file, the kubelet cannot start.
+	moveFile = "a part of the path is a file: move it away, and restart the kubelet, which creates the directory"
 )
 
-// registrationRemedy returns the remedy for a resource whose devices the kubelet does not see.
-func registrationRemedy(r api.Resource) string {
-	if r.Held != "" {
+// registrationRemedy returns the remedy for a resource whose devices the kubelet does not see. state contains
+// [api.Resource.Held] or ends with [api.Resource.Complaint].
+func registrationRemedy(state string) string {
+	switch {
+	case strings.Contains(state, "held back: "):
 		return endOther
+	case strings.HasSuffix(state, "not a directory"):
+		return moveFile
 	}
 	return reconnect
 }

@@ -116,6 +116,6 @@ func (s *screen) complaints(resources []api.Resource) {
 		told = append(told, text)
 		s.line("", "", "")
 		s.line("", "", text)
-		s.line("  -> ", bold, registrationRemedy(r))
+		s.line("  -> ", bold, registrationRemedy(text))
 	}
 }

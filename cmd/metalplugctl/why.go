@@ -51,10 +51,8 @@ func remedyFor(e api.Explanation) string {
 	switch {
 	case e.Device != nil && e.Device.Cordoned:
 		return remedy(*e.Device)
-	case at >= 0 && strings.HasPrefix(e.Steps[at].Why, "held back"):
-		return endOther
 	case at >= 0:
-		return reconnect
+		return registrationRemedy(e.Steps[at].Why)
 	}
 	return ""
 }
