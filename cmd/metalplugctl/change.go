@@ -39,7 +39,7 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 // knows no devices until it has inspected the hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
-	err := o.follow(cmd, true, func([]byte, api.Event) error {
+	err := o.follow(cmd, true, func(api.Event) error {
 		var status api.Status
 		if err := c.Get(ctx, "/v1/status", &status); err != nil || !status.Ready {
 			return err

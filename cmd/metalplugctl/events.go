@@ -30,13 +30,8 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		out := cmd.OutOrStdout()
-		return o.follow(cmd, false, func(line []byte, e api.Event) error {
-			if *output == "json" {
-				_, err := fmt.Fprintf(out, "%s\n", line)
-				return err
-			}
-			return show(out, *output, false, e, func(s *screen) { s.event(e) })
+		return o.follow(cmd, false, func(e api.Event) error {
+			return show(cmd.OutOrStdout(), *output, true, e, func(s *screen) { s.event(e) })
 		})
 	}
 	return cmd
@@ -45,14 +40,14 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 // retryPause is the wait between attempts to reconnect to metalplugd.
 const retryPause = 500 * time.Millisecond
 
-// follow calls told with each event, raw and decoded, until ctx ends or told returns an error. If metalplugd stops after
+// follow calls told with each event until ctx ends or told returns an error. If metalplugd stops after
 // it has answered, follow prints a note and waits until metalplugd runs again. The next event is then "listening".
-func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(line []byte, e api.Event) error) error {
+func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
-		err := o.stream(ctx, func(line []byte, e api.Event) error {
+		err := o.stream(ctx, func(e api.Event) error {
 			answered, waiting = true, false
-			return told(line, e)
+			return told(e)
 		})
 		switch {
 		case ctx.Err() != nil:
@@ -72,7 +67,7 @@ func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(line
 
 // stream calls told with each event until metalplugd stops or told returns an error. When metalplugd stops, the error is
 // [api.ErrNoAnswer].
-func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api.Event) error) error {
+func (o *clientOptions) stream(ctx context.Context, told func(api.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
 	if err != nil {
@@ -86,7 +81,7 @@ func (o *clientOptions) stream(ctx context.Context, told func(line []byte, e api
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.Event == "" {
 			return fmt.Errorf("read the events of %s: %w: %s", c.Socket, cmp.Or(err, errors.New("it is not an event")), api.OtherVersion)
 		}
-		if err := told(lines.Bytes(), e); err != nil {
+		if err := told(e); err != nil {
 			return err
 		}
 	}

@@ -5,8 +5,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -48,6 +50,12 @@ func newScreen(out io.Writer) *screen {
 // canMove reports whether the terminal supports control sequences.
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
+// control matches control characters that encoding/json does not escape. The last two ranges change the direction of text.
+var control = regexp.MustCompile(`[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}]`)
+
+// escape returns the escape sequence of a control character in JSON. A terminal could interpret the character itself.
+func escape(character []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(character))[0]) }
+
 // show writes a state as JSON, or as text with the function table. If compact is set, the JSON is written on one line.
 func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
@@ -59,6 +67,7 @@ func show(out io.Writer, output string, compact bool, state any, table func(*scr
 		if err := encoder.Encode(state); err != nil {
 			return err
 		}
+		s.Buffer = *bytes.NewBuffer(control.ReplaceAllFunc(s.Bytes(), escape))
 	} else {
 		table(s)
 	}

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -167,6 +169,20 @@ func TestErrorsHaveNoControlCharacters(t *testing.T) {
 	}
 }
 
+// TestJSONHasNoControlCharacters checks that JSON contains control characters only as escape sequences, which a reader
+// decodes.
+func TestJSONHasNoControlCharacters(t *testing.T) {
+	const name = "a\x1b[1m\x7f\u0085\u009b31m\u202eb"
+	var out bytes.Buffer
+	if err := show(&out, "json", true, name, nil); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil || got != name || out.String() != clean(out.String()[:out.Len()-1])+"\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
 // TestDaemonOfAnotherVersion gives each command an answer that it does not know. An answer without a known field must not look
 // like a success.
 func TestDaemonOfAnotherVersion(t *testing.T) {
@@ -198,14 +214,14 @@ func TestFollowOfABrokenStream(t *testing.T) {
 		`{"event":"listening"}` + "\n":  "metalplugd stopped",
 	} {
 		o := clientOptions{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
-		err := o.stream(t.Context(), func([]byte, api.Event) error { return nil })
+		err := o.stream(t.Context(), func(api.Event) error { return nil })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
 	o := clientOptions{socket: answering(t, map[string]any{"/v1/events": raw(`{"event":"listening"}`)})}
 	full := errors.New("no space left")
-	if err := o.stream(t.Context(), func([]byte, api.Event) error { return full }); !errors.Is(err, full) {
+	if err := o.stream(t.Context(), func(api.Event) error { return full }); !errors.Is(err, full) {
 		t.Error(err)
 	}
 }

@@ -59,7 +59,7 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 		return state()
 	}
 	var drawn time.Time
-	return o.follow(cmd, false, func(_ []byte, e api.Event) error {
+	return o.follow(cmd, false, func(e api.Event) error {
 		if e.Time.Equal(drawn) { // a redraw for an earlier event has already shown this change
 			return nil
 		}
