@@ -79,7 +79,7 @@ func TestNodes(t *testing.T) {
 		valid + `nodes = "char"`:                                     `m.toml:4: resource.nodes: "char" is not a choice of nodes: block, generic or both; did you mean "generic"?`,
 		valid + `nodes = []`:                                         `m.toml:4: resource.nodes: is an array, not a string in quotes; write nodes = "block"`,
 		node + "match.DEVNAME = \"/dev/x\"\nnodes = \"both\"":        `m.toml:5: resource.nodes: is only for class nvme, not for node; remove it`,
-		"[[resource]]\nname = \"example.com/x\"\nnodes = \"both\"\n": `m.toml:1: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle; write class = "gpu"`,
+		"[[resource]]\nname = \"example.com/x\"\nnodes = \"both\"\n": `m.toml:1: resource.class: is missing: a resource that overrides no other needs class gpu, fpga, infiniband, nvme, node or bundle; write class = "gpu"`,
 	} {
 		if got := problems(t, text); got != want {
 			t.Errorf("%s\n%s\nwant\n%s", text, got, want)

@@ -212,8 +212,8 @@ func syntax(name string, err error) Problem {
 	}
 	return Problem{
 		File: name,
-		// The parser returns line 0 if a file with one line ends too early.
-		Line: max(1, parseError.Position.Line),
+		// The parser returns line 0 if a file with one line ends too early, and the next line if a line ends too early.
+		Line: max(1, parseError.Position.Line-strings.Count(parseError.Message, "got '\\n'")),
 		Key:  plain(parseError.LastKey),
 		What: strings.TrimSuffix(plain(parseError.Message), ".") + remedy,
 	}

@@ -50,7 +50,7 @@ func TestProblems(t *testing.T) {
 		{"key with braces", valid + "match = { ATTR{size} = \"1\" }\n", `m.toml:4: resource.match: expected '.' or '=', but got '{' instead; write a key with braces in quotes, as in "ATTR{size}"`},
 		{"comma at the end", "builtin = true,\n", `m.toml:1: expected a top-level item to end with a newline, comment, or EOF, but got ',' instead; remove the comma`},
 		{"twice", "[paths]\nrun = \"/a\"\nrun = \"/b\"\n", `m.toml:3: paths.run: Key 'paths.run' has already been defined; write it once`},
-		{"half of a bracket", "[[resource]\nname = \"a\"\n", `m.toml:2: expected end of table array name delimiter ']', but got '\n' instead; write [[resource]], or [NAME] for a table that a file has once`},
+		{"half of a bracket", "[[resource]\nname = \"a\"\n", `m.toml:1: expected end of table array name delimiter ']', but got '\n' instead; write [[resource]], or [NAME] for a table that a file has once`},
 		{"open table", "paths = { run = \"/run\"", `m.toml:1: paths.run: expected a comma or an inline table terminator '}', but got end of file instead; write commas between the keys, and close the table: { KEY = "text", OTHER = "text" }`},
 		{"table twice", "[reset]\n[paths]\n[reset]\n", `m.toml:3: Key 'reset' has already been defined; write it once`},
 		{"newline in string, CRLF", "[paths]\r\nrun = \"/a\r\n\"\r\n", `m.toml:2: paths.run: strings cannot contain newlines; close the quotes in the same line`},
@@ -79,7 +79,7 @@ func TestProblems(t *testing.T) {
 		{"units for all", valid + "[units]\n", `m.toml:4: units: unknown key; did you mean resource.units?`},
 		{"abbreviated", valid + "perms = \"rw\"\n", `m.toml:4: resource.perms: unknown key; did you mean permissions?`},
 		{"key of no table", valid + "builtin = false\n", `m.toml:4: resource.builtin: unknown key; write builtin above the first table`},
-		{"misspelt built-in", "[[resource]]\nname = \"nvidia.com/gpus\"\n", `m.toml:1: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle; for a built-in resource write "nvidia.com/gpu"`},
+		{"misspelt built-in", "[[resource]]\nname = \"nvidia.com/gpus\"\n", `m.toml:1: resource.class: is missing: a resource that overrides no other needs class gpu, fpga, infiniband, nvme, node or bundle; for a built-in resource write "nvidia.com/gpu"`},
 		{"misspelt, deep", valid + "reset.timout = \"1s\"\n", `m.toml:4: resource.reset.timout: unknown key; did you mean timeout?`},
 		{"quoted", "\"a b\" = 1\n", `m.toml:1: "a b": unknown key; valid keys are builtin, hardware, paths, reset, resource`},
 		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key; valid keys are builtin, hardware, paths, reset, resource`},
@@ -147,7 +147,7 @@ func TestProblems(t *testing.T) {
 		// [[resource]].
 		{
 			"nothing", "\n[[resource]]\n", "m.toml:2: resource.name: is missing: the name by which pods request the devices; write name = \"example.com/gpu\"\n" +
-				"m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle; write class = \"gpu\"",
+				"m.toml:2: resource.class: is missing: a resource that overrides no other needs class gpu, fpga, infiniband, nvme, node or bundle; write class = \"gpu\"",
 		},
 		{
 			"twice in a file", valid + "\n" + valid,

@@ -125,7 +125,7 @@ func checkNarrow(t *table, r Resource) {
 
 func takeClass(t *table, r *Resource) {
 	t.choice("class", "class", &r.Class, classNames...)
-	wanted := Alternatives(classNames)
+	wanted := "a resource that overrides no other needs class " + Alternatives(classNames)
 	for _, values := range builtin {
 		switch name := values["name"].(string); {
 		case r.Name == name:
