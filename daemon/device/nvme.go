@@ -15,8 +15,8 @@ package device
 // With native multipathing, one working path is enough.
 //
 // Nodes: /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. If a rule requests it, also
-// /dev/ngXnY, with the link from metalplug's udev rule (udev/60-metalplug.rules). Partitions are never offered, because
-// since Linux 6.2 a process that can open a partition can read the whole namespace (nvme_user_cmd checks without the
+// /dev/ngXnY, with the link from metalplug's udev rule (udev/60-metalplug.rules). Partitions are never offered, because,
+// since Linux 6.2, a process that can open a partition can read the whole namespace (nvme_user_cmd checks without the
 // partition flag). /dev/nvmeX is never added. To give a container a whole controller, offer its VFIO group with class node.
 //
 // Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block,

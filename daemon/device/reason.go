@@ -13,7 +13,7 @@ import (
 var (
 	// ErrGone means that the hardware is no longer present.
 	ErrGone = sysfs.ErrGone
-	// ErrExcluded means that containers must not get the device in its present state. For example, it is read-only,
+	// ErrExcluded means that containers must not get the device in its present state. For example, the device is read-only,
 	// assigned to virtual machines, or partitioned, so that its parts are offered instead. A rule cannot overrule this
 	// reason.
 	ErrExcluded = errors.New("not for containers")

@@ -17,10 +17,10 @@ type lastProbe struct {
 	since time.Time // time of the first later probe without a result, or zero
 }
 
-// applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. It uses the old result
-// for at most inspect.StuckLook, the time within which hardware must answer. Using the old result is safe, because the disk
-// must be proven empty again before a container starts with it. A disk for which no probe has ever returned a result is not
-// offered.
+// applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. applyLastProbe uses the
+// old result for at most [inspect.StuckLook], the time within which hardware must answer. Using the old result is safe,
+// because the disk must be proven empty again before a container starts with it. A disk for which no probe has ever
+// returned a result is not offered.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s

@@ -204,8 +204,8 @@ func (c *claim) lock(ctx context.Context, how int) error {
 	return nil
 }
 
-// holdAll opens several disks exclusively. If one of them cannot be opened, it closes the others. The caller must close the
-// returned disks.
+// holdAll opens several disks exclusively. If one of them cannot be opened, holdAll closes the others. The caller must
+// close the returned disks.
 func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	slices.Sort(sysPaths)
 	for _, p := range slices.Compact(sysPaths) {

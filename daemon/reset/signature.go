@@ -33,7 +33,7 @@ func (s signature) places(size int64) (all []int64) {
 	return all
 }
 
-// zapped is the usual start of a first partition. Signatures remain there if the partition table is lost.
+// zapped is the usual start of the first partition. Signatures remain there if the partition table is lost.
 const zapped = 1 << 20
 
 // signatures returns all known signatures.

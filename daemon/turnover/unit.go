@@ -30,7 +30,7 @@ func (j *job) unit(ctx context.Context, stage, template string) error {
 	return nil
 }
 
-// initialise runs the vendor unit for init, which must run before the device is offered.
+// initialise runs the vendor's init unit, which must run before the device is offered.
 func (j *job) initialise(ctx context.Context) error {
 	if err := j.begin(ctx, lease.Clear, "being initialised"); err != nil {
 		return err
