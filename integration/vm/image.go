@@ -45,7 +45,7 @@ func Build(t testing.TB, dir string, static bool) string {
 	program := filepath.Join(t.TempDir(), filepath.Base(dir))
 	c := exec.Command("go", "build", "-tags", "integration", "-ldflags", "-s -w", "-o", program)
 	if strings.HasPrefix(dir, "integration/devicemanager") || dir == "integration/kubelet" {
-		c.Args = append(c.Args, "-gcflags=all=-dwarf=false") // KUBERNETES in the Makefile
+		c.Args = append(c.Args, "-gcflags=all=-dwarf=false -l") // KUBERNETES in the Makefile
 	}
 	c.Dir = filepath.Join(root, dir)
 	c.Env = append(os.Environ(), "CGO_ENABLED=1")
