@@ -69,6 +69,7 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 			ids = append(ids, r.Devices...)
 		}
 	}
+	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // two requests may have got shares of one device
 	return c.await(ctx, claim.UID, false, func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.prepare(ctx, claim, ids); err != nil {
 			return p, err
@@ -134,7 +135,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 		if err != nil {
 			return err
 		}
-		if !s.Ready(claim.UID) {
+		if !s.Claims.Ready(claim.UID) {
 			todo[s.Resource] = append(todo[s.Resource], s)
 		}
 	}
@@ -182,7 +183,7 @@ func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest
 		if err != nil {
 			return all, nil, err
 		}
-		if !s.Present || !request.Admin && !s.Ready(uid) {
+		if !s.Present || !request.Admin && !s.Claims.Ready(uid) {
 			return all, nil, fmt.Errorf("%s: %w, or the claim has lost it", id, device.ErrGone)
 		}
 		by[s.Resource], devices = append(by[s.Resource], s), append(devices, s)

@@ -86,7 +86,7 @@ func doubtful(s *inventory.Snapshot) []string {
 	var ids []string
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
-			if (device.Held() || device.Stale) && device.Claim.UID == "" {
+			if (device.Held() || device.Stale) && len(device.Claims) == 0 {
 				// A bundle is included too, because the kubelet does not know its members.
 				ids = append(ids, device.Device.ID)
 			}

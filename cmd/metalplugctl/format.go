@@ -73,14 +73,14 @@ func podsOf(d api.Device) []api.Pod {
 	return d.Holders
 }
 
-// holder returns the names of the pods that hold a device, or "-".
+// holder returns the names of the pods or claims that hold a device, or "-".
 func holder(d api.Device) string {
 	var names []string
 	for _, p := range podsOf(d) {
 		names = append(names, p.Namespace+"/"+p.Name)
 	}
-	if d.Claim != nil {
-		return "claim " + d.Claim.String()
+	for _, c := range d.Claims {
+		names = append(names, "claim "+c.String())
 	}
 	if names == nil && d.Held {
 		return "a pod"

@@ -104,7 +104,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 			if now == nil { // the entry for a request's variables has no nodes
 				return len(d.ContainerEdits.DeviceNodes) > 0
 			}
-			if !strings.HasSuffix(request, admin) && !(now.Ready(uid) && (now.Medium == "" || now.Same())) {
+			if !strings.HasSuffix(request, admin) && !(now.Claims.Ready(uid) && (now.Medium == "" || now.Same())) {
 				return true
 			}
 			return slices.ContainsFunc(d.ContainerEdits.DeviceNodes, func(n *specs.DeviceNode) bool {

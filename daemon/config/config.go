@@ -216,11 +216,15 @@ func (r Resource) Rule() device.Rule {
 	if r.Class == device.BundleName {
 		class = &device.Bundle
 	}
+	claims := 0
+	if r.Serve == ServeDRA {
+		claims = r.Shares
+	}
 	return device.Rule{
 		Resource: r.Name, Class: class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
 		Group: r.Group, Bundle: r.Members, Nodes: r.Nodes, Extras: r.Extras, Scrub: scrub,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
-		ClearedAtRelease: r.ClearedAtRelease(), Init: r.Units.Init, Serve: r.Serve,
+		ClearedAtRelease: r.ClearedAtRelease(), Init: r.Units.Init, Claims: claims,
 	}
 }
 

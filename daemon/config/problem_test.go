@@ -203,7 +203,12 @@ func TestProblems(t *testing.T) {
 		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string in quotes, not true or false; write takeover = false`},
 		{"serve by the device plugin API", valid + "serve = \"plugin\"\n", ""},
 		{"serve by DRA", valid + "serve = \"dra\"\n", ""},
-		{"shares by DRA", valid + "serve = \"dra\"\nshares = 2\n", `m.toml:5: resource.shares: claims do not support shares = 2; write shares = 1 or serve = "plugin"`},
+		{"shares by DRA", valid + "serve = \"dra\"\nshares = 2\n", ""},
+		{"shares of nodes by DRA", strings.Replace(valid, "gpu", "node", 1) + "match = { DEVNAME = \"/dev/kvm\" }\nserve = \"dra\"\nshares = 2\n", ""},
+		{
+			"shares of disks by DRA", strings.Replace(valid, "gpu", "nvme", 1) + "serve = \"dra\"\nshares = 2\nreset.scrub = \"none\"\n",
+			`m.toml:5: resource.shares: claims cannot share disks, shares = 2; write shares = 1 or serve = "plugin", or remove scrub if there is no disk`,
+		},
 		{"takeover by DRA", valid + "serve = \"dra\"\ntakeover = true\n", `m.toml:5: resource.takeover: applies only to device plugins; write takeover = false or serve = "plugin"`},
 		{
 			"bundle by DRA", valid + "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\nserve = \"dra\"\nmembers = [\"example.com/x*2\"]\n",

@@ -106,8 +106,6 @@ func takeAPI(t *table, r *Resource) {
 	switch {
 	case r.Class == device.BundleName:
 		t.reportf("serve", `"dra" does not support bundles; serve the members through "dra", and let a claim ask for devices that are near each other`)
-	case r.Shares > 1:
-		t.reportf("shares", `claims do not support shares = %d; write shares = 1 or serve = "plugin"`, r.Shares)
 	case r.Takeover:
 		t.reportf("takeover", `applies only to device plugins; write takeover = false or serve = "plugin"`)
 	}
@@ -267,6 +265,9 @@ func checkExclusive(t, reset *table, r Resource) {
 	if r.Reset.Method != None && r.Reset.Method != Auto && r.Shares > 1 {
 		reset.reportf("method", `%s would interrupt the other containers of the device, shares = %d%s; write shares = 1 or method = "none"`,
 			r.Reset.Method, r.Shares, t.elsewhere("shares", reset.place("method")))
+	}
+	if r.Serve == ServeDRA && r.Shares > 1 && len(classAbilities[r.Class].scrubs) > 0 && !r.Reset.ScrubUnset {
+		t.reportf("shares", `claims cannot share disks, shares = %d; write shares = 1 or serve = "plugin", or remove scrub if there is no disk`, r.Shares)
 	}
 	if r.Reset.Scrub != None && r.AllowInUse {
 		t.reportf("allow_in_use", `would let %s erase disks that this host uses; write false, or scrub = "none"`, r.Reset.Scrub)

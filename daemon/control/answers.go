@@ -35,8 +35,9 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 		d.PCI = path.Base(function)
 	}
 	d.Bundle = s.Bundle
-	if s.Claim.UID != "" {
-		d.Claim = &s.Claim
+	for _, c := range s.Claims {
+		d.Claims = append(d.Claims, c.ClaimRef)
+		d.Claim = &d.Claims[0]
 	}
 	for _, m := range s.Members {
 		d.Members = append(d.Members, m.Device.ID)

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
@@ -54,16 +55,16 @@ func checkClaim(uid string, c api.Claim) error {
 	if !claimUID.MatchString(uid) {
 		return fmt.Errorf("%.80q is not the UID of a claim", uid)
 	}
-	devices := make(map[string]bool)
+	devices := make(map[string]bool) // two requests may have got shares of one device
 	for _, r := range c.Requests {
 		if !claimRequest.MatchString(r.Name) || len(r.Devices) == 0 {
 			return fmt.Errorf("request %.80q: the name is invalid, or no device is listed", r.Name)
 		}
-		for _, id := range r.Devices {
-			if devices[id] && !r.Admin {
+		for i, id := range r.Devices {
+			if slices.Contains(r.Devices[:i], id) {
 				return fmt.Errorf("%.80q occurs twice", id)
 			}
-			devices[id] = devices[id] || !r.Admin
+			devices[id] = true
 		}
 	}
 	if len(devices) > devicesMost {

@@ -39,8 +39,9 @@ type Rule struct {
 	ErasedAtStart bool
 	// ClearedAtRelease means that a device is reset or erased after its last pod ends, and is not offered until then.
 	ClearedAtRelease bool
-	// Serve is "dra" if pods get the devices through claims, and empty if they get them through the device plugin.
-	Serve string
+	// Claims is the number of claims that may hold a device at the same time. It is 0 if pods get the devices through the
+	// device plugin.
+	Claims int
 	// Init is the unit that must run each time the hardware appears, before the device is offered. It is empty if no unit
 	// must run.
 	Init string

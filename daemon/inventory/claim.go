@@ -3,9 +3,11 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/lease"
@@ -15,58 +17,57 @@ import (
 var ErrHeld = errors.New("it is held")
 
 // Claim assigns devices to a claim, and returns once the assignment is in the state file. The claim may already have some
-// of the devices. All others must be free, healthy, and belong to a resource that DRA serves. The error is
-// [ErrUnknownDevice], [ErrHeld], or another reason. After an error, the claim has only the devices that it had before.
+// of the devices. All others must be healthy and belong to a resource that DRA serves. They must be free, or held by fewer
+// claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or another reason. After an error, the
+// claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	var given []*entry
 	return changeDurably(ctx, i, func(l *loop) error {
 		for _, id := range ids {
-			if e := l.entries[id]; e == nil || e.claim.UID != claim.UID {
-				if err := l.claimable(id); err != nil {
-					return fmt.Errorf("%s: %w", id, err)
-				}
+			if err := l.claimable(id, claim.UID); err != nil {
+				return fmt.Errorf("%s: %w", id, err)
+			}
+			if e := l.entries[id]; !e.Claims.Has(claim.UID) {
 				given = append(given, e)
 			}
 		}
 		for _, e := range given {
-			e.claim = claim
 			e.noteGiven()
+			e.Claims = append(slices.Clip(e.Claims), lease.Claim{ClaimRef: claim})
 			e.ensureWindow().given = true                     // work for an earlier tenant may be in progress
 			_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
 		}
 		return nil
 	}, func(l *loop) {
 		for _, e := range given {
-			l.unclaim(e)
+			l.unclaim(e, claim.UID)
 		}
 	})
 }
 
-// claimable returns why a device cannot be assigned to a claim now, or nil.
-func (l *loop) claimable(id string) error {
+// claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the
+// device is not prepared for the claim yet and is not shared any more, the claim must wait for the other claims.
+func (l *loop) claimable(id, claim string) error {
 	s := l.current(id)
 	if s == nil {
 		return ErrUnknownDevice
 	}
-	rule := l.rule(s.Resource)
+	rule, others := l.rule(s.Resource), s.Claims.Without(claim)
 	switch {
-	case s.Claim != api.ClaimRef{}:
-		return fmt.Errorf("%w by claim %s", ErrHeld, s.Claim)
-	case s.Held():
+	case s.Claims.Ready(claim):
+		return nil
+	case len(others) > 0 && (rule == nil || len(others) >= rule.Claims):
+		return fmt.Errorf("%w by claim %s", ErrHeld, others[0])
+	case s.Claims.Has(claim):
+		return nil
+	case s.Held() && len(others) == 0:
 		return fmt.Errorf("%w by a pod", ErrHeld)
-	case rule == nil || rule.Serve == "":
+	case rule == nil || rule.Claims == 0:
 		return errors.New(`DRA does not serve its resource; write serve = "dra"`)
-	case !s.Healthy:
-		return fmt.Errorf("unhealthy: %s", s.Reason)
-	case s.Barred != "":
-		return fmt.Errorf("unhealthy: %s", s.Barred)
+	case !s.Healthy, s.Barred != "" && len(others) == 0: // the clean-up follows the last claim
+		return fmt.Errorf("unhealthy: %s", cmp.Or(s.Reason, s.Barred))
 	}
 	return nil
-}
-
-// Ready reports whether the device is prepared for containers that use the claim.
-func (s *Status) Ready(claim string) bool {
-	return s.Claim.UID == claim && s.State == lease.InUse && s.Hold == lease.Started
 }
 
 // Unclaim releases the devices of the claim with the given UID, and returns once the release is in the state file. It
@@ -74,8 +75,8 @@ func (s *Status) Ready(claim string) bool {
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 	if err := i.ask(ctx, func(l *loop) {
 		for _, e := range l.entries {
-			if e.claim.UID == uid {
-				l.unclaim(e)
+			if e.Claims.Has(uid) {
+				l.unclaim(e, uid)
 			}
 		}
 	}); err != nil {
@@ -84,8 +85,10 @@ func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 	return i.Kept(ctx)
 }
 
-func (l *loop) unclaim(e *entry) {
-	e.claim = api.ClaimRef{}
-	l.free(e)
+// unclaim takes a device from the claim with a UID. The lease of a shared device ends with the last claim.
+func (l *loop) unclaim(e *entry, uid string) {
+	if e.Claims = e.Claims.Without(uid); len(e.Claims) == 0 {
+		l.free(e)
+	}
 	l.saveSoon(e)
 }

@@ -15,6 +15,9 @@ type known struct {
 	Wrote wrote `json:"wrote,omitzero"` // number of written sectors whose writers are all known, or zero if unknown
 	// Initialised is the unit in [device.Rule].Init that ran for this appearance of the hardware.
 	Initialised string `json:"initialised,omitempty"`
+	// Claims contains the claims that hold the device until the kubelet releases them. The kubelet's records of device plugins
+	// do not contain claims.
+	Claims lease.Claims `json:"claim,omitempty"`
 	// Given contains the paths of the nodes that the device's pods got. The slice is replaced and never modified.
 	Given []string `json:"given,omitempty"`
 	// Numbers contains the device numbers that the device's pods may open in this boot, see [devices.noteNumber].
@@ -35,7 +38,7 @@ type wrote struct {
 
 // rebooted deletes the facts that are valid only during one boot.
 func (k *known) rebooted() {
-	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers = "", 0, wrote{}, "", nil
+	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.Claims = "", 0, wrote{}, "", nil, k.Claims.Rebooted()
 }
 
 // replaced records that another medium may have replaced a disk.

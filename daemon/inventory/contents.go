@@ -33,9 +33,6 @@ type record struct {
 	known
 	// Owed is the kubelet whose call to Allocate may still be in progress, or nil.
 	Owed *string `json:"owed,omitempty"`
-	// Claim is the claim that has the device until the kubelet reports that the claim is no longer used. The kubelet's
-	// records of device plugins do not contain claims.
-	Claim api.ClaimRef `json:"claim,omitzero"`
 }
 
 type contents struct {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
@@ -28,10 +27,9 @@ type books struct {
 	// booked means that, since the allocation, the kubelet has listed a pod with the device or has finished its call to
 	// Allocate.
 	booked bool
-	owed   bool         // the device was allocated, and the kubelet may not have finished its call to Allocate yet
-	pods   []string     // UIDs of the pods that the kubelet's checkpoint listed last
-	asker  string       // the kubelet that called Allocate, or empty if unknown
-	claim  api.ClaimRef // claim that holds the device, or zero; the kubelet does not report claims
+	owed   bool     // the device was allocated, and the kubelet may not have finished its call to Allocate yet
+	pods   []string // UIDs of the pods that the kubelet's checkpoint listed last
+	asker  string   // the kubelet that called Allocate, or empty if unknown
 }
 
 // holdAs adds IDs by which pods may hold the device.
@@ -47,7 +45,7 @@ func (e *entry) noteGiven() {
 			given = append(given, node.Host)
 		}
 	}
-	if e.lease.Held() && e.shared() { // keep the nodes of the other pods
+	if e.lease.Held() && (e.shared() || len(e.Claims) > 0) { // keep the nodes of the other tenants
 		given = append(given, e.Given...)
 	}
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
@@ -68,7 +66,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 	var held []*entry
 	for id, names := range as {
 		e := a.entries[id]
-		if e == nil || e.claim.UID != "" { // the kubelet does not get the answer, because the endpoint has ended
+		if e == nil || len(e.Claims) > 0 { // the kubelet does not get the answer, because the endpoint has ended
 			continue
 		}
 		if e.allocated, e.booked = now, e.booked && started; started {
@@ -168,7 +166,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 
 func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.Time) {
 	switch {
-	case e.claim.UID != "": // the kubelet's records of device plugins do not contain claims
+	case len(e.Claims) > 0: // the kubelet's records of device plugins do not contain claims
 	case holding == kubelet.Held, holding == kubelet.Named:
 		if holding == kubelet.Held && asked.After(e.allocated) {
 			e.booked = true
@@ -307,7 +305,7 @@ func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 		l.entries[id] = e
 		// A container may have been started with the device, so the content of a disk is unknown.
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
-	case e.claim.UID != "":
+	case len(e.Claims) > 0:
 		return e
 	case !e.lease.Held() || e.lease.First(known.Pods):
 		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // metalplugd ended before it had recorded the call to Allocate

@@ -126,7 +126,7 @@ func (i *Inventory) Allocated(as map[string][]string, asker string) {
 		l.closeAllocates(func(by string) bool { return by == asker })
 		l.allocated(as, now, false)
 		for id := range as {
-			if e := l.entries[id]; e != nil && e.claim.UID == "" {
+			if e := l.entries[id]; e != nil && len(e.Claims) == 0 {
 				e.owed, e.asker = true, asker
 				l.owing[e] = true
 			}

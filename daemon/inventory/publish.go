@@ -149,7 +149,7 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 // same reports whether readers see no difference between a and b.
 func same(a, b *Status) bool {
 	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.LeftBlank == b.LeftBlank &&
-		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo && a.Claim == b.Claim &&
+		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo && slices.Equal(a.Claims, b.Claims) &&
 		slices.Equal(a.As, b.As) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }

@@ -57,7 +57,6 @@ func (l *loop) restore() {
 
 			membership: membership{bundle: r.Bundle.ID, of: r.Bundle.Resource},
 		}
-		e.claim = r.Claim
 		if e.known = r.known; !sameBoot {
 			e.rebooted()
 		}

@@ -51,7 +51,6 @@ func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
 		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.of, ID: e.bundle}, Lease: e.lease, known: e.known,
-		Claim: e.claim,
 	}
 	if e.owed {
 		asker := e.asker

@@ -28,7 +28,7 @@ type Status struct {
 	Members  []*Status    // members of a bundle; the ID of the bundle is derived from the first one
 	Taker    string       // the resource that matches the device, even if the device is not offered, or empty
 	As       []string     // the IDs by which pods may hold the device, sorted
-	Claim    api.ClaimRef // claim that holds the device, or zero
+	Claims   lease.Claims // claims that hold the device
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused, or how much of the disk was read so far.
 	Evidence  evidence.Evidence

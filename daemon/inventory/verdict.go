@@ -14,7 +14,7 @@ import (
 // facts returns the current facts about an entry.
 func (d *disks) facts(e *entry) *verdict.Facts {
 	f := &verdict.Facts{
-		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.aside, Claim: e.claim.UID,
+		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.aside, Claims: len(e.Claims),
 		Disk: verdict.DiskFacts{
 			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work().recheck,
 		},
@@ -50,7 +50,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 		}
 		l.calmLater(e, now)
 	}
-	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), As: e.as, Bundle: e.bundle, Claim: e.claim}
+	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), As: e.as, Bundle: e.bundle, Claims: e.Claims}
 	if s.Observation = e.observation(); f.Frozen != nil {
 		s.Present, s.Allocation, s.Nodes = e.settled.Present, e.settled.Allocation, e.settled.Nodes
 	} else {

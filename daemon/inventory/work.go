@@ -284,6 +284,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 		// Without an erasure, the content still belongs to its tenant.
 		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
+		e.Claims = e.Claims.Started(o.Tenants)
 		l.started(e, event)
 		l.closeAllocate(e)
 		return

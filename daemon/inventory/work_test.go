@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 
 	"github.com/metalplug/metalplug/daemon/api"
-	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -57,7 +56,7 @@ func TestWorkersTakeTurns(t *testing.T) {
 func TestClaimDuringWorkForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "node-A-w"
-		r := start(t, udevtest.New(t, widget("w0", "A")), "", func(o *inventory.Options) { o.Rules[0].Serve = config.ServeDRA })
+		r := start(t, udevtest.New(t, widget("w0", "A")), "", func(o *inventory.Options) { o.Rules[0].Claims = 1 })
 		for _, uid := range []string{"c1", "c2"} {
 			if err := r.Claim(t.Context(), api.ClaimRef{UID: uid}, []string{id}); err != nil {
 				t.Fatal(err)
@@ -73,8 +72,8 @@ func TestClaimDuringWorkForAnother(t *testing.T) {
 			}
 		}
 		r.End([]string{id}, inventory.Outcome{Event: lease.Start, Tenants: []string{lease.OfClaim("c1")}})
-		if s, err := r.Current(t.Context(), id); err != nil || s.Claim.UID != "c2" || s.State != lease.Allocated || s.Ready("c2") {
-			t.Errorf("after the work it is %v of claim %v, %v", s.Lease, s.Claim, err)
+		if s, err := r.Current(t.Context(), id); err != nil || !s.Claims.Has("c2") || s.State != lease.Allocated || s.Claims.Ready("c2") {
+			t.Errorf("after the work it is %v of claim %v, %v", s.Lease, s.Claims, err)
 		}
 	})
 }

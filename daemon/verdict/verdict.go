@@ -25,7 +25,7 @@ type Facts struct {
 	Rule     *device.Rule // rule of the resource, or nil
 	Aside    string       // why the device is offered neither on its own nor in a bundle, or empty
 	Cordon   string       // why the operator cordoned the device, or empty
-	Claim    string       // UID of the claim that holds the device, or empty
+	Claims   int          // number of claims that hold the device
 	Disk     DiskFacts
 	Same     bool     // whether the disk still has the content that its last tenant left
 	Opened   error    // an error if the pod of another device can open this device, or nil
@@ -230,7 +230,7 @@ func (f *Facts) Restrained(v Verdict) Verdict {
 	if f.Aside != "" && f.Lease.Held() {
 		v.park(f.Aside)
 	}
-	if f.Claim != "" && (f.Rule == nil || f.Rule.Serve == "") {
+	if f.Claims > 0 && (f.Rule == nil || f.Rule.Claims == 0) {
 		v.park("a claim holds it, but its resource is now served by the device plugin")
 	}
 	if f.Cordon != "" {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"slices"
+
+	"github.com/metalplug/metalplug/daemon/api"
+)
+
+// Claim is a claim that holds a device.
+type Claim struct {
+	api.ClaimRef
+	Ready bool `json:"ready,omitempty"` // in this boot, the device was prepared for containers that use the claim
+}
+
+// Claims are the claims that hold a device, in the order in which they got it. Only a device with shares has several. The
+// slice is replaced and never modified.
+type Claims []Claim
+
+// Has reports whether the claim with a UID holds the device.
+func (c Claims) Has(uid string) bool {
+	return slices.ContainsFunc(c, func(one Claim) bool { return one.UID == uid })
+}
+
+// Ready reports whether the device is prepared for containers that use the claim with a UID.
+func (c Claims) Ready(uid string) bool {
+	return slices.ContainsFunc(c, func(one Claim) bool { return one.UID == uid && one.Ready })
+}
+
+// Without returns the claims that have another UID.
+func (c Claims) Without(uid string) Claims {
+	return slices.DeleteFunc(slices.Clone(c), func(one Claim) bool { return one.UID == uid })
+}
+
+// Started returns the claims after the device was prepared for these tenants.
+func (c Claims) Started(tenants []string) Claims {
+	c = slices.Clone(c)
+	for i := range c {
+		c[i].Ready = c[i].Ready || slices.Contains(tenants, OfClaim(c[i].UID))
+	}
+	return c
+}
+
+// Rebooted returns the claims after a boot.
+func (c Claims) Rebooted() Claims {
+	c = slices.Clone(c)
+	for i := range c {
+		c[i].Ready = false
+	}
+	return c
+}
