@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
@@ -51,6 +52,11 @@ func (d *doctor) checkClaims() (fine string) {
 			d.fail(needed.remedy, "there is no socket %s: %s", needed.socket, needed.without)
 			return ""
 		}
+	}
+	if strings.Contains(unit["StatusText"], api.NoSharing) {
+		d.fail("enable the feature gate DRAConsumableCapacity in the API server and the scheduler, then systemctl restart metalplug-dra; or write shares = 1",
+			"metalplug-dra does not publish shared devices: %s", api.NoSharing)
+		return ""
 	}
 	return "metalplug-dra " + cmp.Or(unit["StatusText"], "is running")
 }

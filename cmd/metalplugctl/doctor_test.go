@@ -195,6 +195,7 @@ func TestDoctor(t *testing.T) {
 		"claims":           (*fixture).claims,
 		"claims-not-there": func(f *fixture) { f.claims(); delete(f.files, driverProgram) },
 		"claims-stopped":   func(f *fixture) { f.claims(); delete(f.files, draSocket); delete(f.files, draRegistration) },
+		"claims-unshared":  func(f *fixture) { f.claims(); f.driver["StatusText"] += "; " + api.NoSharing },
 		"claims-restarts":  func(f *fixture) { f.claims(); f.driver["SubState"] = "auto-restart" },
 		"claims-refused":   func(f *fixture) { f.claims(); delete(f.files, "/run/metalplug/claims.sock") },
 		"rdma-exclusive":   func(f *fixture) { f.files["/sys/module/ib_core/parameters/netns_mode"] = "N\n" },

@@ -36,6 +36,9 @@ type Prepared struct {
 	Requests []PreparedRequest `json:"requests"`
 }
 
+// NoSharing is a part of the status of metalplug-dra while it does not publish shared devices.
+const NoSharing = "the API server has not enabled DRAConsumableCapacity, so claims get no devices with shares"
+
 // PreparedRequest contains everything that a container gets for a request. The CDI devices include the nodes and
 // variables.
 type PreparedRequest struct {

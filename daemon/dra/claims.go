@@ -55,13 +55,15 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 		case !known:
 			return nil, fmt.Errorf("metalplugd has no device %s", g.Device)
 		}
-		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device})
+		devices = append(devices, kubeletplugin.Device{Requests: []string{g.Request}, PoolName: g.Pool, DeviceName: g.Device, ShareID: g.ShareID})
 		at := slices.IndexFunc(ask.Requests, func(r api.ClaimRequest) bool { return r.Name == g.Request })
 		if at < 0 {
 			at = len(ask.Requests)
 			ask.Requests = append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
 		}
-		ask.Requests[at].Devices = append(ask.Requests[at].Devices, device.ID)
+		if r := &ask.Requests[at]; !slices.Contains(r.Devices, device.ID) { // a request may have got several shares of a device
+			r.Devices = append(r.Devices, device.ID)
+		}
 	}
 	var prepared api.Prepared
 	if err := d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/prepare", ask, &prepared); err != nil {

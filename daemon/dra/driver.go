@@ -50,6 +50,8 @@ type Options struct {
 	// Listen returns the socket that systemd passed for a path, or nil if there is none.
 	Listen func(path string) (net.Listener, error)
 	Log    *slog.Logger
+	// Note shows the operator a problem of the cluster. An empty text means that there is none.
+	Note func(problem string)
 }
 
 // The library serves health only if the driver implements this interface.
@@ -151,13 +153,14 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 	var controller *resourceslice.Controller
 	defer func() { controller.Stop() }()
 	var retry <-chan time.Time
+	var shared sharing
 	for current := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-dirty:
 		case <-registered:
-			current = false
+			current, shared.asked = false, false
 		case <-retry:
 		}
 		s, err := d.fetch(ctx)
@@ -167,6 +170,13 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 		}
 		retry = nil
 		d.set(s)
+		if err := shared.ask(ctx, d, len(s.shares) > 0); err != nil {
+			retry = time.After(retryInterval)
+			continue
+		}
+		if !shared.possible {
+			s = s.withoutShares()
+		}
 		slices = slices.place(s.claimed)
 		resources := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: slices.pool(s)}}
 		if current {

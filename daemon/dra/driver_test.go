@@ -5,14 +5,21 @@ package dra
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/metalplug/metalplug/daemon/api"
@@ -81,6 +88,74 @@ func TestPrepare(t *testing.T) {
 		resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: "r", Pool: "n1", Device: "a-2"}))
 	if result.Err != nil || len(result.Devices) != 2 || len(result.Devices[0].CDIDeviceIDs) != 1 || len(result.Devices[1].CDIDeviceIDs) != 0 {
 		t.Errorf("the kubelet gets %+v", result)
+	}
+}
+
+// Two requests of a claim, or one that asks for several, may get shares of the same device.
+func TestPrepareShares(t *testing.T) {
+	d := daemon(t, func(_ string, ask api.Claim) (p api.Prepared, _ *api.Refused) {
+		for _, r := range ask.Requests {
+			if len(r.Devices) != 1 {
+				t.Errorf("metalplugd is asked for %+v", r)
+			}
+			p.Requests = append(p.Requests, api.PreparedRequest{Name: r.Name, CDI: []string{"k=" + r.Name}})
+		}
+		return p, nil
+	})
+	var results []resourceapi.DeviceRequestAllocationResult
+	for i, request := range []string{"r", "r", "q"} {
+		id := types.UID(fmt.Sprint(i))
+		results = append(results, resourceapi.DeviceRequestAllocationResult{Driver: DriverName, Request: request, Pool: "n1", Device: "a-1", ShareID: &id})
+	}
+	result := prepared(t, d, claim(results...))
+	if result.Err != nil || len(result.Devices) != 3 {
+		t.Fatalf("the kubelet gets %+v", result)
+	}
+	for i, got := range result.Devices {
+		if *got.ShareID != types.UID(fmt.Sprint(i)) {
+			t.Errorf("share %d has the ID %s", i, *got.ShareID)
+		}
+	}
+}
+
+// An API server that drops the fields for shares gets no shared devices, and the operator is told. One that answers with an
+// error is asked again.
+func TestSharing(t *testing.T) {
+	kube := fake.NewClientset()
+	var notes []string
+	drops, failing := true, errors.New("no answer")
+	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create := a.(clienttesting.CreateActionImpl)
+		if len(create.CreateOptions.DryRun) != 1 {
+			t.Errorf("it is stored: %+v", create)
+		}
+		slice := create.GetObject().(*resourceapi.ResourceSlice)
+		if drops {
+			slice.Spec.Devices[0].AllowMultipleAllocations = nil
+		}
+		return true, slice, failing
+	})
+	d := &driver{Options: Options{Node: "n1", Kube: kube, Log: slog.New(slog.DiscardHandler), Note: func(problem string) { notes = append(notes, problem) }}}
+	var s sharing
+	for _, step := range []struct {
+		shared, drops, possible bool
+		failing                 error
+	}{
+		{failing: failing},
+		{shared: true, failing: failing},
+		{shared: true, failing: failing},
+		{shared: true, drops: true},
+		{shared: true}, // not asked again
+		{drops: true},
+		{shared: true, possible: true},
+	} {
+		drops, failing = step.drops, step.failing
+		if err := s.ask(t.Context(), d, step.shared); (err != nil) != (step.shared && failing != nil) || s.possible != step.possible {
+			t.Errorf("%+v: it is %+v, %v", step, s, err)
+		}
+	}
+	if want := []string{"no answer", api.NoSharing, ""}; !slices.Equal(notes, want) {
+		t.Errorf("the operator was told %q", notes)
 	}
 }
 

@@ -30,19 +30,24 @@ const (
 type state struct {
 	devices map[string]api.Device // by name, including devices that no claim can get
 	claimed map[string]bool       // names of the devices for claims
+	shares  map[string]int64      // by name, how many claims may hold a shared device at the same time
 }
 
 // newState returns the state with these resources and devices. A device that a pod got through the device plugin API is not
 // available to claims until that pod has ended.
 func newState(resources []api.Resource, devices []api.Device) state {
-	s := state{devices: named(devices), claimed: make(map[string]bool)}
-	served := make(map[string]bool)
+	s := state{devices: named(devices), claimed: make(map[string]bool), shares: make(map[string]int64)}
+	served := make(map[string]int)
 	for _, r := range resources {
-		served[r.Name] = r.ByClaim()
+		if r.ByClaim() {
+			served[r.Name] = max(1, r.Shares)
+		}
 	}
 	for name, d := range s.devices {
-		if served[d.Resource] && (!d.Held || d.Claim != nil) {
-			s.claimed[name] = true
+		if shares := served[d.Resource]; shares > 0 && (!d.Held || d.Claim != nil) {
+			if s.claimed[name] = true; shares > 1 {
+				s.shares[name] = int64(shares)
+			}
 		}
 	}
 	return s
@@ -83,21 +88,39 @@ func (l layout) pool(s state) resourceslice.Pool {
 	for _, names := range l {
 		var slice resourceslice.Slice
 		for _, name := range names {
-			slice.Devices = append(slice.Devices, published(name, s.devices[name]))
+			slice.Devices = append(slice.Devices, published(name, s.devices[name], s.shares[name]))
 		}
 		p.Slices = append(p.Slices, slice)
 	}
 	return p
 }
 
-// published returns the entry of a device in a ResourceSlice.
-func published(name string, d api.Device) resourceapi.Device {
+// published returns the entry of a device in a ResourceSlice. With shares, several claims may hold the device at the same time.
+// A request consumes one share, unless it names another number (KEP-5075).
+func published(name string, d api.Device, shares int64) resourceapi.Device {
 	p := resourceapi.Device{Name: name, Attributes: attributes(d), Taints: taints(d)}
 	if d.Size > 0 {
 		size := resourceapi.DeviceCapacity{Value: *resource.NewQuantity(d.Size, resource.BinarySI)}
 		p.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"size": size}
 	}
+	if shares > 0 {
+		one, several := resource.NewQuantity(1, resource.DecimalSI), true
+		p.AllowMultipleAllocations = &several
+		p.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"shares": {
+			Value: *resource.NewQuantity(shares, resource.DecimalSI),
+			RequestPolicy: &resourceapi.CapacityRequestPolicy{
+				Default: one, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: one, Step: one},
+			},
+		}}
+	}
 	return p
+}
+
+// withoutShares returns the state without the shared devices, if there are any.
+func (s state) withoutShares() state {
+	s.claimed = maps.Clone(s.claimed)
+	maps.DeleteFunc(s.claimed, func(name string, _ bool) bool { return s.shares[name] > 0 })
+	return s
 }
 
 // taints returns the taints that stop the scheduler from choosing a device that metalplugd would refuse now. NoExecute also

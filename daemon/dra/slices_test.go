@@ -82,7 +82,7 @@ func TestPublished(t *testing.T) {
 		SysPath:  "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:04.0/0000:1c:00.0/nvme/nvme0/nvme0n1",
 		Hardware: api.Hardware{Model: strings.Repeat("m", 65), WWID: "eui.01", Size: 1 << 40, PCI: "0000:1c:00.0"},
 	}
-	p := published("nvme-eui-01", d)
+	p := published("nvme-eui-01", d, 0)
 	got := make(map[string]string)
 	for name, a := range p.Attributes {
 		switch {
@@ -104,6 +104,22 @@ func TestPublished(t *testing.T) {
 	}
 	if len(p.Taints) != 1 || p.Taints[0].Key != taintGone {
 		t.Errorf("the taints are %v", p.Taints)
+	}
+}
+
+// A shared device counts once for each share, and a request that names no number gets one share.
+func TestShared(t *testing.T) {
+	s := newState([]api.Resource{{Name: "a", Serve: "dra", Shares: 4}, {Name: "b", Serve: "dra", Shares: 1}}, []api.Device{{ID: "x", Resource: "a"}, {ID: "y", Resource: "b"}})
+	p := layout{{"x", "y"}}.pool(s).Slices[0].Devices
+	if p[0].AllowMultipleAllocations == nil || p[1].AllowMultipleAllocations != nil || len(p[1].Capacity) > 0 {
+		t.Errorf("the devices are %+v", p)
+	}
+	c := p[0].Capacity["shares"]
+	if c.Value.Value() != 4 || c.RequestPolicy.Default.Value() != 1 || c.RequestPolicy.ValidRange.Min.Value() != 1 || c.RequestPolicy.ValidRange.Step.Value() != 1 {
+		t.Errorf("the capacity is %+v", c)
+	}
+	if all := s.withoutShares().claimed; !maps.Equal(all, map[string]bool{"y": true}) || len(s.claimed) != 2 {
+		t.Errorf("without shares there are %v of %v", all, s.claimed)
 	}
 }
 

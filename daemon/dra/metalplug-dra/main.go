@@ -97,6 +97,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // the second signal kills the process
 	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger}
+	o.Note = func(problem string) { _ = systemd.Status(strings.TrimSuffix(who+"; "+problem, "; ")) }
 	if passed := sockets.Listeners(); len(passed) > 0 {
 		o.Listen = passed.Listen
 	}
