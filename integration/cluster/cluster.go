@@ -36,9 +36,10 @@ const (
 
 // Options has the programs of a cluster and the directory for its files.
 type Options struct {
-	Dir      string // a new directory, which Stop removes, with a short path, because the path of a socket has at most 107 bytes
-	Programs string // the directory of metalplugd and of cluster/, where "make cluster-programs" puts its programs
-	Release  string // a release of Kubernetes, such as "v1.36", for which the program cluster/kube-RELEASE exists
+	Dir      string   // a new directory, which Stop removes, with a short path, because the path of a socket has at most 107 bytes
+	Programs string   // the directory of metalplugd and of cluster/, where "make cluster-programs" puts its programs
+	Release  string   // a release of Kubernetes, such as "v1.36", for which the program cluster/kube-RELEASE exists
+	Server   []string // more flags of kube-apiserver
 }
 
 // Cluster is a control plane and its nodes. Its methods are for one goroutine at a time.

@@ -18,7 +18,7 @@ func gates(release string) []string {
 
 // serverFlags returns the flags of kube-apiserver. As with kubeadm, the authorization modes are Node and RBAC.
 func (c *Cluster) serverFlags(etcd string, port int) []string {
-	return append(gates(c.options.Release),
+	return append(slices.Concat(gates(c.options.Release), c.options.Server),
 		"--etcd-servers="+etcd,
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+strconv.Itoa(port),
 		"--endpoint-reconciler-type=none", // no client needs the service "kubernetes"

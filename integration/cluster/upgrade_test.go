@@ -35,10 +35,10 @@ func TestUpgrade(t *testing.T) {
 }
 
 // own starts a cluster that only this story uses.
-func (s *story) own(suffix, release string) {
+func (s *story) own(suffix, release string, server ...string) {
 	s.Helper()
 	o := programs()
-	o.Dir, o.Release = o.Dir+suffix, release
+	o.Dir, o.Release, o.Server = o.Dir+suffix, release, server
 	var err error
 	s.cluster, err = Start(s.Context(), o)
 	s.must(err)
