@@ -23,10 +23,10 @@ type Client struct {
 
 // Holders runs the function [Holders] in a separate process, which handles only this request. It blocks until the answer
 // arrives or ctx ends. It calls wanted, which returns at most [MaxNumbers] numbers, while the process starts. The answer
-// omits the calling process, which may itself have the devices open. If the holders do not fit into one message, the
-// answer contains one holder for each pod and node. If a process could not be read, the error is the result of
-// [Answer.Err] without pods, and the answer contains the holders that were found. To check the unread processes of
-// certain pods, call [Answer.Err].
+// omits the calling process, which may itself have the devices open. If the holders do not fit into one message, the answer
+// contains one holder for each pod and node. If a process could not be read, the error is that of [Answer.Err] called with
+// no pods, and the answer contains the holders that were found. To check the unread processes of certain pods, call
+// [Answer.Err].
 func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
 	var numbers []Number
 	r, err := exchange.Call[response](ctx, c.Peer, func() []byte {

@@ -21,8 +21,8 @@ const (
 )
 
 const (
-	// domainSize and wordSize are the maximum lengths, in bytes, of the two parts of a resource name. A subdomain may
-	// have 253 bytes, but the kubelet adds the prefix "requests." before it checks the name.
+	// domainSize and wordSize are the maximum lengths, in bytes, of the two parts of a resource name. A subdomain may be up
+	// to 253 bytes long, but the kubelet adds the prefix "requests." before it checks the name.
 	domainSize = 253 - len("requests.")
 	wordSize   = 63
 	// unitSize is the maximum length of a systemd unit name (UNIT_NAME_MAX without the terminating NUL).

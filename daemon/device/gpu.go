@@ -189,9 +189,9 @@ func (r *recipe) addFunction(function string) {
 	}
 }
 
-// drmNames returns the names of a PCI function's DRM devices that consist of prefix and a number. The prefixes "card" and
-// "renderD" select devices with a node, and omit connectors. With virtio_gpu, the DRM devices are one directory deeper
-// (virtio_gpu_probe).
+// drmNames returns the names of a PCI function's DRM devices. It returns only names that consist of prefix and a number. The
+// prefixes "card" and "renderD" select devices with a node, and omit connectors. With virtio_gpu, the DRM devices are one
+// directory deeper (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
 	for _, name := range h.Names(sysPath) {

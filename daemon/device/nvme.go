@@ -25,8 +25,8 @@ package device
 // With native multipathing, a namespace that several controllers can reach is a disk below its subsystem, without a PCI
 // parent. Its paths are hidden disks without a node, whose udev devices are never subjects.
 //
-// Reset: the controller is reset in 0.1 s, if it has no other namespace. I/O to its namespaces waits during the reset. The
-// resource configures the erase method. See daemon/reset.
+// Reset: the controller is reset if it has no other namespace. The reset takes 0.1 s. I/O to its namespaces waits during the
+// reset. The resource configures the erase method. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, and the mountinfo of process 1. The class needs no ioctl or capability, and does not open
 // device nodes.

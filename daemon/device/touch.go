@@ -237,7 +237,8 @@ func (s *Sighting) aim(h *Host) {
 
 // probe adds the facts that only the helper can find out, because only the helper can open the node. A disk that is not
 // proven blank is not offered, unless its resource allows disks in use. probe does not read a disk that a pod holds, or that
-// is not offered for another reason. If a disk will be erased before its next use, probe only checks for exclusive opens.
+// metalplug withholds for another reason. If a disk will be erased before its next use, probe only checks for exclusive
+// opens.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return

@@ -13,7 +13,7 @@ import (
 )
 
 // Record contains the faults of all hardware. It is valid for one boot, because the next boot resets the hardware. Faults
-// belong to sysfs paths instead of devices. A device that is found later on faulty hardware is also Unhealthy. The zero
+// belong to sysfs paths instead of devices. A device that is later found on faulty hardware is also Unhealthy. The zero
 // value has no faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`

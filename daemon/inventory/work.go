@@ -67,7 +67,7 @@ func (e *entry) work() window {
 	return *e.window
 }
 
-// busy reports whether metalplug works on the device, or on another device that affects it.
+// busy reports whether metalplug is working on the device, or on another device that affects it.
 func (e *entry) busy() bool { return e.window != nil && e.window.phase == working }
 
 // delayed records why pending work is delayed. An empty text means that the work is not delayed.
