@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -131,8 +130,8 @@ func (s *story) unprepare(words []string) error {
 // claimed waits until the daemon shows that a claim holds a device.
 func (s *story) claimed(words []string) error {
 	return s.until(words[0], func(d api.Device) error {
-		if d.Claim == nil || d.Claim.UID != words[1] || strings.Join([]string{d.Claim.Namespace, d.Claim.Name}, "/") != "ns/"+words[1] {
-			return fmt.Errorf("its claim is %v", d.Claim)
+		if len(d.Claims) == 0 || d.Claims[0] != (api.ClaimRef{UID: words[1], Namespace: "ns", Name: words[1]}) {
+			return fmt.Errorf("its claims are %v", d.Claims)
 		}
 		return nil
 	})

@@ -42,8 +42,7 @@ type Membership struct {
 	// Bundle is the ID of the bundle that contains the device. Such a device is not offered on its own.
 	Bundle  string     `json:"bundle,omitempty"`
 	Members []string   `json:"members,omitempty"` // members of a bundle; distances are measured from the first one
-	Claim   *ClaimRef  `json:"claim,omitempty"`   // the first claim that holds the device, or nil
-	Claims  []ClaimRef `json:"claims,omitempty"`  // all claims that hold the device
+	Claims  []ClaimRef `json:"claims,omitempty"`  // claims that hold the device
 }
 
 // Hardware contains the properties by which an operator recognises a device.

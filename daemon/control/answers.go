@@ -37,7 +37,6 @@ func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d.Bundle = s.Bundle
 	for _, c := range s.Claims {
 		d.Claims = append(d.Claims, c.ClaimRef)
-		d.Claim = &d.Claims[0]
 	}
 	for _, m := range s.Members {
 		d.Members = append(d.Members, m.Device.ID)

@@ -196,11 +196,8 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	}
 	if by := shown.Allocated; by != nil {
 		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", by.Namespace, by.Name, by.Container)
-	} else if shown.Claim != nil {
-		x.Verdict += fmt.Sprintf(", held by claim %s", shown.Claim)
-		if more := len(shown.Claims) - 1; more > 0 {
-			x.Verdict += fmt.Sprintf(" and %d more", more)
-		}
+	} else if len(shown.Claims) > 0 {
+		x.Verdict += ", held by claim " + strings.Trim(fmt.Sprint(shown.Claims), "[]")
 	} else if d.Held() {
 		x.Verdict += ", held by a pod"
 	}

@@ -170,9 +170,8 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 		}
 		retry = nil
 		d.set(s)
-		if err := shared.ask(ctx, d, len(s.shares) > 0); err != nil {
+		if shared.check(ctx, d, len(s.shares) > 0) { // the other devices must not wait for the answer
 			retry = time.After(retryInterval)
-			continue
 		}
 		if !shared.possible {
 			s = s.withoutShares()

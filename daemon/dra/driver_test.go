@@ -15,7 +15,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
@@ -25,16 +27,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// daemon simulates metalplugd with one device for claims.
+// daemon simulates metalplugd with two devices for claims, and one that claims share.
 func daemon(t *testing.T, prepare func(uid string, ask api.Claim) (api.Prepared, *api.Refused)) *driver {
 	t.Helper()
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, api.Status{Ready: true, Resources: []api.Resource{{Name: "example.org/widget", Serve: "dra"}}})
+		answer(w, api.Status{Ready: true, Resources: []api.Resource{{Name: "example.org/widget", Serve: "dra"}, {Name: "example.org/shared", Serve: "dra", Shares: 2}}})
 	})
 	mux.HandleFunc("GET /v1/devices", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, []api.Device{{ID: "A_1", Resource: "example.org/widget", Health: "Healthy"}, {ID: "A_2", Resource: "example.org/widget", Health: "Healthy"}})
+		answer(w, []api.Device{{ID: "S_1", Resource: "example.org/shared", Health: "Healthy"}, {ID: "A_1", Resource: "example.org/widget", Health: "Healthy"}, {ID: "A_2", Resource: "example.org/widget", Health: "Healthy"}})
 	})
 	mux.HandleFunc("POST /v1/claims/{uid}/prepare", func(w http.ResponseWriter, r *http.Request) {
 		var ask api.Claim
@@ -118,8 +120,8 @@ func TestPrepareShares(t *testing.T) {
 	}
 }
 
-// An API server that drops the fields for shares gets no shared devices, and the operator is told. One that answers with an
-// error is asked again.
+// metalplug-dra publishes no shared devices to an API server that drops their fields, and shows the operator why. If the API
+// server answers with an error, metalplug-dra asks again.
 func TestSharing(t *testing.T) {
 	kube := fake.NewClientset()
 	var notes []string
@@ -150,12 +152,41 @@ func TestSharing(t *testing.T) {
 		{shared: true, possible: true},
 	} {
 		drops, failing = step.drops, step.failing
-		if err := s.ask(t.Context(), d, step.shared); (err != nil) != (step.shared && failing != nil) || s.possible != step.possible {
-			t.Errorf("%+v: it is %+v, %v", step, s, err)
+		if again := s.check(t.Context(), d, step.shared); again != (step.shared && failing != nil) || s.possible != step.possible {
+			t.Errorf("%+v: it is %+v, again %v", step, s, again)
 		}
 	}
 	if want := []string{"no answer", api.NoSharing, ""}; !slices.Equal(notes, want) {
 		t.Errorf("the operator was told %q", notes)
+	}
+}
+
+// If the API server refuses the dry run, metalplug-dra still publishes the devices without shares.
+func TestDryRunRefused(t *testing.T) {
+	d := daemon(t, nil)
+	kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	stored := make(chan *resourceapi.ResourceSlice, 1)
+	kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create := a.(clienttesting.CreateActionImpl)
+		if len(create.CreateOptions.DryRun) > 0 {
+			return true, nil, errors.New("a webhook does not support dry run")
+		}
+		slice := create.GetObject().(*resourceapi.ResourceSlice)
+		stored <- slice
+		return true, slice, nil
+	})
+	d.Kube, d.Log, d.Note, d.changed = kube, slog.New(slog.DiscardHandler), func(string) {}, make(chan struct{})
+	dirty := make(chan struct{}, 1)
+	dirty <- struct{}{}
+	ended := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		defer close(ended)
+		d.publish(ctx, dirty, nil)
+	}()
+	defer func() { stop(); <-ended }()
+	if slice := <-stored; len(slice.Spec.Devices) != 2 {
+		t.Errorf("the slice contains %+v", slice.Spec.Devices)
 	}
 }
 

@@ -18,32 +18,39 @@ type sharing struct {
 	problem  string // the last text for the operator
 }
 
-// ask finds out whether several claims can hold a device, if there are shared devices. An API server without the feature gate
-// DRAConsumableCapacity drops the fields for this. The scheduler would then give the whole device to one claim. So ask
-// creates a slice in a dry run and checks what the API server would store.
-func (a *sharing) ask(ctx context.Context, d *driver, shared bool) error {
-	problem := a.problem
-	var failed error
-	if !shared {
-		problem, a.asked = "", false
-	} else if !a.asked {
-		slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Node + "-"}}
-		slice.Spec = resourceapi.ResourceSliceSpec{
-			Driver: DriverName, NodeName: &d.Node, Pool: resourceapi.ResourcePool{Name: d.Node, ResourceSliceCount: 1},
-			Devices: []resourceapi.Device{published("shared", api.Device{Health: "Healthy"}, 2)},
-		}
-		stored, err := d.Kube.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if problem, failed = "", err; err != nil {
+// check finds out whether several claims can hold a device, if there are shared devices. An API server without the feature
+// gate DRAConsumableCapacity drops the fields for this, and the scheduler would then give the whole device to one claim. check
+// reports whether it got no answer and must be called again. Until then, the previous answer stays valid.
+func (s *sharing) check(ctx context.Context, d *driver, shared bool) (again bool) {
+	problem := s.problem
+	switch {
+	case !shared:
+		problem, s.asked = "", false
+	case !s.asked:
+		possible, err := d.storesSharing(ctx)
+		if problem = ""; err != nil {
 			problem = err.Error()
-		} else if a.asked, a.possible = true, stored.Spec.Devices[0].AllowMultipleAllocations != nil; !a.possible {
+		} else if s.asked, s.possible = true, possible; !possible {
 			problem = api.NoSharing
 		}
 	}
-	if problem != a.problem {
-		if a.problem = problem; problem != "" {
+	if problem != s.problem {
+		if s.problem = problem; problem != "" {
 			d.Log.Warn("shared devices not published", "err", problem)
 		}
 		d.Note(problem)
 	}
-	return failed
+	return shared && !s.asked
+}
+
+// storesSharing reports whether the API server would store that several claims can hold a device. It creates a slice in a dry
+// run, which changes nothing.
+func (d *driver) storesSharing(ctx context.Context) (bool, error) {
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Node + "-"}}
+	slice.Spec = resourceapi.ResourceSliceSpec{
+		Driver: DriverName, NodeName: &d.Node, Pool: resourceapi.ResourcePool{Name: d.Node, ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{published("shared", api.Device{Health: "Healthy"}, 2)},
+	}
+	stored, err := d.Kube.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err == nil && stored.Spec.Devices[0].AllowMultipleAllocations != nil, err
 }

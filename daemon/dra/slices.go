@@ -44,7 +44,7 @@ func newState(resources []api.Resource, devices []api.Device) state {
 		}
 	}
 	for name, d := range s.devices {
-		if shares := served[d.Resource]; shares > 0 && (!d.Held || d.Claim != nil) {
+		if shares := served[d.Resource]; shares > 0 && (!d.Held || len(d.Claims) > 0) {
 			if s.claimed[name] = true; shares > 1 {
 				s.shares[name] = int64(shares)
 			}

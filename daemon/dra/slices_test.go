@@ -151,7 +151,7 @@ func TestDevicesForClaims(t *testing.T) {
 	resources := []api.Resource{{Name: "a", Serve: "dra"}, {Name: "b", Serve: "plugin"}}
 	free, held, claimed, other := api.Device{ID: "free", Resource: "a"}, api.Device{ID: "held", Resource: "a"}, api.Device{ID: "claimed", Resource: "a"}, api.Device{ID: "other", Resource: "b"}
 	held.Held, claimed.Held = true, true
-	claimed.Claim = &api.ClaimRef{UID: "c"}
+	claimed.Claims = []api.ClaimRef{{UID: "c"}}
 	s := newState(resources, []api.Device{free, held, claimed, other})
 	if !maps.Equal(s.claimed, map[string]bool{"free": true, "claimed": true}) || len(s.devices) != 4 {
 		t.Errorf("the devices for claims are %v", s.claimed)

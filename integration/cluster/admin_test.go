@@ -75,14 +75,14 @@ func (s *story) claimedBy(node *Node) map[string]string {
 	out, err := node.Ctl(s.Context(), "list", "-o", "json")
 	s.must(err)
 	var devices []struct {
-		ID    string
-		Claim struct{ Name string }
+		ID     string
+		Claims []struct{ Name string }
 	}
 	s.must(json.Unmarshal([]byte(out), &devices))
 	by := make(map[string]string)
 	for _, d := range devices {
-		if d.Claim.Name != "" {
-			by[d.ID] = d.Claim.Name
+		for _, c := range d.Claims {
+			by[d.ID] = c.Name
 		}
 	}
 	return by
