@@ -110,7 +110,8 @@ integration-night: integration-releases
 	$(MAKE) packages-check source-check sysext-check build-check distributions-check
 
 # Kubernetes is compiled without debug information, which the linker would omit, and without inlining. Each saves a fifth of
-# the time. All commands need the same flags, or they compile everything again. The tests have -vet=off, which saves another sixth. make lint runs vet.
+# the time. All commands need the same flags, or they compile everything again. The tests have -vet=off, which saves another sixth. make
+# lint runs vet.
 KUBERNETES = '-gcflags=all=-dwarf=false -l'
 
 # Each release of Kubernetes has its own go.mod file. The folder is a separate module, because of its dependencies.

@@ -47,6 +47,8 @@ func (d *doctor) checkKubelet() (fine string) {
 			"its directory %s is missing: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):
 		d.skip(d.readRemedy(err, ""), "%s: %v", dir, fsutil.Cause(err))
+	case err != nil && !errors.Is(err, unix.ENOTDIR):
+		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, fsutil.Cause(err))
 	case err != nil || !info.IsDir():
 		d.fail(moveFile+elsewhere, "%s: %v", dir, cmp.Or(fsutil.Cause(err), error(unix.ENOTDIR)))
 	case errors.Is(socketErr, fs.ErrPermission):

@@ -23,7 +23,7 @@ type Explanation struct {
 
 // Step is one decision about a device.
 type Step struct {
-	// What is "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence" or "kubelet".
+	// The kind of decision: "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence" or "kubelet".
 	What string `json:"what"`
 	Name string `json:"name"` // name of the class or the resource
 	OK   bool   `json:"ok"`   // the step does not withhold the device from pods

@@ -204,7 +204,7 @@ func (s Smart) says(sick bool) string {
 		{false, fmt.Sprintf("SMART: the temperature is %d °C", s.Temperature)},
 		{true, fmt.Sprintf("SMART: the reliability is degraded (%d media errors)", s.MediaErrors)},
 		{true, "SMART: the media are read-only"},
-		{true, "SMART: the backup of the volatile memory has failed"},
+		{true, "SMART: the backup device of the volatile memory has failed"},
 		{true, "SMART: the persistent memory region is unreliable"},
 	} {
 		if s.Warning&(1<<bit) != 0 && says.sick == sick {

@@ -30,7 +30,7 @@ func TestSmart(t *testing.T) {
 		},
 		{device.Smart{Known: true, Warning: 0x04, MediaErrors: 5}, "SMART: the reliability is degraded (5 media errors)", ""},
 		{device.Smart{Known: true, Warning: 0x08}, "SMART: the media are read-only", ""},
-		{device.Smart{Known: true, Warning: 0x10}, "SMART: the backup of the volatile memory has failed", ""},
+		{device.Smart{Known: true, Warning: 0x10}, "SMART: the backup device of the volatile memory has failed", ""},
 		{device.Smart{Known: true, Warning: 0x20}, "SMART: the persistent memory region is unreliable", ""},
 		{device.Smart{Known: true, Warning: 0x0c}, "SMART: the reliability is degraded (0 media errors); SMART: the media are read-only", ""},
 	} {
