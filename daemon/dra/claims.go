@@ -19,7 +19,7 @@ import (
 // PrepareResourceClaims passes claims to metalplugd, all at the same time. An erasure may take longer than the kubelet
 // waits. The error then says that the work continues, and the kubelet repeats the call.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	now, err := d.fetch(ctx)
+	now, err := d.known(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -34,6 +34,18 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 		answer[claim.UID] = results[i]
 	}
 	return answer, nil
+}
+
+// known returns the published devices. Before the first publication, known asks metalplugd. The result may be slightly out
+// of date, but the scheduler has chosen from it, and metalplugd checks each device when it prepares the claim.
+func (d *driver) known(ctx context.Context) (state, error) {
+	d.mu.Lock()
+	last := d.state
+	d.mu.Unlock()
+	if last != nil {
+		return *last, nil
+	}
+	return d.fetch(ctx)
 }
 
 // prepare passes a claim to metalplugd, with the devices of this node that the scheduler has chosen.

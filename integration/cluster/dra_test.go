@@ -77,11 +77,15 @@ func (s *story) createClass(name, extended string) {
 
 func (s *story) createClassOf(resource corev1.ResourceName, name, extended string) {
 	s.Helper()
+	s.createClassFor(fmt.Sprintf(`device.driver == "metalplug.io" && device.attributes["metalplug.io"].resource == %q`, resource), name, extended)
+}
+
+// createClassFor creates a class of the devices for which a CEL expression is true, and a claim template with the same name.
+func (s *story) createClassFor(expression, name, extended string) {
+	s.Helper()
 	api := s.cluster.Client.ResourceV1()
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: fmt.Sprintf(`device.driver == "metalplug.io" && device.attributes["metalplug.io"].resource == %q`, resource),
-	}}}
+	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
 	if extended != "" {
 		class.Spec.ExtendedResourceName = &extended
 	}

@@ -144,17 +144,24 @@ func TestClaimSanity(t *testing.T) {
 	s.step("all checks have passed")
 }
 
+// upstream is the name of the driver of Kubernetes' own tests.
+const upstream = "test-driver.cdi.k8s.io"
+
+// startUpstream starts the driver of Kubernetes' own tests with 40 devices.
+func (n *Node) startUpstream() (*process, error) {
+	if err := os.MkdirAll(n.path("var/lib/kubelet/plugins/"+upstream), 0o750); err != nil { // the driver does not create it
+		return nil, err
+	}
+	return n.enter("dra-test-driver", "/run/bin/cluster/dra-test-driver", "kubelet-plugin", "--drivername="+upstream, "--num-devices=40",
+		"--kubeconfig="+n.cluster.File("node-"+n.Name+".kubeconfig"), "--node-name="+n.Name, "--cdi-dir=/run/cdi")
+}
+
 // The driver of Kubernetes' own tests reports the health of a device only after a test has set it. It keeps the prepared claims in
 // memory, so that after a restart it does not remove their CDI specs.
 func TestClaimSanityUpstream(t *testing.T) {
 	s := tell(t, "dra-sanity finds that Kubernetes' test driver leaves CDI specs after its restart")
 	node := s.start(NodeOptions{Name: s.label(""), Resources: byClaim})
-	const name = "test-driver.cdi.k8s.io"
-	s.must(os.MkdirAll(node.path("var/lib/kubelet/plugins/"+name), 0o750)) // which it expects
-	all := s.sane(&driven{node: node, start: func() (*process, error) {
-		return node.enter("dra-test-driver", "/run/bin/cluster/dra-test-driver", "kubelet-plugin", "--drivername="+name, "--num-devices=40",
-			"--kubeconfig="+node.cluster.File("node-"+node.Name+".kubeconfig"), "--node-name="+node.Name, "--cdi-dir=/run/cdi")
-	}}, name, "--wipe=2m", "--timeout=20s")
+	all := s.sane(&driven{node: node, start: node.startUpstream}, upstream, "--wipe=2m", "--timeout=20s")
 	s.expect(all, "health/first", "restart/unprepare")
 	s.step("all other checks have passed")
 }
