@@ -19,14 +19,6 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// TextLogger returns a logger that writes text without timestamps to w. A call of the logger blocks until w has accepted
-// the message.
-func TextLogger(w io.Writer, level slog.Level) *slog.Logger { return slog.New(textHandler(w, level)) }
-
-func textHandler(w io.Writer, level slog.Level) slog.Handler {
-	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})
-}
-
 // plain removes the timestamp from a line, and writes the level notice by name.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {

@@ -46,7 +46,9 @@ func OpenLog(w io.Writer, level slog.Level) *Log {
 	if ok, err := journal.StderrIsJournalStream(); ok && err == nil {
 		return openJournal(journalPath, os.Stderr, level)
 	}
-	return openLog(w, func(line io.Writer) slog.Handler { return textHandler(line, level) })
+	return openLog(w, func(line io.Writer) slog.Handler {
+		return slog.NewTextHandler(line, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})
+	})
 }
 
 func openJournal(path string, text io.Writer, level slog.Level) *Log {

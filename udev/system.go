@@ -76,12 +76,7 @@ func (s *System) Close() error {
 }
 
 // KernelLog returns why the kernel log is not read, or nil if it is read. Without the log there are no [Logged] events.
-func (s *System) KernelLog() error {
-	if err := s.logErr.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
+func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error)) }
 
 // Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all of
 // sysfs and udev's database, which takes about 0.1 ms for each device. It omits devices that vanish while it runs.

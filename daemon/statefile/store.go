@@ -5,6 +5,7 @@
 package statefile
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -123,12 +124,7 @@ func (s *Store) Save(encode func() ([]byte, error)) {
 }
 
 // Unkept returns the error of the last write, or nil if the write succeeded. It does not block.
-func (s *Store) Unkept() error {
-	if err := s.unkept.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
+func (s *Store) Unkept() error { return *cmp.Or(s.unkept.Load(), new(error)) }
 
 // Flush returns nil when every state that was saved before the call is on disk. The error is from the write or from ctx.
 func (s *Store) Flush(ctx context.Context) error {
