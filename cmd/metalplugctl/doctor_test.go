@@ -102,7 +102,7 @@ func TestDoctor(t *testing.T) {
 				api.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator configures it
 				api.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
 				api.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
-				api.Device{Class: "gpu", Reason: "a display with driver ast, not a GPU"})
+				api.Device{Class: "gpu", Reason: "a display adapter with driver ast, not a GPU"})
 		},
 		"sandbox": func(f *fixture) {
 			f.files["/proc/sys/user/max_user_namespaces"] = "0\n"

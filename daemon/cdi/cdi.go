@@ -163,7 +163,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 		}
 	}
 	if !s.describes(sp, devices) {
-		return nil, fmt.Errorf("the CDI spec of %s does not describe all of them: the hardware has just changed", resource)
+		return nil, fmt.Errorf("the CDI spec of %s does not describe all allocated devices: the hardware has just changed", resource)
 	}
 	return Names(Kind(resource), devices), nil
 }

@@ -209,7 +209,7 @@ func checkPath(name string) error {
 // checkSocket accepts paths to which a socket can be bound.
 func checkSocket(name string) error {
 	if len(name) > socketSize {
-		return fmt.Errorf("%s has %d bytes, but the path of a socket may have at most %d", quoted(name), len(name), socketSize)
+		return fmt.Errorf("%s is %d bytes long, but the path of a socket is limited to %d", quoted(name), len(name), socketSize)
 	}
 	return nil
 }

@@ -115,16 +115,16 @@ func TestProblems(t *testing.T) {
 		{"zero in path", "[paths]\nrun = \"/\\u0000\"\n", `m.toml:2: paths.run: "/\x00" contains a zero byte; write run = "/run/metalplug"`},
 		{
 			"device_plugins of 77 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 76) + "\"\n",
-			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" has 108 bytes, but the path of a socket may have at most 107; write device_plugins = "/var/lib/kubelet/device-plugins"`,
+			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `/mp" is 108 bytes long, but the path of a socket is limited to 107; write device_plugins = "/var/lib/kubelet/device-plugins"`,
 		},
 		{"device_plugins of 76 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 75) + "\"\n", ""},
 		{
 			"run of 95 bytes", "[paths]\nrun = \"/" + strings.Repeat("d", 94) + "\"\n",
-			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `" has 108 bytes, but the path of a socket may have at most 107; write run = "/run/metalplug"`,
+			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `" is 108 bytes long, but the path of a socket is limited to 107; write run = "/run/metalplug"`,
 		},
 		{
 			"pod_resources of 108 bytes", "[paths]\npod_resources = \"/" + strings.Repeat("d", 107) + "\"\n",
-			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" has 108 bytes, but the path of a socket may have at most 107; write pod_resources = "/var/lib/kubelet/pod-resources/kubelet.sock"`,
+			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" is 108 bytes long, but the path of a socket is limited to 107; write pod_resources = "/var/lib/kubelet/pod-resources/kubelet.sock"`,
 		},
 		{"state and run are one", "[paths]\nstate = \"/k\"\nrun = \"/k\"\n", ""},
 		{"source", "[hardware]\nsource = \"sysfs\"\n", `m.toml:2: hardware.source: "sysfs" is neither "udev" nor "recording:PATH"; write source = "udev"`},
@@ -141,7 +141,7 @@ func TestProblems(t *testing.T) {
 		{"holders", "[reset]\nholders = \"Direct\"\n", `m.toml:2: reset.holders: "Direct" is not an absolute path or "direct"; write holders = "/run/metalplug/holders.sock"`},
 		{
 			"socket of 108 bytes", "reset.socket = \"/" + strings.Repeat("d", 107) + "\"\n",
-			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" has 108 bytes, but the path of a socket may have at most 107; write socket = "/run/metalplug/reset.sock"`,
+			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" is 108 bytes long, but the path of a socket is limited to 107; write socket = "/run/metalplug/reset.sock"`,
 		},
 
 		// [[resource]].

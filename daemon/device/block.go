@@ -42,7 +42,7 @@ var errTwin = errors.New("two paths to one disk, or a copy")
 // twin returns an error if another device may be a second path to the same disk. Such a disk is not offered, because
 // two pods could get it.
 func twin(name string) error {
-	return excludedf("%s has the same identity: %w; join the paths (nvme_core.multipath, multipathd), or remove one", name, errTwin)
+	return excludedf("%s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, errTwin)
 }
 
 // occupied checks for partitions, and for signatures that udev's builtin blkid has found on the device.

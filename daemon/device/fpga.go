@@ -72,7 +72,7 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	// Until the driver is bound, the attributes are missing and open(2) fails with ENXIO.
 	if driver := h.Link(u.SysPath, "driver"); driver != "dfl-port" && driver != "intel-fpga-port" {
 		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // the name of the node without its number
-		return nil, incompletef("driver %s is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE", missing)
+		return nil, incompletef("driver %s is not bound: load the dfl_afu module, or intel-fpga-afu of OPAE", missing)
 	}
 	port, err := h.Attr(u.SysPath, "id")
 	if err != nil {

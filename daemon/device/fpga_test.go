@@ -17,7 +17,7 @@ func TestFPGA(t *testing.T) {
 			"L: driver=../../../../../../../bus/platform/drivers/dfl-port\n", "", "E: DRIVER=dfl-port\n", "",
 		}, want: `
 			(dfl-port.0)
-			  held back: not complete: driver dfl-port is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE`},
+			  held back: not complete: driver dfl-port is not bound: load the dfl_afu module, or intel-fpga-afu of OPAE`},
 		{name: "attributes not there yet", recording: "fpga-dfl", edits: []string{"A: id=0\\n\n", ""}, want: `
 			(dfl-port.0)
 			  held back: not complete: its port number is not known: read /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/fpga_region/region0/dfl-port.0/id: gone: no such file or directory`},
@@ -51,7 +51,7 @@ func TestFPGA(t *testing.T) {
 			"  sick: port error: errors/errors is 0x4000000000000\n  /dev/intel-fpga-port.0"},
 		{name: "OPAE, driver not bound", recording: "fpga-opae", edits: []string{"/drivers/intel-fpga-port", "/drivers/other"}, want: `
 			(intel-fpga-port.0)
-			  held back: not complete: driver intel-fpga-port is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE`},
+			  held back: not complete: driver intel-fpga-port is not bound: load the dfl_afu module, or intel-fpga-afu of OPAE`},
 		{name: "OPAE, off the bus", recording: "fpga-opae", edits: []string{"config=8680c409", "config=ffffffff"}, want: opae +
 			"  sick: its PCI configuration space does not answer: it has fallen off the bus\n  /dev/intel-fpga-port.0"},
 	})

@@ -100,9 +100,9 @@ func gpuIdentify(h *Host, u udev.Device) ([]Device, error) {
 	case driver == "amdgpu":
 		return amdDevices(h, d, u.SysPath)
 	case driver == "" && vendor == vendorNVIDIA:
-		return nil, incompletef("no driver is bound, so its UUID is unknown: load the module nvidia")
+		return nil, incompletef("no driver is bound, so its UUID is unknown: load the nvidia module")
 	case driver == "" && vendor == vendorAMD:
-		return nil, incompletef("no driver is bound, so its unique_id is unknown: load the module amdgpu")
+		return nil, incompletef("no driver is bound, so its unique_id is unknown: load the amdgpu module")
 	}
 	d.ID = MakeID("gpu", address)
 	return []Device{d}, nil
@@ -112,9 +112,9 @@ func gpuOffer(h *Host, d Device) error {
 	driver, vendor := h.Link(d.SysPath, "driver"), pciVendor(*d.Udev)
 	switch {
 	case udev.Glob(displayDrivers, driver):
-		return byNamef("a display with driver %s, not a GPU", driver)
+		return byNamef("a display adapter with driver %s, not a GPU", driver)
 	case udev.Glob(displayVendors, vendor):
-		return byNamef("a display from vendor %s, not a GPU", vendor)
+		return byNamef("a display adapter from vendor %s, not a GPU", vendor)
 	}
 	if n := h.Uint(d.SysPath, "sriov_numvfs"); n > 0 { // sriov_numvfs_show
 		return excludedf("divided into %d virtual functions, which are offered instead", n)

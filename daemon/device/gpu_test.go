@@ -31,7 +31,7 @@ func TestGPU(t *testing.T) {
 			  held back: not complete: driver amdgpu has not created its nodes yet`},
 		{name: "AMD without a driver", recording: "gpu-amd", edits: []string{"L: driver=../../../../bus/pci/drivers/amdgpu\n", ""}, want: `
 			(0000:05:00.0)
-			  held back: not complete: no driver is bound, so its unique_id is unknown: load the module amdgpu`},
+			  held back: not complete: no driver is bound, so its unique_id is unknown: load the amdgpu module`},
 		{name: "AMD half registered", recording: "gpu-amd", edits: []string{"drm/card1", "drm/other"}, want: `
 			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
 			  held back: not complete: its card node is missing`},
@@ -101,15 +101,15 @@ func TestGPU(t *testing.T) {
 			  held back: not complete: its driver has created no node`},
 		{name: "displays of a virtual machine", recording: "gpu-virtual", want: `
 			gpu-0000:00:01.0
-			  held back: offered only if a rule names it: a display with driver bochs-drm, not a GPU
+			  held back: offered only if a rule names it: a display adapter with driver bochs-drm, not a GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: offered only if a rule names it: a display with driver virtio-pci, not a GPU
+			  held back: offered only if a rule names it: a display adapter with driver virtio-pci, not a GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "a display by its driver", recording: "gpu-virtual", rules: named("DRIVER", "virtio-pci"), want: `
 			gpu-0000:00:01.0
-			  held back: offered only if a rule names it: a display with driver bochs-drm, not a GPU
+			  held back: offered only if a rule names it: a display adapter with driver bochs-drm, not a GPU
 			gpu-0000:00:04.0
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
@@ -117,20 +117,20 @@ func TestGPU(t *testing.T) {
 			gpu-0000:00:01.0
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: offered only if a rule names it: a display with driver virtio-pci, not a GPU`},
+			  held back: offered only if a rule names it: a display adapter with driver virtio-pci, not a GPU`},
 		{name: "a display by a pattern", recording: "gpu-virtual", rules: named("DRIVER", "bochs*"), want: `
 			gpu-0000:00:01.0
-			  held back: offered only if a rule names it: a display with driver bochs-drm, not a GPU
+			  held back: offered only if a rule names it: a display adapter with driver bochs-drm, not a GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: offered only if a rule names it: a display with driver virtio-pci, not a GPU`},
+			  held back: offered only if a rule names it: a display adapter with driver virtio-pci, not a GPU`},
 		{name: "a display without a driver", recording: "gpu-virtual", edits: []string{"L: driver=../../../bus/pci/drivers/bochs-drm\n", ""}, want: `
 			gpu-0000:00:01.0
-			  held back: offered only if a rule names it: a display from vendor 1234, not a GPU
+			  held back: offered only if a rule names it: a display adapter from vendor 1234, not a GPU
 			  sick: no driver is bound
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: offered only if a rule names it: a display with driver virtio-pci, not a GPU
+			  held back: offered only if a rule names it: a display adapter with driver virtio-pci, not a GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "no rule takes it", recording: "gpu-intel", rules: named("DRIVER", "xe"), want: `
@@ -177,7 +177,7 @@ func TestNVIDIA(t *testing.T) {
 		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: itself +
 			"\n  held back: not complete: driver nvidia does not report its device minor"},
 		{name: "without a driver", recording: "gpu-nvidia", edits: []string{"L: driver=../../../../bus/pci/drivers/nvidia\n", ""}, want: unknown +
-			"no driver is bound, so its UUID is unknown: load the module nvidia"},
+			"no driver is bound, so its UUID is unknown: load the nvidia module"},
 		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: itself +
 			"\n  held back: not for containers: the driver excludes it (NVreg_ExcludedGpus)" +
 			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
@@ -197,7 +197,7 @@ func TestDisplays(t *testing.T) {
 		"gpu-0000:09:00.0": "hibmc-drm",
 	}
 	for id, driver := range drivers {
-		want := "offered only if a rule names it: a display with driver " + driver + ", not a GPU"
+		want := "offered only if a rule names it: a display adapter with driver " + driver + ", not a GPU"
 		if err := got[id]; err == nil || err.Error() != want || !errors.Is(err, device.ErrByName) {
 			t.Errorf("%s: %v, want %s", id, err, want)
 		}

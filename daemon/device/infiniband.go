@@ -149,7 +149,7 @@ func portHealth(h *Host, port string) error {
 func infinibandAllocate(r *recipe, d Device) {
 	r.addInfiniBand(d.SysPath, "uverbs")
 	if !r.Present(rdmaCM) {
-		r.fail(incompletef("%s is missing: load the module rdma_ucm", rdmaCM))
+		r.fail(incompletef("%s is missing: load the rdma_ucm module", rdmaCM))
 	}
 	r.add(rdmaCM)
 	if d.rule != nil {
@@ -161,12 +161,12 @@ func infinibandAllocate(r *recipe, d Device) {
 
 // addInfiniBand adds an RDMA device's nodes of one kind. There is either one node for the device or one for each port.
 func (r *recipe) addInfiniBand(sysPath, kind string) {
-	class, missing := "infiniband_mad", "load the module ib_umad"
+	class, missing := "infiniband_mad", "load the ib_umad module"
 	switch kind {
 	case "uverbs":
-		class, missing = "infiniband_verbs", "load the module ib_uverbs"
+		class, missing = "infiniband_verbs", "load the ib_uverbs module"
 	case "issm":
-		missing += ", unless no port is InfiniBand"
+		missing += " if a port is InfiniBand"
 	}
 	names := besides(r.Host, sysPath, class, kind)
 	if len(names) == 0 {

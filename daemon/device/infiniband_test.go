@@ -34,9 +34,9 @@ func TestInfiniBand(t *testing.T) {
 		{name: "no model", recording: "infiniband-mlx5", edits: []string{"A: board_id=MT_0000000838\\n\nA: hca_type=MT4129\\n\n", ""}, want: `
 			infiniband-b8cef60300a12b3c numa0` + nodes},
 		{name: "without rdma_cm", recording: "infiniband-mlx5", edits: []string{"N: infiniband/rdma_cm", "N: infiniband/other"}, want: itself +
-			"  held back: not complete: /dev/infiniband/rdma_cm is missing: load the module rdma_ucm"},
+			"  held back: not complete: /dev/infiniband/rdma_cm is missing: load the rdma_ucm module"},
 		{name: "without uverbs", recording: "infiniband-mlx5", edits: []string{"infiniband_verbs/uverbs0", "infiniband_other/uverbs0"}, want: itself +
-			"  held back: not complete: it has no uverbs device: load the module ib_uverbs"},
+			"  held back: not complete: it has no uverbs device: load the ib_uverbs module"},
 		{name: "without its node", recording: "infiniband-mlx5", edits: []string{"N: infiniband/uverbs0", "N: infiniband/other"}, want: itself +
 			"  held back: not complete: /dev/infiniband/uverbs0 is missing"},
 		{name: "link down", recording: "infiniband-mlx5", edits: []string{"5: LinkUp", "2: Polling", "4: ACTIVE", "1: DOWN"}, want: itself +
@@ -88,7 +88,7 @@ func TestInfiniBandExtras(t *testing.T) {
 		}, want: itself + usual[1:] + umadNode + issmNode},
 		{name: "another's umad", recording: "infiniband-mlx5", rules: asking("umad"), edits: []string{
 			"A: ibdev=mlx5_0\\n\nA: port", "A: ibdev=mlx5_1\\n\nA: port",
-		}, want: itself + "  held back: not complete: it has no umad device: load the module ib_umad"},
+		}, want: itself + "  held back: not complete: it has no umad device: load the ib_umad module"},
 		{name: "without the node", recording: "infiniband-mlx5", rules: asking("umad"), edits: []string{"N: infiniband/umad0", "N: infiniband/other"}, want: itself +
 			"  held back: not complete: /dev/infiniband/umad0 is missing"},
 		{name: "a port that has no subnet manager", recording: "infiniband-sriov", rules: []device.Rule{{
@@ -97,7 +97,7 @@ func TestInfiniBandExtras(t *testing.T) {
 			infiniband-0c42a10300654321 "MT4125 MT_0000000359" numa1
 			  held back: not for containers: divided into virtual functions, which are offered instead: rocep59s0f0v0, rocep59s0f0v1
 			infiniband-7a1bc2fffe334455 "MT4126 MT_0000000359" numa1
-			  held back: not complete: it has no issm device: load the module ib_umad, unless no port is InfiniBand
+			  held back: not complete: it has no issm device: load the ib_umad module if a port is InfiniBand
 			infiniband-0000:3b:00.2 "MT4126 MT_0000000359" numa1
 			  held back: no resource matches it: test/infiniband: NAME is "rocep59s0f0v1", not "rocep59s0f0v0"`},
 	})

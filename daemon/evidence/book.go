@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Disk identifies a disk that an inspection found. Two inspections that found the same disk have equal values.
+// Disk identifies a disk that an inspection found. If two inspections find the same disk, their values are equal.
 type Disk struct {
 	Appearance string `json:"diskseq,omitempty"` // counts the appearances of the disk in this boot, see device.Target
 	Medium     string `json:"disk,omitempty"`    // identifies the disk itself in any boot, see device.Target

@@ -79,7 +79,7 @@ func (c *claim) sameSize() error {
 		return commandError("get the size of "+c.Name(), err)
 	}
 	if size != c.size || block != c.block {
-		return errorf(Failed, "%s has %d bytes in blocks of %d now, not %d in blocks of %d", c.Name(), size, block, c.size, c.block)
+		return errorf(Failed, "the size of %s was %d bytes (blocks of %d), and is now %d bytes (blocks of %d)", c.Name(), c.size, c.block, size, block)
 	}
 	return nil
 }

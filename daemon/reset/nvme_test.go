@@ -191,7 +191,7 @@ func TestFormat(t *testing.T) {
 		}, Failed, "the controller was reset in the meantime", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
 		{"smaller than before", "format", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { first.data = make([]byte, 1<<20); return 0, nil }
-		}, Failed, "nvme0n1 has 1048576 bytes in blocks of 512 now, not 4194304", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
+		}, Failed, "the size of nvme0n1 was 4194304 bytes (blocks of 512), and is now 1048576 bytes (blocks of 512)", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, first, second := newDrive(t)

@@ -45,7 +45,7 @@ const (
 // container of a pod.
 type care struct{ config.Resource }
 
-// open reports whether other pods or the host may have the device open. Such a device is neither reset nor erased.
+// open reports whether the configuration lets other pods or the host have the device open. Such a device is neither reset nor erased.
 func (c care) open() bool { return c.Shares > 1 || c.AllowInUse }
 
 func (c care) scrubs() bool { return c.Reset.Scrub != config.None && c.Reset.Scrub != "" }

@@ -136,7 +136,7 @@ func startClasses(s *story, t *testing.T) {
 // displays checks that QEMU's display adapters are listed, with the reason why they are not GPUs.
 func displays(s *story, t *testing.T) {
 	for device, driver := range map[string]string{"0x12340x1111": "bochs-drm", "0x1af40x1050": "virtio-pci"} {
-		s.because(t, path.Base(s.pciFunction(device[:6], device[6:])), "a display with driver "+driver+", not a GPU")
+		s.because(t, path.Base(s.pciFunction(device[:6], device[6:])), "a display adapter with driver "+driver+", not a GPU")
 	}
 	if n := s.allocatable(gpu); n != 0 {
 		t.Errorf("%d GPUs are offered", n)

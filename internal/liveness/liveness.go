@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Probe checks whether a loop makes progress. The zero value is ready for use. Its methods are safe for concurrent use.
+// Probe finds out whether a loop still runs. The zero value is ready for use. Its methods are safe for concurrent use.
 type Probe struct {
 	once  sync.Once
 	asked chan struct{}
