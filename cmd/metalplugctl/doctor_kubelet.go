@@ -42,7 +42,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	info, err := os.Stat(d.path(dir))
 	socketInfo, socketErr := os.Stat(d.path(socket))
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // otherwise it is a link without a target, with which the kubelet cannot start
 		d.fail("start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
 			"its directory %s is missing: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):

@@ -149,6 +149,8 @@ var mistakes = []struct {
 	{"", regexp.MustCompile(`^$`), "an empty pattern matches nothing"},
 	{"", regexp.MustCompile(`^\^|\$$|\.\+|\]\+|\\[dws]|\(.*\|.*\)|\(\?|^!|\{.*,.*\}| \||\| `), "looks like a regular expression or a list; write a " +
 		"shell pattern, with * for any text, ? for one character and | without spaces between alternatives"},
+	{"DEVPATH", regexp.MustCompile(`(^|\|)/?\*+($|\|)`), "matches every device node; add a property of the intended devices"},
+	{"DEVNAME", regexp.MustCompile(`(^|\|)(/dev/?)?\*+($|\|)`), "matches every device node; write the paths of the intended nodes"},
 	{"DEVNAME", regexp.MustCompile(`(^|\|)[^/*?[|]`), `write the path, as in "/dev/kvm"`},
 	{"DEVNAME", regexp.MustCompile(`.`), ""}, // names of device nodes may contain dots
 	{"", regexp.MustCompile(`\.\*`), "looks like a regular expression; write * for any text"},
