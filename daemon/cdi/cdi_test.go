@@ -326,6 +326,13 @@ func TestClaimLosesAbsentDevice(t *testing.T) {
 		t.Errorf("the spec lacks %v", lacks)
 	}
 	numbered()
+	before, err := os.Stat(filepath.Join(b.dir, "metalplug-claim_0f5c.json"))
+	if _, again := b.specs.Claim("0f5c", []cdi.Request{request}); err != nil || again != nil {
+		t.Fatal(err, again)
+	}
+	if after, err := os.Stat(filepath.Join(b.dir, "metalplug-claim_0f5c.json")); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the spec was written again: %v", err)
+	}
 	b.specs = &cdi.Specs{Dir: b.dir, Inventory: b.inventory, Host: b.specs.Host, Log: b.specs.Log}
 	b.machine.Apply(zero)
 	b.devices(1)

@@ -41,8 +41,8 @@ type Request struct {
 }
 
 // Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request stands for
-// the variables, and each further name stands for the nodes of one device. Claim always writes the file, because the
-// runtime's directory is empty after a boot.
+// the variables, and each further name stands for the nodes of one device. Claim writes the file if it is missing, because
+// the runtime's directory is empty after a boot.
 func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

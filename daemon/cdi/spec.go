@@ -3,10 +3,10 @@
 package cdi
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -66,18 +66,19 @@ func encode(kind string, d description) specs.Spec {
 	return spec
 }
 
-// replace writes a spec to a file, in the oldest version of the format that supports everything in the spec.
+// replace writes a spec to a file, in the oldest version of the format that supports everything in the spec. If the file has
+// this content already, replace leaves it, because runtimes read all specs again after each change in the directory.
 func replace(file string, spec specs.Spec) (err error) {
 	if spec.Version, err = specs.MinimumRequiredVersion(&spec); err != nil {
 		return err
 	}
 	_ = os.MkdirAll(filepath.Dir(file), 0o755) // if this fails, writing the file also fails
+	text, err := json.MarshalIndent(spec, "", "\t")
+	if old, _ := os.ReadFile(file); err != nil || bytes.Equal(old, text) {
+		return err
+	}
 	// Rootless engines also read the spec. The library's writer would make it readable only for root.
-	err = fsutil.ReplaceFile(file, 0o644, func(w io.Writer) error {
-		lines := json.NewEncoder(w)
-		lines.SetIndent("", "\t")
-		return lines.Encode(spec)
-	})
+	err = fsutil.ReplaceFile(file, 0o644, text)
 	if errors.Is(err, fsutil.ErrUnsynced) { // after a crash, the spec is written again
 		return nil
 	}

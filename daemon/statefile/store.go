@@ -10,7 +10,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -199,10 +198,7 @@ func (s *Store) write(encode func() ([]byte, error)) error {
 	if sum == s.onDisk {
 		return nil
 	}
-	err = fsutil.ReplaceFile(s.path, 0o600, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
+	err = fsutil.ReplaceFile(s.path, 0o600, text)
 	switch {
 	case err == nil:
 		s.onDisk = sum

@@ -16,10 +16,10 @@ import (
 // ErrUnsynced means that a crash may undo the replacement of a file.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
-// ReplaceFile replaces a file with the output of encode. The file gets the given permissions regardless of the umask. It
+// ReplaceFile replaces the content of a file. The file gets the given permissions regardless of the umask. It
 // is written as NAME.new first, so that after a crash there is either the complete old file or the complete new file.
 // ReplaceFile must not be called concurrently for the same file.
-func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) error) error {
+func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	next := name + ".new"
 	_ = os.Remove(next) // a crash may have left such a file, or there may be a link with this name
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -30,8 +30,8 @@ func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) er
 	if err := f.Chmod(permissions); err != nil {
 		return err
 	}
-	if err := encode(f); err != nil {
-		return fmt.Errorf("write %s: %w", next, err)
+	if _, err := f.Write(text); err != nil {
+		return err
 	}
 	if err := f.Sync(); err != nil {
 		return err
