@@ -261,6 +261,7 @@ distributions-check: packages
 	older=$$(mktemp -d) && trap 'rm -rf "$$older"' EXIT && \
 		VERSION=0.0.0~0 ARCHES=$$($(GO) env GOARCH) FORMATS=deb packaging/packages.sh "$$older" $(PACKAGED) && \
 		packaging/distributions.sh "$$older" dist $(SUITES)
+	packaging/rpm-scripts.sh dist/metalplug-selinux-*.rpm
 
 # The packages on other releases than this one, from a tarball and without a network. Needs root.
 build-check:

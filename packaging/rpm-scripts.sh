@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Runs the scripts of the rpms in an overlay of this machine, where no service runs: an install, an upgrade to the same
-# version, and a removal. Requires root.
+# version, and a removal. Requires root. For metalplug-selinux, Debian's policy takes the place of the policy "targeted" of
+# Fedora and RHEL. SELinux itself is off.
 #
-#   rpm-scripts.sh PACKAGE.rpm...
+#   rpm-scripts.sh METALPLUG.rpm METALPLUG-DRA.rpm
+#   rpm-scripts.sh METALPLUG-SELINUX.rpm
 set -euo pipefail
 
 if [[ -z ${METALPLUG_RPM_WORK:-} ]]; then
@@ -36,6 +38,31 @@ mount -t overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" overlay
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/run"
+
+if [[ $1 = *metalplug-selinux-* ]]; then
+	# selinux ARGUMENTS runs rpm, and prints its output and the module's priority.
+	selinux() {
+		rpm --force-debian --root "$root" --nodeps "$@" 2>&1 | grep -v 'not in password file' || true
+		chroot "$root" semodule -s targeted --list-modules=full | awk '$2 == "metalplug" {print "loaded with priority", $1}'
+	}
+	(cd "$work" && apt-get -qq download selinux-policy-default)
+	dpkg-deb -x "$work"/selinux-policy-default_*.deb "$root"
+	mv "$root"/etc/selinux/default "$root"/etc/selinux/targeted
+	printf 'SELINUX=disabled\nSELINUXTYPE=targeted\n' >"$root/etc/selinux/config"
+	chroot "$root" sh -c 'semodule -n -X 100 -s targeted -i /usr/share/selinux/default/*.pp.bz2'
+	built='Compiling targeted metalplug module
+Creating targeted metalplug.pp policy package
+loaded with priority 200'
+	[[ $(selinux -i "$1") = "$built" ]] || bad 'rpm -i does not load the module'
+	[[ $(selinux -U --replacepkgs "$1") = "$built" ]] || bad 'rpm -U does not load the module again'
+	mv "$root"/usr/share/selinux/devel/Makefile "$work"
+	[[ $(selinux -U --replacepkgs "$1") = *'the SELinux module was not loaded'*'loaded with priority 200' ]] ||
+		bad 'rpm -U does not report a module that it cannot compile'
+	[[ $(selinux -e metalplug-selinux) != *loaded* ]] || bad 'rpm -e leaves the module'
+	echo 'the scripts of the rpm load and remove the module'
+	exit
+fi
+
 printf '#!/bin/sh\necho "$@" >>/calls\n' | install -m 755 /dev/stdin "$root/usr/lib/systemd/systemd-update-helper"
 
 package 'install-system-units metalplug-dra.service
