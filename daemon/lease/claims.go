@@ -8,14 +8,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// Claim is a claim that holds a device.
+// Claim is a ResourceClaim that holds a device.
 type Claim struct {
 	api.ClaimRef
-	Ready bool `json:"ready,omitempty"` // in this boot, the device was prepared for containers that use the claim
+	Ready bool `json:"ready,omitempty"` // whether the device was prepared, in this boot, for containers that use the claim
 }
 
-// Claims are the claims that hold a device, in the order in which they got it. Only a device with shares has several. The
-// slice is replaced and never modified.
+// Claims are the claims that hold a device, in the order in which they got it. Only a device with shares can have several
+// claims. The methods return new slices and do not modify the old ones.
 type Claims []Claim
 
 // Has reports whether the claim with a UID holds the device.
@@ -42,7 +42,7 @@ func (c Claims) Started(tenants []string) Claims {
 	return c
 }
 
-// Rebooted returns the claims after a boot.
+// Rebooted returns the claims after a boot, when no device is prepared.
 func (c Claims) Rebooted() Claims {
 	c = slices.Clone(c)
 	for i := range c {

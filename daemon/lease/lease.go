@@ -2,8 +2,9 @@
 
 // Package lease describes the life of a device between two tenants as one table of states, events and effects.
 //
-// All rules are in [Table]. [Lease.Apply] looks up the row for an event and carries out its effects. Nothing else
-// changes a lease. The package reads no hardware and no clock. A test generates the page docs/lease.md from the table.
+// All rules are in [Table]. [Lease.Apply] looks up the row for an event and changes the lease as the row says. No other
+// function changes a lease. The package reads no hardware and no clock. A test generates the page docs/lease.md from the
+// table.
 package lease
 
 import (
@@ -27,7 +28,7 @@ const (
 	Unproven  State = "unproven"  // a disk without evidence that it is unused
 )
 
-// States are all states, in the order in which a device passes through them.
+// States lists all states, in the order in which a device passes through them.
 var States = []State{Unproven, Free, Allocated, Preparing, InUse, Released, Clearing, Failed}
 
 // Hold is the stage that the current tenant of a device has reached.
@@ -41,30 +42,31 @@ const (
 	Interrupted Hold = "interrupted" // the node restarted after a container was started, and no container has been started since
 )
 
-// Order is work that an operator ordered.
+// Order is the work that an operator requested with the command metalplugctl reset.
 type Order string
 
-// Orders of an operator.
+// Work that an operator can request.
 const (
 	NoOrder Order = ""
 	Reset   Order = "reset"
 	Erase   Order = "erase"
 )
 
-// Lease is the state of a device between two tenants. The zero value is not valid. A device that needs evidence begins
-// as [Unproven], and any other as [Free]. A lease is a value, so its slice is replaced and never modified.
+// Lease is the state of a device between two tenants. The zero value is not valid. A device that needs evidence begins as
+// [Unproven], and every other device begins as [Free]. Leases are copied, so code that changes Tenants must replace the
+// slice instead of modifying it.
 type Lease struct {
 	State   State `json:"state"`
 	Hold    Hold  `json:"hold,omitempty"`
-	Used    bool  `json:"used,omitempty"`    // a container was started with the device since it was last cleared
+	Used    bool  `json:"used,omitempty"`    // a container was started with the device since the device was last cleared
 	Residue bool  `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
-	// Tenants contains the sorted UIDs of the pods, and [OfClaim] of the claims, whose containers were started since the
-	// device was last cleared.
+	// Tenants lists, in sorted order, the tenants whose containers were started since the device was last cleared. The UID
+	// represents a pod, and the result of [OfClaim] represents a claim.
 	Tenants []string `json:"tenants,omitempty"`
-	// Medium is the medium of the disk with which these containers were started, see [device.Target.Medium].
+	// Medium is the medium of the disk when these containers were started, see [device.Target.Medium].
 	Medium  string `json:"medium,omitempty"`
-	Failure string `json:"failure,omitempty"` // why the last work failed, or empty after work succeeded
-	Order   Order  `json:"order,omitempty"`   // the operator's order, if the work for this order failed; otherwise empty
+	Failure string `json:"failure,omitempty"` // why the most recent work failed, or empty if it succeeded
+	Order   Order  `json:"order,omitempty"`   // what the operator ordered, if that work failed; otherwise empty
 }
 
 // Valid returns an error if the lease contains a value that is not in [Table].
@@ -83,11 +85,12 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// OfClaim returns the name of a claim in the tenants of a lease. The UID of a pod contains no slash.
+// OfClaim returns the text that represents a claim in [Lease].Tenants. The text contains a slash, and the UID of a pod does
+// not.
 func OfClaim(uid string) string { return "claim/" + uid }
 
-// Pods returns the pods that have had the device. If a claim has had the device, the claim's pods are unknown, and all is
-// false.
+// Pods returns the UIDs of the pods that have had the device since it was last cleared. If a claim has had the device, Pods
+// returns false, because the pods of a claim are unknown.
 func (l Lease) Pods() (pods []string, all bool) {
 	if slices.ContainsFunc(l.Tenants, func(uid string) bool { return strings.HasPrefix(uid, OfClaim("")) }) {
 		return nil, false
@@ -108,18 +111,18 @@ func (l Lease) Equal(o Lease) bool {
 // Event is a change in the life of a device, with the facts that the table needs.
 type Event struct {
 	Name    Name
-	Tenants []string // only for started and listed: the UIDs in the kubelet's checkpoint
-	Medium  string   // only for started: the medium of the disk
-	Reason  string   // only for failed: the cause
-	Order   Order    // only for failed: the work, if the operator ordered it
+	Tenants []string // only for the events started and listed: the UIDs in the kubelet's checkpoint
+	Medium  string   // only for the event started: the medium of the disk
+	Reason  string   // only for the event failed: the cause
+	Order   Order    // only for the event failed: the work, if the operator ordered it
 	// Proven reports whether the device can be offered when it has no tenant. Either the device needs no evidence, or its
 	// evidence is complete, or its residue is erased before the next start.
 	Proven bool
-	Given  bool // only for started: whether the next tenant, a pod or a claim, got the device during the work
-	// For proven, Residue reports whether a tenant's data is on the disk and is erased before the next start. For started
-	// and listed, it reports whether metalplug attributes the content to the tenant from now on. The attribution requires
-	// that the disk was proven or erased, that it is the disk that was prepared, and that its resource does not offer disks
-	// in use by the host.
+	Given  bool // only for the event started: whether the device was given to the next tenant during the work
+	// For the event proven, Residue reports whether the disk contains a tenant's data that is erased before the next start.
+	// For the events started and listed, Residue reports whether metalplug attributes the content to the tenant from now on.
+	// The disk must have been proven or erased, and must still be the disk that was prepared. Its resource must not offer
+	// disks that the host uses.
 	Residue bool
 }
 

@@ -23,12 +23,13 @@ const (
 	Proven   Name = "proven"    // evidence shows that the disk is unused
 	Doubted  Name = "doubted"   // the evidence is no longer valid
 	Adopted  Name = "adopted"   // the operator allows metalplug to erase the disk
-	Restart  Name = "restart"   // metalplugd started again after it, a helper or the node had stopped
+	Restart  Name = "restart"   // metalplugd started again, after the daemon or the node had stopped
 	Reboot   Name = "reboot"    // the node rebooted, and another disk may have the ID
 	Lost     Name = "lost"      // metalplugd started without its state file
 )
 
-// Condition decides between the rows for one state and event. The first row whose condition is met applies.
+// Condition must be met for a row to apply. If the table has several rows for a state and an event, the first row whose
+// condition is met applies.
 type Condition string
 
 // Conditions of the table.
@@ -63,13 +64,14 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	// The caller saves the lease immediately, and waits until it is saved before it answers the kubelet or erases the disk.
+	// The caller starts to save the lease immediately. It answers the kubelet or erases the disk only after the lease is
+	// saved.
 	Save        Effect = "save"
 	EndEvidence Effect = "discard the evidence"
 	Inspect     Effect = "inspect the device"
 )
 
-// Row describes how an event changes some states. To is empty if the state does not change.
+// Row describes what an event does to a lease in one of the states in From. To is empty if the state does not change.
 type Row struct {
 	From  []State
 	Event Name
@@ -82,7 +84,8 @@ var anyState = States
 
 // Table describes the life of a device. For each state and event, the first row whose condition is met applies.
 var Table = []Row{
-	// A tenant gets the device. The kubelet decides, so each state accepts the event. The preparation can still refuse.
+	// A tenant gets the device. The kubelet decides this, so every state accepts the event. metalplug can still refuse to
+	// prepare the device.
 	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Save}},
 	{[]State{Preparing, InUse, Clearing, Failed}, Allocate, IfInterrupted, "", []Effect{SetDue, ClearResidue, Save}},
 	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Save}},

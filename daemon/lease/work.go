@@ -4,15 +4,16 @@ package lease
 
 import "slices"
 
-// Rule is the part of a resource's configuration that applies between two tenants. A device that several tenants or the
-// host can use at the same time has no rule. It is neither reset nor erased.
+// Rule is the part of a resource's configuration that determines how metalplug resets and erases a device between two
+// tenants. A device that several tenants or the host can use at the same time has no rule, because it is neither reset nor
+// erased.
 type Rule struct {
 	Disk    bool // the device can keep a tenant's data
 	Scrubs  bool // the resource has an erase method
-	AtStart bool // the device is reset, and a disk erased, before the first container of a tenant
+	AtStart bool // before a tenant's first container, the device is reset, and a disk is also erased
 }
 
-// Content is the content that a disk must have. The helper checks the content before it works on the disk.
+// Content describes what a disk must contain. The helper checks this before it works on the disk.
 type Content string
 
 // Values of [Content].
@@ -22,23 +23,24 @@ const (
 	OfTenant   Content = "of a tenant" // the tenant's data, which remains unless the work erases it
 )
 
-// Work describes the work that the helper must do. The zero value means no work.
+// Work describes what the helper must do to a device. The zero value means that the helper has nothing to do.
 type Work struct {
-	Reset   bool // reset the device with the method of its resource
+	Reset   bool // reset the device with the method that its resource configures
 	Erase   bool
 	ByHand  bool // the operator ordered the work, and the helper does not compare the content
 	Content Content
 }
 
-// Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. tenants are the
-// tenants that the checkpoint lists. A checkpoint that lists no tenant is older. After a call to Allocate, a checkpoint is
-// also older if it lists only tenants whose containers started before that call.
+// Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. The parameter tenants
+// contains the tenants that the checkpoint lists. A checkpoint that lists no tenant is older. Until a container starts after
+// a call to Allocate, a checkpoint is also older if it lists only tenants whose containers started before that call.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// First reports whether the next container is the first one of these tenants. It returns true if no container was
-// started since the kubelet gave the device to them, or if one of them has had no container yet.
+// First reports whether the next container is the first that these tenants start with the device. It returns true if no
+// container was started since the kubelet gave the device to the tenants, or if one of the tenants has not had a container
+// yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // startedFor reports whether a container was started for each of these tenants.
@@ -46,14 +48,15 @@ func (l Lease) startedFor(tenants []string) bool {
 	return !slices.ContainsFunc(tenants, func(uid string) bool { return !slices.Contains(l.Tenants, uid) })
 }
 
-// Preparation returns the work to do before a container starts. first is the result of [Lease.First]. same reports
-// whether the disk has the medium that earlier containers of the tenant were started with. If the node was down,
-// another machine may have used the disk, so metalplug attributes the content only to the same tenant.
+// Preparation returns the work to do before a container starts. The parameter first is the result of [Lease.First]. The
+// parameter same reports whether the disk still has the medium that the tenant's earlier containers were started with.
+// Another machine may have used the disk while the node was down. After such a restart, metalplug attributes the content to
+// a tenant only if the same tenant starts again.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
 	case !r.Disk:
-	// This also applies if the kubelet gave the disk to the next pod before the clean-up.
+	// The disk is also erased here if the kubelet gave it to the next pod before it was cleaned up.
 	case first && l.Residue && r.Scrubs && l.Hold != Interrupted:
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
