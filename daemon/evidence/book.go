@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Disk identifies a disk that an inspection found. If two inspections find the same disk, their values are equal.
+// Disk identifies a disk that an inspection found. Two inspections that find the same disk produce equal values.
 type Disk struct {
 	Appearance string `json:"diskseq,omitempty"` // counts the appearances of the disk in this boot, see device.Target
 	Medium     string `json:"disk,omitempty"`    // identifies the disk itself in any boot, see device.Target
@@ -70,7 +70,7 @@ func (b *Book) Presence(d Disk) string {
 // SameBoot reports whether a presence belongs to this boot.
 func (b *Book) SameBoot(presence string) bool { return strings.HasPrefix(presence, bootKey+b.boot+" ") }
 
-// Split records that two disks claim one medium. From then on, each of them is identified only by its appearance.
+// Split records that two disks claim the same medium. From then on, each of them is identified only by its appearance.
 func (b *Book) Split(medium string) {
 	delete(b.records, medium)
 	b.twins[medium] = true
@@ -92,8 +92,8 @@ func (b *Book) Restore(kept map[string]Evidence, sameBoot bool) (ended []string)
 	return ended
 }
 
-// Saved returns the evidence for the state file. It omits the fingerprint of a disk with work in progress, because the
-// content after a crash may differ from the adopted content.
+// Saved returns the evidence for the state file. It omits the fingerprint of a disk that metalplug is working on. After a
+// crash, the content of this disk may differ from the adopted content.
 func (b *Book) Saved(busy func(medium string) bool) map[string]Evidence {
 	saved := make(map[string]Evidence, len(b.records))
 	for key, v := range b.records {

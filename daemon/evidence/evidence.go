@@ -30,11 +30,11 @@ type Evidence struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// Of limits the evidence to one presence. It is empty after an inspection has confirmed the evidence.
+	// Of limits the evidence to one presence. An inspection that confirms the evidence clears this field.
 	Of string `json:"of,omitempty"`
 
-	// In is the presence to which Written belongs. Written is the latest [device.Sighting].Written that includes no writes
-	// by an unknown process. The kernel's count starts at 0 in each presence.
+	// In is the presence in which the kernel counted Written. Written is the latest value of [device.Sighting].Written that
+	// includes no writes by an unknown process. In each presence, the kernel starts to count at 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
 	// Asked is the presence in which metalplug found that no process had the disk open, just before it offered the
@@ -80,8 +80,8 @@ type Seen struct {
 	Data     string // data on the disk, or empty
 }
 
-// Weigh returns the evidence after an inspection. ended is the reason why the evidence is no longer valid, or empty. If
-// another disk with the same identity may have replaced the disk, evidence of an erasure or an adoption ends.
+// Weigh returns the evidence after an inspection. The result ended explains why the evidence is no longer valid, or is
+// empty. Evidence of an erasure or an adoption ends if another disk with the same identity may have replaced the disk.
 func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	switch {
 	case v.Of == "" || v.Of == s.Presence && v.Scrub != "":
@@ -108,7 +108,7 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	case s.Held:
 	case s.HostUse != "":
 		return v, s.HostUse
-	// Otherwise the helper compares the content, or rereads the disk from the data that it found.
+	// If the disk is adopted, the helper compares the content. If a read found data, metalplug reads again from that data.
 	case v.Scrub == "" && v.Found == "":
 		return v, s.Data
 	}
@@ -122,9 +122,9 @@ type Read struct {
 	Content string // a description of the data, or empty
 }
 
-// Surveyed returns the evidence after metalplug has read a further part of the disk. from is the evidence at the start of
-// this read. ok is false if the evidence has changed since then. If an earlier read found data and this data is gone,
-// another process has changed the disk, and the read starts again at offset 0.
+// Surveyed returns the evidence after metalplug has read a further part of the disk. The parameter from is the evidence when
+// this read started. The result ok is false if the evidence has changed since then. If an earlier read found data and this
+// data is gone, another process has changed the disk, and the read starts again at offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():

@@ -21,7 +21,7 @@ type DiskFacts struct {
 	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
 
-// Evident reports whether a device is offered only with evidence.
+// Evident reports whether the device needs evidence before it can be offered.
 func (f *Facts) Evident() bool {
 	return f.Disk.Surveyed && f.Rule != nil && !f.Rule.AllowInUse && f.Seen != nil && f.Seen.Target.IsDisk()
 }
@@ -97,13 +97,13 @@ func (f *Facts) doubt() error {
 	return fmt.Errorf("%w: %s", device.ErrUnproven, v.Reading())
 }
 
-// Content returns the description of the data on a disk, from the error that explains why the disk is not offered.
+// Content extracts the description of the data on a disk from the error that explains why the disk is not offered.
 func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns the command with which the operator makes a disk with data available. A disk with an identity can be adopted.
-// A disk without an identity must be reset instead, because an adoption could apply to another disk in the same place.
+// Way returns the command that makes a disk with data available. A disk with an identity can be adopted. A disk without an
+// identity must be reset instead, because an adoption could apply to another disk in the same place.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)

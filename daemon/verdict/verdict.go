@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verdict determines from facts whether a device is healthy, why it is not, and which work is pending.
+// Package verdict determines from facts whether a device is healthy, why it is unhealthy, and which work is pending.
 package verdict
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// Facts contains all facts about a device on which its verdict depends.
+// Facts contains everything that the verdict on a device depends on.
 type Facts struct {
 	Seen     *device.Sighting // result of the last inspection, or nil while the hardware is absent
-	Known    bool             // whether the device was found since the start
+	Known    bool             // whether the device was found since metalplugd started
 	Resource string           // the resource that offers the device, or would offer it
-	Offered  bool             // whether the device is in the device list, where it stays until it is certainly free
+	Offered  bool             // whether the device is in the device list, where it stays until no pod can hold it
 	Faults   Faults
 	Lease    lease.Lease
 	Rule     *device.Rule // rule of the resource, or nil
@@ -28,9 +28,9 @@ type Facts struct {
 	Claims   int          // number of claims that hold the device
 	Disk     DiskFacts
 	Same     bool     // whether the disk still has the content that its last tenant left
-	Opened   error    // an error if the pod of another device can open this device, or nil
+	Opened   error    // an error if a pod that holds another device can open this device, or nil
 	Delay    string   // why pending work is delayed, or empty
-	Firmware string   // the value of [device.Rule].Init whose unit has run
+	Firmware string   // the unit from [device.Rule].Init that has run
 	Uninit   string   // why the Init unit failed
 	Work     string   // why the device is Unhealthy while metalplug works on it, or empty
 	Frozen   *Verdict // the verdict that is shown while metalplug's own work changes the hardware, or nil
@@ -39,7 +39,7 @@ type Facts struct {
 // Faults are the faults of the hardware itself.
 type Faults struct {
 	Marks    []string      // faults of the device and its parents, from events and counters
-	Warnings []string      // faults from the same sources that leave the device usable
+	Warnings []string      // faults that events and counters report, but that leave the device usable
 	Stuck    time.Duration // how long the hardware has not answered, or 0
 	Flapping string        // why metalplug does not yet trust a device that has no fault now
 }
@@ -53,31 +53,31 @@ type Verdict struct {
 	Stale   bool // whether the device is in the list only because a pod may still hold it
 	Reason  string
 	Warning string // a fault that does not prevent the use of the device
-	// Reserved is the reason why only the current tenant may have the device, such as data on it or use by the host.
-	// Barred is the same reason, unless the data is erased before the next start. It is also set if the device must be
-	// cleared first.
+	// Reserved explains why only the current tenant may have the device, for example because the host uses it. Barred is the
+	// same text, but is empty if Reserved describes only data that is erased before the next start. Barred is also set while
+	// the device must be cleared.
 	Reserved, Barred string
 	Since            time.Time // when Healthy or Reason last changed
 }
 
 var (
-	// errElsewhere is the reason why a device is Unhealthy in the resource that offered it before. A device cannot be in
-	// two resources. A pod may hold the device under the old name, and the kubelet could allocate it again under the new
+	// errElsewhere explains why a device is Unhealthy in the resource that offered it before. A device cannot be in two
+	// resources. A pod may still hold the device under the old name, and the kubelet could allocate it again under the new
 	// name.
 	errElsewhere = errors.New("it now belongs to the resource")
-	// errNotBack is the reason why a device from before the start is Unhealthy until an inspection finds it.
+	// errNotBack explains why a device that the previous run saved is Unhealthy until an inspection finds it.
 	errNotBack = errors.New("not found since metalplugd started")
 )
 
-// justLeft is the reason for a disk that is not erased and has not been read again since its last pod ended.
+// justLeft explains why a disk is not offered if metalplug has neither erased nor read it since its last pod ended.
 const justLeft = "its last pod has just ended"
 
-// beingCleared is the reason for a device that metalplug resets or erases after its last pod.
+// beingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod.
 const beingCleared = "being cleared after its last pod"
 
-// Unfit returns why the device must not be offered, or nil. Use by the tenant that holds the device is not a reason, and
-// neither is data that will be erased. A device that must be cleared is offered in its own list first, because only offered
-// devices are cleared.
+// Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased, and it ignores that the
+// device is in use if a tenant holds it. A device that must be cleared first enters the list of its own resource, because
+// metalplug clears only offered devices.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.Uncleared()) {
@@ -86,8 +86,8 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data needs only to leave its own list or its bundle. Wherever the disk is
-// offered next, the data is erased before the next start.
+// Parting reports whether a disk with a tenant's data only waits to be removed from its own list or its bundle. The data is
+// erased before the next start, wherever the disk is offered.
 func (f *Facts) Parting() bool {
 	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
 }
@@ -130,13 +130,13 @@ func (f *Facts) Spared() bool {
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// erasable reports whether the device is not offered only because of a tenant's data, and this data is erased before
-// another tenant can read it.
+// erasable reports whether a tenant's data is the only obstacle to offering the device, and is erased before another tenant
+// can read it.
 func (f *Facts) erasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Same)
 }
 
-// Uncleared reports whether the device is cleared before another tenant gets it.
+// Uncleared reports whether the device must still be cleared before another tenant gets it.
 func (f *Facts) Uncleared() bool { return f.Lease.Used && f.Rule != nil && f.Rule.ClearedAtRelease }
 
 // Sick returns the faults of the hardware from the last inspection, events and counters.
@@ -151,8 +151,8 @@ func (f *Facts) Sick() string {
 	return strings.Join(reasons, "; ")
 }
 
-// Lost reports whether the pod that holds the device has lost it. The hardware has disappeared since it was found, or has
-// reported a fault that lasts until the device is reset. Lost returns false while metalplug's own work changes the
+// Lost reports whether the pod that holds the device has lost it. A pod loses its device if the hardware disappears after it
+// was found, or reports a fault that lasts until a reset. Lost returns false while metalplug's own work changes the
 // hardware.
 func (f *Facts) Lost() bool {
 	return f.Frozen == nil && (f.Known && f.Seen == nil || len(f.Faults.Marks) > 0)
@@ -165,7 +165,7 @@ func (f *Facts) warning() string {
 	return strings.Join(append([]string{f.Seen.Warning}, f.Faults.Warnings...), "; ")
 }
 
-// waiting returns the pending work of a device without a tenant, or "".
+// waiting describes the work that is pending for a device without a tenant, or returns "".
 func (f *Facts) waiting() string {
 	switch {
 	case f.Lease.Held():
@@ -197,7 +197,7 @@ func (f *Facts) Verdict() Verdict {
 	var v Verdict
 	unfit := f.Unfit()
 	v.Stale = f.Offered && unfit != nil
-	if unfit == nil && f.Seen.Offer != nil { // the rule overrules the reason
+	if unfit == nil && f.Seen.Offer != nil { // the device is offered in spite of this reason
 		v.Reserved = f.Seen.Offer.Error()
 	}
 	switch {
@@ -207,7 +207,7 @@ func (f *Facts) Verdict() Verdict {
 		v.Barred = v.Reserved
 	}
 	switch {
-	case unfit != nil && f.Unusable() == nil: // the device's own fault is the reason why there is no bundle
+	case unfit != nil && f.Unusable() == nil: // a fault of the device itself may be the reason why it has no bundle
 		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, unfit.Error())
 	case unfit != nil:
 		v.Reason = unfit.Error()
@@ -247,23 +247,23 @@ func (v *Verdict) park(reason string) {
 	v.Healthy, v.Parked, v.Reason = false, v.Healthy || v.Parked, reason
 }
 
-// Todo is the pending work of a device without a tenant.
+// Todo is the work that is pending for a device without a tenant.
 type Todo string
 
-// Kinds of work. A log message contains the text if the work fails.
+// Kinds of pending work. If the work fails, the log message contains this text.
 const (
 	Nothing      Todo = ""
 	EraseAdopted Todo = "adopted disk not erased"
 	CleanUp      Todo = "device not cleared"
 	ReadDisk     Todo = "disk not read"
-	ReadAgain    Todo = "disk not read again" // the data may be gone
+	ReadAgain    Todo = "disk not read again" // because the data that was found may be gone
 	Initialise   Todo = "device not initialised"
 	AskHolders   Todo = "disk not checked" // check which processes have the disk open
 )
 
-// Todo returns the pending work of a device. If the content of a disk is not from a tenant, or need not be erased yet,
-// metalplug only checks that the tenant's processes have ended. An operator may be using a cordoned disk, so metalplug only
-// reads it.
+// Todo returns the work that is pending for a device. For a disk whose content is not from a tenant, or need not be erased
+// yet, metalplug only checks that the tenant's processes have ended. An operator may be using a cordoned disk, so metalplug
+// only reads it.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
 	switch {
