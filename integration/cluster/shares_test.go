@@ -108,6 +108,57 @@ func TestClaimShares(t *testing.T) {
 	s.step("a pod whose claim requests four shares has waited for the end of all others")
 }
 
+func TestClaimSharesExtended(t *testing.T) {
+	s := tell(t, "unchanged pods get shares through the name of a resource, and a pod that requests two gets two devices")
+	node, _ := s.claims(NodeOptions{Recording: widgets(2), Resources: byClaim + "shares = 2\n"}, 2)
+	s.createClass(s.label("-extended"), string(widget))
+	first, second, both := pod(node, s.label("-0"), 1), pod(node, s.label("-1"), 1), pod(node, s.label("-2"), 2)
+	shares, paths := make(map[types.UID]bool), make(map[string]bool)
+	for _, p := range []*corev1.Pod{first, second} {
+		s.create(p)
+		s.phase(p.Name, corev1.PodRunning)
+		path, _ := s.got(p.Name)
+		paths[path] = true
+		r := s.extended(p.Name)[0]
+		if used := r.ConsumedCapacity["shares"]; r.ShareID != nil && used.Value() == 1 {
+			shares[*r.ShareID] = true
+		}
+	}
+	if len(paths) != 1 || len(shares) != 2 {
+		s.Errorf("the pods have the nodes %v and the shares %v", paths, shares)
+	}
+	s.step("two pods have shares of one device")
+	s.create(both)
+	s.event(both.Name, "cannot allocate all claims")
+	s.remove(first.Name)
+	s.phase(both.Name, corev1.PodRunning)
+	if all := s.extended(both.Name); len(all) != 2 || all[0].Device == all[1].Device {
+		s.Errorf("it has %+v", all)
+	}
+	s.step("a pod that requests two has waited, although two shares of one device were free, and has a share of each device")
+	s.remove(second.Name)
+	s.remove(both.Name)
+	split := pod(node, s.label("-3"), 1)
+	split.Spec.Containers = append(split.Spec.Containers, asking("other", 1))
+	s.create(split)
+	s.phase(split.Name, corev1.PodRunning)
+	path, _ := s.got(split.Name)
+	other := s.log(split.Name, "other").Spec.Linux.Devices
+	if all := s.extended(split.Name); len(all) != 2 || all[0].Device != all[1].Device || len(other) != 1 || other[0].Path != path {
+		s.Errorf("it has %+v; the second container has %v", all, other)
+	}
+	s.step("both containers of a pod have shares of one device")
+}
+
+// extended returns the devices of the claim that the scheduler has made for a pod.
+func (s *story) extended(pod string) []resourceapi.DeviceRequestAllocationResult {
+	s.Helper()
+	name := s.get(pod).Status.ExtendedResourceClaimStatus.ResourceClaimName
+	claim, err := s.cluster.Client.ResourceV1().ResourceClaims(space).Get(s.Context(), name, metav1.GetOptions{})
+	s.must(err)
+	return claim.Status.Allocation.Devices.Results
+}
+
 // wholeDevice changes a claiming pod, so that its claim requests four shares of a device.
 func (s *story) wholeDevice(node *Node, p *corev1.Pod) {
 	s.Helper()
