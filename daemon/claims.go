@@ -124,7 +124,8 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 	}
 }
 
-// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns when the state is on disk.
+// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns nil when the state is on disk.
+// An erasure also waits until the assignment is on disk before it begins.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
@@ -138,6 +139,9 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 		if !s.Claims.Ready(claim.UID) {
 			todo[s.Resource] = append(todo[s.Resource], s)
 		}
+	}
+	if len(todo) == 0 { // an earlier call may have ended before its result was on disk
+		return c.inventory.Kept(ctx)
 	}
 	errs := make(chan error)
 	for resource, devices := range todo {

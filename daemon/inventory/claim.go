@@ -16,33 +16,30 @@ import (
 // ErrHeld means that another tenant holds a device.
 var ErrHeld = errors.New("it is held")
 
-// Claim assigns devices to a claim, and returns once the assignment is in the state file. The claim may already have some
-// of the devices. All others must be healthy and belong to a resource that DRA serves. They must be free, or held by fewer
-// claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or another reason. After an error, the
+// Claim assigns devices to a claim. The assignment is in the state file after [Inventory.Kept]. The claim may already have
+// some of the devices. All others must be healthy and belong to a resource that DRA serves. They must be free, or held by
+// fewer claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or another reason. After an error, the
 // claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
-	var given []*entry
-	return changeDurably(ctx, i, func(l *loop) error {
+	var refused error
+	err := i.ask(ctx, func(l *loop) {
 		for _, id := range ids {
 			if err := l.claimable(id, claim.UID); err != nil {
-				return fmt.Errorf("%s: %w", id, err)
+				refused = fmt.Errorf("%s: %w", id, err)
+				return
 			}
+		}
+		for _, id := range ids {
 			if e := l.entries[id]; !e.Claims.Has(claim.UID) {
-				given = append(given, e)
+				e.noteGiven()
+				e.Claims = append(slices.Clip(e.Claims), lease.Claim{ClaimRef: claim})
+				e.ensureWindow().given = true                     // work for an earlier tenant may be in progress
+				_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
+				l.saveSoon(e)
 			}
-		}
-		for _, e := range given {
-			e.noteGiven()
-			e.Claims = append(slices.Clip(e.Claims), lease.Claim{ClaimRef: claim})
-			e.ensureWindow().given = true                     // work for an earlier tenant may be in progress
-			_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
-		}
-		return nil
-	}, func(l *loop) {
-		for _, e := range given {
-			l.unclaim(e, claim.UID)
 		}
 	})
+	return cmp.Or(err, refused)
 }
 
 // claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the
