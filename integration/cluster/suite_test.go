@@ -64,6 +64,7 @@ func TestSucceeded(t *testing.T) {
 	s.step("metalplugd was started, and a pod runs with the device")
 }
 
+// While the kubelet still ends the deleted pod, it refuses the next one. The ReplicaSet then creates another.
 func TestOrphan(t *testing.T) {
 	s := tell(t, "a pod is deleted while the kubelet is down, and its device goes to the next pod")
 	node := s.node(1)
@@ -79,10 +80,8 @@ func TestOrphan(t *testing.T) {
 	s.has(node, nil)
 	s.registered(node, 1)
 	s.step("it was deleted, and neither the kubelet nor metalplugd count its device any more")
-	next := pod(node, s.label("-1"), 1)
-	s.create(next)
-	s.phase(next.Name, corev1.PodRunning)
-	s.has(node, map[string]string{widgetID(0): next.Name})
+	next := s.replicaOn(s.replicas(pod(node, s.label("-1"), 1), node), node)
+	s.has(node, map[string]string{widgetID(0): next})
 	s.step("the next pod runs with the device")
 }
 
