@@ -14,8 +14,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Event reports a change of a watched directory, or of a file in it. [Name] returns the path that has changed. An event
-// is only a hint, so the receiver must check the file itself.
+// Event reports a change to a watched directory, or to a file in it. [Name] returns the path that has changed. An event is only a
+// hint, so the receiver must check the file itself.
 type Event = fsnotify.Event
 
 // Watch watches one or more directories. It sends events to its channel Events. An error on its channel Errors means that
@@ -34,10 +34,10 @@ func Open(dirs ...string) (*Watch, error) {
 	return &Watch{w, dirs}, nil
 }
 
-// Rearm watches the directories that exist now. For each missing directory, it watches the nearest existing parent, to
-// notice when the directory is created. Changes or mounts of directories further up cause no events, so a caller that
-// needs to know about them must check from time to time. Rearm must be called after an event for which [Watch.Itself]
-// returns true, and after events were lost. It is safe for concurrent use.
+// Rearm watches the directories that exist now. For each missing directory, it watches the nearest existing parent, to notice
+// when the directory is created. There are no events for changes and mounts further up the path, so a caller that needs to know
+// about them must check from time to time. Call Rearm if [Watch.Itself] returns true for an event, and after events were lost. It
+// is safe for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error
 	for _, dir := range w.dirs {
@@ -58,14 +58,14 @@ func (w *Watch) Itself(e Event) bool {
 // Name returns the clean path of an event. In e.Name, the path of a file directly in / begins with two slashes.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
-// Touched reports whether an event means more than that a file's mode or times have changed.
+// Touched reports whether an event means more than a change to the mode or the times of a file.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 
 // Moved reports whether a file or directory was created, removed or renamed, rather than only written.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
-// rearm adds the watches, and repeats this if it may have been too late. If a directory is created before its parent is
-// watched, there is no event.
+// rearm adds the watches for dir. No event reports a directory that was created before its parent was watched, so rearm tries
+// again if that may have happened.
 func rearm(dir string, add func(dir string) error) error {
 	for {
 		missing, err := addNearest(dir, add)
@@ -78,8 +78,8 @@ func rearm(dir string, add func(dir string) error) error {
 	}
 }
 
-// addNearest adds dir and its nearest existing parent. It returns the last missing directory on the way up, or "". The
-// error is the one from adding dir, unless dir is missing.
+// addNearest adds dir and its nearest existing parent. If directories are missing, it returns the topmost one. A missing
+// directory is not an error, and errors from the parents are ignored.
 func addNearest(dir string, add func(dir string) error) (missing string, err error) {
 	if err = add(dir); errors.Is(err, os.ErrNotExist) {
 		missing, err = dir, nil

@@ -19,7 +19,7 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// plain removes the timestamp from a line, and writes the level notice by name.
+// plain removes the timestamp from a line. It also replaces slog's name for [LevelNotice] by NOTICE.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -35,7 +35,7 @@ func plain(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// ParseLevel returns the level whose name is debug, info, notice, warn or error.
+// ParseLevel returns the level with the given name, which must be debug, info, notice, warn or error.
 func ParseLevel(name string) (slog.Level, error) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": LevelNotice, "warn": slog.LevelWarn, "error": slog.LevelError,
@@ -47,7 +47,7 @@ func ParseLevel(name string) (slog.Level, error) {
 	return level, nil
 }
 
-// journalHandler writes log lines in the journal's native protocol, with one Write for each line.
+// journalHandler writes log lines in the journal's native protocol. It calls Write once for each line.
 type journalHandler struct {
 	level slog.Level
 	attrs []slog.Attr
@@ -87,17 +87,16 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// textOf converts an entry from [journalHandler] to a line for standard error that begins with the priority
-// (sd-daemon(3)).
+// textOf converts an entry from [journalHandler] to a line for standard error. The line begins with the priority (sd-daemon(3)).
 func textOf(entry []byte) []byte {
 	priority, rest, _ := bytes.Cut(entry, []byte("\n"))
 	message, _, _ := bytes.Cut(rest, []byte("\n"))
 	return fmt.Appendf(nil, "<%s>%s\n", bytes.TrimPrefix(priority, []byte("PRIORITY=")), bytes.TrimPrefix(message, []byte("MESSAGE=")))
 }
 
-// fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket,
-// which is 212,992 bytes unless net.core.wmem_default has been changed (socket(7)). A line may contain every key as a
-// field, and its text repeats each value.
+// fieldSize is the maximum length of a field's value in bytes. A datagram must fit into the send buffer of its socket, which is
+// 212,992 bytes unless net.core.wmem_default has been changed (socket(7)). An entry may contain a field for every key, and its
+// text repeats each value.
 const fieldSize = 12 << 10
 
 // appendField appends a field in the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). A value

@@ -21,15 +21,15 @@ const (
 	queueLines = 4096
 	// errorLines is the part of the queue that is reserved for errors.
 	errorLines = queueLines / 4
-	// logCloseLimit is the maximum time that Close waits until the queued lines are written.
+	// logCloseLimit is the maximum time that Close waits for the queued lines to be written.
 	logCloseLimit = 5 * time.Second
 	// journalPath is journald's socket for its native protocol (systemd-journald.service(8)).
 	journalPath = "/run/systemd/journal/socket"
 )
 
-// Log is a logger whose callers never wait for a reader of the log. Lines wait in a bounded queue, and a goroutine writes
-// them. A line that does not fit into the queue or cannot be written is dropped and counted. When the queue is empty and
-// a write has succeeded, a warning reports the number of dropped lines.
+// Log is a logger that does not block, even if nothing reads the log. Lines wait in a bounded queue, and a goroutine writes them.
+// A line that does not fit into the queue or cannot be written is dropped and counted. When the queue is empty and a write has
+// succeeded, a warning reports the number of dropped lines.
 type Log struct {
 	*slog.Logger
 
@@ -57,7 +57,8 @@ func openJournal(path string, text io.Writer, level slog.Level) *Log {
 	})
 }
 
-// openLog returns a log for a handler that writes each line with one Write, as slog.TextHandler.Handle does.
+// openLog returns a log that formats lines with a handler. The handler must write each line with one Write, as
+// slog.TextHandler.Handle does.
 func openLog(w io.Writer, handler func(line io.Writer) slog.Handler) *Log {
 	l := &Log{w: w, lines: make(chan []byte, queueLines), closing: make(chan struct{}), written: make(chan struct{})}
 	l.Logger = slog.New(handler(queue{l}))
@@ -75,7 +76,7 @@ func (l *Log) Close() {
 	}
 }
 
-// queue writes lines to the queue of a log.
+// queue is a writer that appends lines to the queue of a log.
 type queue struct{ *Log }
 
 // Write queues a line. It does not block.
@@ -93,7 +94,7 @@ func (q queue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// write writes lines until the log is closed and its queue is empty.
+// write takes lines from the queue and writes them, until the log is closed and the queue is empty.
 func (l *Log) write() {
 	defer close(l.written)
 	for {
@@ -118,12 +119,12 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each Write as one datagram. The socket is connected. If the receiver's queue is full of other
-// senders' datagrams, the kernel wakes only senders with a connection (net/unix/af_unix.c, unix_dgram_peer_wake_me).
+// journalSocket sends each Write as one datagram. The socket must be connected. If the receiver's queue is full of other senders'
+// datagrams, the kernel wakes only connected senders (net/unix/af_unix.c, unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
 	conn net.Conn  // nil while not connected
-	text io.Writer // standard error, which is used if journald has created a new socket that a sandbox hides
+	text io.Writer // standard error, used if the sandbox hides a socket that journald has created later
 }
 
 // Write sends a datagram. If journald has created a new socket, Write connects again. If there is no socket, it writes

@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// machineVariable is the environment variable that contains the machine ID. It is needed because the unit's sandbox hides
+// machineVariable is the environment variable that contains the machine ID. The daemon needs it because the unit's sandbox hides
 // /etc/machine-id.
 const machineVariable = "METALPLUG_MACHINE_ID"
 
@@ -27,7 +27,7 @@ func MachineID() string {
 		text = string(bytes.TrimSpace(file))
 	}
 	machine, err := hex.DecodeString(text)
-	if err != nil || len(machine) != len(application) { // in an image, the file contains "uninitialized"
+	if err != nil || len(machine) != len(application) { // the file in an operating system image contains "uninitialized"
 		return ""
 	}
 	mac := hmac.New(sha256.New, machine)

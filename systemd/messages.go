@@ -17,7 +17,7 @@ var catalog string
 // never reused for another message.
 func MessageIDs() map[string]string { return maps.Clone(messageIDs()) }
 
-// messageIDs reads the lines "-- ID" and "# MESSAGE" at the start of each entry in the catalog.
+// messageIDs reads the catalog. Each entry begins with the lines "-- ID" and "# MESSAGE".
 var messageIDs = sync.OnceValue(func() map[string]string {
 	ids := make(map[string]string)
 	for _, entry := range strings.Split(catalog, "\n-- ")[1:] {

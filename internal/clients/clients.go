@@ -18,22 +18,23 @@ import (
 // Listener is a listener on a unix socket.
 type Listener struct {
 	net.Listener
-	// Surplus returns the client to disconnect when a new one connects, or nil. open lists all clients, newest last.
+	// Accept calls Surplus after a new client has connected. Surplus returns the client to disconnect, or nil. The slice open
+	// lists all clients, newest last.
 	Surplus func(open []*Client) *Client
 
 	mu   sync.Mutex
 	open []*Client
 }
 
-// Client is a connection to the socket. Its user and process are those that the kernel recorded when the client
-// connected. A client therefore cannot claim another uid, and later changes of its uid have no effect.
+// Client is a connection to the socket. The kernel recorded its user and process when it connected. A client therefore cannot
+// claim another uid, and later changes to its uid have no effect.
 type Client struct {
 	net.Conn
 	unix.Ucred
 	listener *Listener
 }
 
-// Accept waits for the next client, and disconnects a client that is surplus.
+// Accept returns the next client. It may disconnect a client to make room for the new one, as Surplus decides.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fsutil reads and replaces metalplug's own files. Its errors are short.
+// Package fsutil reads and replaces metalplug's own files, and shortens errors.
 package fsutil
 
 import (
@@ -16,12 +16,12 @@ import (
 // ErrUnsynced means that a crash may undo the replacement of a file.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
-// ReplaceFile replaces the content of a file. The file gets the given permissions regardless of the umask. It
-// is written as NAME.new first, so that after a crash there is either the complete old file or the complete new file.
-// ReplaceFile must not be called concurrently for the same file.
+// ReplaceFile replaces the content of a file. The file gets the given permissions regardless of the umask. ReplaceFile first
+// writes NAME.new, so that a crash leaves either the complete old file or the complete new file. ReplaceFile must not be called
+// concurrently for the same file.
 func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	next := name + ".new"
-	_ = os.Remove(next) // a crash may have left such a file, or there may be a link with this name
+	_ = os.Remove(next) // an earlier crash may have left the file, or a link may have its name
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -83,8 +83,8 @@ func SyncDir(dir string) error {
 	return d.Sync()
 }
 
-// Cause returns the errno in an error, without the context that the packages os and net add. It is for callers that name
-// the operation and the path themselves. An error without an errno is returned unchanged.
+// Cause returns the errno in an error, without the context that the packages os and net add. Use it where the caller adds the
+// operation and the path to the error. An error without an errno is returned unchanged.
 func Cause(err error) error {
 	if errno := unix.Errno(0); errors.As(err, &errno) {
 		return errno

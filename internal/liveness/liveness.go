@@ -24,7 +24,7 @@ func (p *Probe) init() {
 	})
 }
 
-// Asked returns the channel on which the loop receives questions. Receiving a question also answers it.
+// Asked returns the channel on which the loop receives questions. The loop answers a question by receiving it.
 func (p *Probe) Asked() <-chan struct{} {
 	p.init()
 	return p.asked

@@ -12,8 +12,8 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 )
 
-// Passed returns the descriptors that the service manager has passed, by FileDescriptorName=. The caller owns the
-// descriptors. Each call returns the same ones.
+// Passed returns the descriptors that the service manager has passed. Their names from FileDescriptorName= are the keys of the
+// map. The caller owns the descriptors. Each call returns the same descriptors.
 func Passed() map[string]*os.File {
 	sockets := make(map[string]*os.File)
 	for name, files := range activation.FilesWithNames() {
@@ -37,7 +37,7 @@ func Listeners() Listening {
 	return by
 }
 
-// Listen returns the socket with the given path.
+// Listen returns the passed socket with the given path.
 func (l Listening) Listen(path string) (net.Listener, error) {
 	if l[path] == nil {
 		return nil, fmt.Errorf("systemd has not passed the socket %s", path)

@@ -27,7 +27,7 @@ func Booted() bool {
 // Unusable is a template unit that systemd cannot run.
 type Unusable struct {
 	Template string
-	Masked   bool // set if the unit is masked, not set if it has no unit file
+	Masked   bool // true if the unit is masked, false if its unit file is missing
 }
 
 // String describes the problem.

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// jobLook is how often Run checks, while it waits for a job, that the connection to systemd is still open. A
+	// jobLook is the interval at which Run checks, while it waits for a job, that the connection to systemd is still open. A
 	// daemon-reexec drops the connection, so the signal for the end of the job may be lost.
 	jobLook = time.Second
-	// stopLimit is the maximum time that stopping a unit may take after its timeout.
+	// stopLimit is the maximum time that Run waits for the request to stop a unit after the deadline of ctx.
 	stopLimit = 2 * time.Second
-	// replace is the mode of a job that replaces a queued job of the same unit.
+	// replace is the mode of a job that replaces a queued job for the same unit.
 	replace = "replace"
 )
 
-// Runner runs units over D-Bus. As root, it connects to systemd's private socket, as systemctl does, which needs no bus
-// daemon. Otherwise it uses the system bus. The zero value is ready for use. Run is safe for concurrent use.
+// Runner runs units over D-Bus. As root, it connects to systemd's private socket like systemctl, so no bus daemon is needed.
+// Otherwise, it uses the system bus. The zero value is ready for use. Run is safe for concurrent use.
 type Runner struct {
 	dial func(ctx context.Context) (*dbus.Conn, error) // nil to connect to this machine's systemd
 }
 
-// UnitName returns the name of the unit that is the given instance of a template "name@.service". It escapes the instance
-// as systemd-escape(1) does.
+// UnitName returns the name of an instance of a template, which has a name such as "name@.service". It escapes the instance as
+// systemd-escape(1) does.
 func UnitName(template, instance string) string {
 	before, after, _ := strings.Cut(template, "@")
 	return before + "@" + unit.UnitNameEscape(instance) + after
@@ -49,10 +49,10 @@ func (r Runner) connect(ctx context.Context) (*dbus.Conn, error) {
 	return c, nil
 }
 
-// Run runs the unit of a template for an instance. If the unit is still active, Run stops it first, so that the unit's
-// commands are always executed. It blocks until the unit is active or has ended, depending on Type=. A oneshot unit ends
-// when all its commands have succeeded. The error contains systemd's result. If the deadline of ctx passes, Run stops the
-// unit. If ctx is cancelled, the unit keeps running.
+// Run starts an instance of a template unit. If the unit is still active, Run stops it first, so that the unit's commands are
+// always executed. Run blocks until the unit is active or has ended, depending on Type=. A oneshot unit ends when all its
+// commands have succeeded. The error contains systemd's result. If the deadline of ctx passes, Run stops the unit. If ctx is
+// cancelled, the unit keeps running.
 func (r Runner) Run(ctx context.Context, template, instance string) error {
 	name := UnitName(template, instance)
 	if err := r.run(ctx, name); err != nil {
@@ -67,8 +67,8 @@ func (r Runner) run(ctx context.Context, name string) error {
 		return fmt.Errorf("connect to systemd: %w", err)
 	}
 	defer c.Close()
-	// The start limit (StartLimitBurst=) protects against crash loops. It must not apply here, because each start is
-	// requested. An error means that the unit is not loaded, so it has no failed state to reset.
+	// The start limit (StartLimitBurst=) protects against crash loops. It must not apply here, because a caller has requested
+	// each start. An error means that the unit is not loaded, so it has no failed state to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
 	result := ""
@@ -76,7 +76,7 @@ func (r Runner) run(ctx context.Context, name string) error {
 		result, err = await(ctx, c, over)
 	}
 	switch {
-	// The result is also "done" if a condition of the unit is false, which means that the unit has nothing to do.
+	// The result is also "done" if a condition of the unit is false, because the unit then has nothing to do.
 	case err == nil && result == "done":
 		return nil
 	case err == nil:
@@ -109,7 +109,7 @@ func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string
 	}
 }
 
-// failure returns systemd's reason why a unit could not be started.
+// failure describes why systemd could not start a unit.
 func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
 	text := "the start job ended with the result " + result
 	properties, err := c.GetUnitTypePropertiesContext(ctx, name, "Service")
