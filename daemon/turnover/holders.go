@@ -27,11 +27,11 @@ type users struct {
 	soon   bool   // the other users, such as a process on the node or a pod that is ending, may soon close the device
 }
 
-// look finds the processes that have a device open. owners are the pods to which the kubelet has given the device. If ours
-// is set, the processes of these pods may have the device open. Daemons on the node may monitor some devices, such as GPUs.
-// For such a device, look considers only the processes of past pods. It considers a process that could not be read only if
-// the process's pod has or had the device. After a claim, whose pods are unknown, it considers unreadable processes in all
-// pods.
+// look finds the processes that have a device open. The parameter owners contains the pods that the kubelet has given the
+// device to. If the flag ours is set, the processes of these pods may have the device open. Daemons on the node may monitor
+// some devices, such as GPUs. For such a device, look considers only the processes of past pods. It considers a process that
+// could not be examined only if the pod of this process has or had the device. The pods of a claim are unknown, so after a
+// claim, look considers such processes in all pods.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -89,8 +89,8 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// settled repeats look while the users may soon close the device. For example, udev and metalplugd open a disk for a moment
-// after every change. The sandbox of a pod ends after the containers.
+// settled calls the function look again while the users may soon close the device. For example, udev and metalplugd open a
+// disk for a moment after every change. The sandbox of a pod ends after the containers.
 func settled(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()
@@ -99,10 +99,10 @@ func settled(ctx context.Context, look func() (users, error)) (who users, err er
 	return who, err
 }
 
-// running returns the description of an earlier pod that still has a process, or empty. Such a process may open the device
-// at any time, and may have registered files with io_uring, which are not visible. If the disk must be erased and it is
-// unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an error.
-// The pods of a claim are unknown, so they are not checked.
+// running describes an earlier pod that still has a process, or returns an empty string. Such a process may open the device
+// at any time. It may also have registered files with io_uring, which metalplug cannot see. If the disk must be erased and
+// it is unknown whether a pod still runs, the error is [ErrBusy]. For other devices, a missing kubepods cgroup is not an
+// error. The pods of a claim are unknown, so they are not checked.
 func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil

@@ -14,10 +14,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// job is work on one device. Until it ends, no other job works on that device or on the devices that it affects.
+// job is work on one device. Until the job ends, no other job works on that device or on other devices that the work
+// affects.
 type job struct {
 	*Turnover
-	*inventory.Status // status of the device when the job begins; replaced when its work begins
+	*inventory.Status // status of the device when the job began, and then when its work began
 	care              care
 	taken             []string          // IDs of the devices that this job has locked, beginning with the job's own device
 	outcome           inventory.Outcome // outcome of the work on this device
@@ -44,7 +45,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// at returns the device at a sysfs path if the device is offered, or would be offered with evidence. Otherwise it
+// at returns the device at a sysfs path if the device is offered, or if only evidence is missing to offer it. Otherwise it
 // returns nil.
 func (t *Turnover) at(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
@@ -57,8 +58,8 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 	return nil
 }
 
-// method returns the reset method for the device, or empty. For an operator's order, it returns a method even if the
-// resource has none.
+// method returns the reset method for the device, or empty. If the operator ordered the reset, it returns a method even if
+// the resource has none.
 func (j *job) method(byHand bool) string {
 	switch {
 	case j.care.Reset.Method == config.Auto, j.care.Reset.Method == config.None && byHand:
@@ -72,12 +73,13 @@ func (j *job) method(byHand bool) string {
 	return j.care.Reset.Method
 }
 
-// rule returns the rule for the lease of the device.
+// rule returns the part of the resource's configuration that the lease of the device needs.
 func (j *job) rule() lease.Rule {
 	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.care.scrubs(), AtStart: j.care.Reset.AtStart()}
 }
 
-// begin announces the work that an event starts. Until the job ends, hardware changes are attributed to the work.
+// begin tells the inventory that work on the device begins. Until the job ends, the inventory attributes hardware changes to
+// this work.
 func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
 	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, reason)
 	if err != nil {
@@ -87,7 +89,7 @@ func (j *job) begin(ctx context.Context, event lease.Name, reason string) error 
 	return nil
 }
 
-// fail sets the outcome for an error that ended the work.
+// fail sets the outcome of work that ended with an error.
 func (j *job) fail(err error, order lease.Order) {
 	half := errors.As(err, new(halfErased))
 	switch {

@@ -23,9 +23,9 @@ const (
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds, or erases it if o has a scrub. A dry run makes the same checks and then stops.
-// ByHand blocks until the work is done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and
-// the errors from the work.
+// ByHand resets a device that no pod holds, or erases it if o names an erase method. A dry run makes the same checks and
+// then stops. ByHand blocks until the work is done or ctx ends. The error is [inventory.ErrUnknownDevice], [ErrBusy],
+// [ErrUnfit] or an error of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, which cannot be changed", id, ErrUnfit)
@@ -83,7 +83,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	return nil
 }
 
-// carryOut resets the device on the operator's order, or erases it regardless of its content.
+// carryOut resets the device as the operator ordered, or erases it regardless of its content.
 func (j *job) carryOut(ctx context.Context, scrub string) error {
 	j.Fingerprint, j.Written = "", nil // the operator accepts any content
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}

@@ -23,10 +23,11 @@ import (
 // pluginapi.KubeletPreStartContainerRPCTimeoutInSecs). The call itself and the helper's answer need some of this time.
 const startLimit = 25 * time.Second
 
-// Start prepares these devices of a resource for the start of a container, all at the same time. The kubelet may repeat the
-// call for the same devices. After any error, the container must not start. [ErrBusy] means that a process, perhaps in the
-// same pod, still has the device open, and that the device is unchanged. Start blocks until all work is done and recorded,
-// for at most 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the device.
+// Start prepares devices of a resource, all at the same time, for a container that is about to start. The kubelet may repeat
+// the call for the same devices. After any error, the container must not start. [ErrBusy] means that a process, perhaps in
+// the same pod, still has the device open, and that the device is unchanged. Start blocks until all work is done and
+// recorded, for at most 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the
+// device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	care := t.careFor(resource)
 	limit := min(startLimit, max(care.Reset.Timeout, time.Second)) + device.AnswerTime
@@ -40,8 +41,8 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	return t.start(ctx, care, devices, owners, care.Reset.AtRelease() || care.scrubs() || disks)
 }
 
-// StartFor prepares these devices of a resource for the containers of the claim that holds them. It may take as long as the
-// resource allows, and stops when ctx or the daemon ends. When it returns, the result is on disk.
+// StartFor prepares devices of a resource for the containers that use the claim on these devices. It may take as long as the
+// resource allows, and stops when ctx or the daemon ends. When StartFor returns, the result is on disk.
 func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
 	care := t.careFor(resource)
 	ctx, cancel := context.WithTimeout(ctx, max(care.Reset.Timeout, time.Second)+device.AnswerTime)
@@ -78,9 +79,9 @@ func (t *Turnover) start(ctx context.Context, care care, devices []*inventory.St
 
 // ownersOf returns the UIDs of the pods in the kubelet's checkpoint, by device ID. The kubelet writes the checkpoint before
 // it starts a container. However, a device list from a plugin can make the kubelet replace the checkpoint with an older
-// state. The reason is that writeCheckpoint collects the state under a lock and writes it later (kubernetes v1.31 and
-// v1.36, pkg/kubelet/cm/devicemanager/manager.go). The next list makes the kubelet write the checkpoint again, so ownersOf
-// sends a list and waits for a while.
+// state. The reason is that writeCheckpoint collects the state under a lock and writes it later (kubernetes v1.31 and v1.36,
+// pkg/kubelet/cm/devicemanager/manager.go). Any later list makes the kubelet write the checkpoint again, so ownersOf sends a
+// list and waits for a while.
 func (t *Turnover) ownersOf(ctx context.Context, care care, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
@@ -104,7 +105,7 @@ func (t *Turnover) ownersOf(ctx context.Context, care care, devices []*inventory
 	return owners, err
 }
 
-// startOne prepares one device for its pods. owners are their UIDs.
+// startOne prepares one device for its pods. The parameter owners contains the UIDs of these pods.
 func (t *Turnover) startOne(ctx context.Context, care care, id string, owners []string) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -172,7 +173,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 // runUnits runs the vendor units after the reset and the erasure. If a pod got the device before the init unit ran,
 // runUnits also runs that unit.
 func (j *job) runUnits(ctx context.Context) error {
-	if end, ok := ctx.Deadline(); ok { // the remaining time is for stopping the unit
+	if end, ok := ctx.Deadline(); ok { // leaves time to stop the unit
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))
 		defer cancel()
 		ctx = limited

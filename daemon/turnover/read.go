@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// sliceTime is how long one request reads and locks a disk. After a restart, the read continues at the end of the last
-	// complete slice.
+	// sliceTime is how long one request reads a disk and keeps it locked. After a restart, the read continues at the end of
+	// the last complete slice.
 	sliceTime = 8 * time.Second
 	// foundPause is the time after which a read that has found data is repeated at the same offset.
 	foundPause = 10 * time.Minute
@@ -29,9 +29,9 @@ const (
 )
 
 var (
-	// errWaits is the error if reading a disk has to wait until a pod has ended.
+	// errWaits means that a disk cannot be read until a pod has ended.
 	errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
-	// errFound is the error if reading a disk has found data.
+	// errFound means that metalplug has read a disk and found data.
 	errFound = fmt.Errorf("%w: it holds data", ErrBusy)
 )
 

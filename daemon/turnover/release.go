@@ -15,8 +15,8 @@ import (
 )
 
 // cleanUpLimit returns the time limit for a reset and an erasure that no container waits for. The limit before the start of
-// a container is much shorter, because the kubelet waits. If work fails before the start, the daemon repeats it with this
-// limit, which is enough time to read a whole disk.
+// a container is much shorter, because the kubelet waits. If work fails before the start of a container, the daemon repeats
+// the work with the longer limit, which is enough to read a whole disk.
 func (c care) cleanUpLimit() time.Duration {
 	if c.Reset.AtRelease() {
 		return max(c.Reset.Timeout, time.Second)
@@ -24,8 +24,8 @@ func (c care) cleanUpLimit() time.Duration {
 	return max(c.Reset.Timeout, time.Hour)
 }
 
-// cleanUp prepares a device for the next pod after the last pod has ended. It also returns nil if a new pod has the device,
-// if a reload is in progress, or if a failed order must be repeated by the operator.
+// cleanUp prepares a device for the next pod after the last pod has ended. It does nothing and returns nil if a new pod has
+// the device, if a reload is in progress, or if only the operator can repeat an order that failed.
 func (j *job) cleanUp(ctx context.Context) error {
 	if j.Barred != "" && !j.care.ClearedAtRelease() || !j.care.mends(j.Order) {
 		return nil
@@ -69,10 +69,10 @@ func (j *job) restore(ctx context.Context) error {
 	return j.unit(limited, unit.Release, j.care.Units.Release)
 }
 
-// clear sends work on a device without a tenant to the helper. The erasure must be in the state file before metalplugd
+// clear asks the helper to work on a device that has no tenant. An erasure must be in the state file before metalplugd
 // reports it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase it. If the
-// last work on a disk failed, perhaps because the state file could not be written, clear waits for the write even without
-// an erasure.
+// last work on a disk failed, clear waits for the write even without an erasure, because that work may have failed to write
+// the state file.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

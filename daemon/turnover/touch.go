@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// touch requests work on the device from the helper, with the configured methods.
+// touch asks the helper to do the work todo on the device with the configured methods.
 func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err error) {
 	w := device.Work{
 		Resource: cmp.Or(j.Resource, j.Taker), Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand,
@@ -41,8 +41,8 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	return p, nil
 }
 
-// prepared sends the request to the helper. Before an erasure, it removes the fingerprint of the disk from the state file,
-// because the fingerprint is wrong after a crash during the erasure.
+// prepared sends the request to the helper. Before an erasure, it waits until the state file no longer contains the
+// fingerprint of the disk. A crash during the erasure would otherwise leave a wrong fingerprint in the file.
 func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p device.Report, err error) {
 	if j.Target == nil || w.Scrub != "" && !j.Target.Disk {
 		return p, fmt.Errorf("%w: devices of this kind do not support that", ErrUnfit)
@@ -84,7 +84,8 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	return p, err
 }
 
-// count counts and records a reset and an erasure. It does not count a check that a disk is blank.
+// count counts the resets and erasures of a request, and writes them to the audit log. It does not count checks that a disk
+// is blank.
 func (j *job) count(w device.Work, methods []string, p device.Report, took time.Duration, err error) {
 	if err != nil && len(methods) > 1 { // the error names the method that failed
 		methods = []string{strings.Join(methods, ", ")}
@@ -101,8 +102,8 @@ func (j *job) count(w device.Work, methods []string, p device.Report, took time.
 	}
 }
 
-// together begins work on the other devices that a reset affects. [Turnover.take] has locked them. It returns an error if a
-// pod holds one of them, or if metalplug must not reset it.
+// together begins work on the other devices that a reset affects, which [Turnover.take] has locked. It returns an error if a
+// pod holds one of these devices, or if metalplug must not reset one of them.
 func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.at(path)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package turnover prepares a device for its next tenant. The work is done before a container starts, after a pod has
-// ended, and on the operator's order.
+// Package turnover prepares a device for its next tenant. This work is done before a container starts, after a pod has
+// ended, and when an operator orders it.
 //
 // The package checks that no process has the device open, resets the device with the configured method, and erases the
 // device if the resource requires that. It posts lease events to the inventory. Only the helpers open the device
@@ -25,24 +25,24 @@ import (
 )
 
 var (
-	// ErrBusy is the error if another process has the device open.
+	// ErrBusy means that a pod, a process or another operation is using the device.
 	ErrBusy = errors.New("device busy")
-	// ErrUnfit is the error if metalplug must not change the device.
+	// ErrUnfit means that metalplug must not change the device.
 	ErrUnfit = errors.New("not possible")
-	// errUnkept is the error if a disk was erased, but the state file does not record the erasure.
+	// errUnkept means that a disk was erased, but that the state file does not record the erasure.
 	errUnkept = errors.New("the erasure cannot be saved")
 )
 
 const (
-	// lingerInterval is the time between two checks of a process that still runs after its pod has ended.
+	// lingerInterval is the time between two attempts while the device is still busy, for example after its pod has ended.
 	lingerInterval = 2 * time.Second
 	// initialBackoff and maxBackoff are the minimum and maximum time between attempts after a failure.
 	initialBackoff = 10 * time.Second
 	maxBackoff     = 10 * time.Minute
 )
 
-// care is the configured work between two pods on the devices of a resource. A disk is erased only before the first
-// container of a pod.
+// care is the configuration of a resource, which determines the work on its devices between two pods. Before a start, a disk
+// is erased only for the first container of a pod.
 type care struct{ config.Resource }
 
 // open reports whether the configuration lets other pods or the host have the device open. Such a device is neither reset nor erased.
@@ -50,7 +50,8 @@ func (c care) open() bool { return c.Shares > 1 || c.AllowInUse }
 
 func (c care) scrubs() bool { return c.Reset.Scrub != config.None && c.Reset.Scrub != "" }
 
-// mends reports whether the work on a released device repeats an operator's order that failed.
+// mends reports whether the work on a released device also carries out an operator's order that failed before. It returns
+// true if no order failed.
 func (c care) mends(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
@@ -68,16 +69,16 @@ type Turnover struct {
 	Log       *slog.Logger
 	// Configured returns the configuration of a resource. It does not block.
 	Configured func(resource string) (r config.Resource, ok bool)
-	// Owners returns, by device ID, the UIDs of the pods to which the kubelet has given the device.
+	// Owners returns the UIDs of the pods that the kubelet has given each device to. The keys are device IDs.
 	Owners func() (map[string][]string, error)
 	// Running reports whether the pod with this UID still has a process. Running may be nil.
 	Running func(pod string) (bool, error)
-	// Unit runs a vendor unit for the device with this ID. The configuration names the unit for a stage, such as
-	// [unit.Start]. Unit returns when the unit has succeeded or failed, or when ctx ends. Unit is nil for a recording.
+	// Unit runs the vendor unit that the resource configures for a stage, such as [unit.Start], and passes it the device ID.
+	// Unit returns when the vendor unit has succeeded or failed, or when ctx ends. Unit is nil for a recording.
 	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
-	// Done counts each reset and erasure, or is nil.
+	// Done is called once for each reset and each erasure, for the metrics. It may be nil.
 	Done func(resource, method string, took time.Duration, err error)
 }
 
@@ -177,7 +178,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 	}
 }
 
-// do does the pending work of a device. It returns nil if that work is no longer pending.
+// do carries out the work todo on a device. It does nothing and returns nil if that work is no longer pending.
 func (t *Turnover) do(ctx context.Context, id string, todo verdict.Todo) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
@@ -218,7 +219,7 @@ func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo
 	}
 }
 
-// halfErased is an error after which the content of a disk may have changed.
+// halfErased is the error of an erasure that failed, but may have changed the content of the disk.
 type halfErased struct{ error }
 
 // Unwrap returns the cause.
