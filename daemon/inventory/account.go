@@ -44,8 +44,8 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	return i.Store.Flush(ctx)
 }
 
-// changeDurably makes a change and returns nil once the change is on disk. After an error, nothing has changed. Either
-// change returned the error, or the change could not be saved and undo has reverted it.
+// changeDurably calls the function change, and returns nil once the change is on disk. After an error, nothing has changed.
+// Either the function change returned the error, or the change could not be saved and the function undo has reverted it.
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
 	var refused error
 	if err := i.ask(ctx, func(l *loop) { refused = change(l) }); err != nil || refused != nil {
@@ -69,8 +69,8 @@ func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// await waits until wanted returns true for the device in the newest snapshot. wanted gets nil if the snapshot does not
-// contain the device.
+// await waits until the function wanted returns true for the device in the newest snapshot. It passes nil to this function
+// if the snapshot does not contain the device.
 func (i *Inventory) await(ctx context.Context, id string, wanted func(*Status) bool) error {
 	for {
 		snapshot, changed := i.Snapshot()

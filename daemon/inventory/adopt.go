@@ -12,9 +12,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// Adopt records that the operator allows metalplug to erase a disk and then offer it. target is the disk that the operator
-// saw. If target has a fingerprint, only this content may be erased. When Adopt returns nil, the record is on disk. When it
-// returns an error, such as [ErrUnknownDevice], nothing has changed.
+// Adopt records that the operator allows metalplug to erase a disk and then offer it. The parameter target is the disk that
+// the operator saw. If fingerprint is not empty, metalplug may erase only the content that it identifies. When Adopt returns
+// nil, the record is on disk. If Adopt returns an error, such as [ErrUnknownDevice], nothing has changed.
 func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub, fingerprint string) error {
 	return changeDurably(ctx, i, func(l *loop) error {
 		e := l.entries[id]

@@ -23,22 +23,22 @@ type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of the bundle
 	aside  string // why the device is offered neither on its own nor in a bundle, or empty
-	// vacant is set once the kubelet has confirmed that no pod holds a device that is aside. A disk with a tenant's data
-	// stays Unhealthy in its resource's device list, because the rules of that resource apply to the erasure.
+	// vacant is set once the kubelet has confirmed that no pod holds a device whose field aside is set. A disk with a
+	// tenant's data stays Unhealthy in its resource's device list, because the rules of that resource apply to the erasure.
 	vacant bool
 }
 
 // bundler assembles the bundles of an inventory.
 type bundler struct{ *loop }
 
-// name returns the ID by which the kubelet knows a device.
+// name returns the ID that the kubelet uses for a device.
 func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 
 // list returns the resource whose device list contains a device, either by the device's own ID or as a part of a
 // bundle.
 func (e *entry) list() string { return cmp.Or(e.of, e.resource) }
 
-// Name returns the ID by which the kubelet knows a device. For a member of a bundle, the result is the ID of the bundle.
+// Name returns the ID that the kubelet uses for a device. For a member of a bundle, the result is the ID of the bundle.
 func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
 
 // Parts returns the members of a bundle, or the device itself if it is not a bundle.
@@ -92,8 +92,8 @@ func (l bundler) byBundle() map[string][]*entry {
 }
 
 // assemble combines devices into bundles. It uses only devices that no pod can get, because they are vacant or in no device
-// list. Existing bundles keep their members. A device that must move from its own list or from an incomplete bundle is
-// Unhealthy until it is certainly free.
+// list. Existing bundles keep their members. A device that must leave its own list or an incomplete bundle is Unhealthy
+// until the kubelet confirms that no pod holds it.
 func (l bundler) assemble() {
 	stirred := l.unmatched
 	for e := range l.dirty {
@@ -294,8 +294,8 @@ func urgency(of lease.Lease) int {
 	return 0
 }
 
-// rememberBundle restores a bundle that pods hold according to the kubelet's checkpoint. If the state file is lost,
-// only the checkpoint lists the members.
+// rememberBundle restores a bundle that a pod holds according to the kubelet's checkpoint. If the state file is lost, only
+// the checkpoint lists the members.
 func (l bundler) rememberBundle(of, id string, known kubelet.Known) {
 	for _, m := range known.Members {
 		if r := l.rule(m.Resource); r != nil {

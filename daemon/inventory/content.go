@@ -48,10 +48,10 @@ func (l *leases) replaced(e *entry) {
 	}
 }
 
-// appears handles a disk that has reappeared since its tenant left data on it. It recognises a new appearance by the
+// appears checks whether a disk has reappeared since its tenant left data on it. It recognises a new appearance by the
 // diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it may
-// be another disk with the same identity. The reappeared disk is treated as the same one only if the helper proves at the
-// end of the work that it is.
+// be another disk with the same identity. metalplug treats the disk as the same one only if the helper proves at the end of
+// the work that it is the same.
 func (l *leases) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
@@ -66,9 +66,10 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	e.Appearance, e.Medium = appearance, medium
 }
 
-// noteTwin compares the medium of a disk with the media of all other disks. Otherwise, metalplug would apply the evidence
-// about one disk to another disk with the same serial number. After a match, the two disks are identified only by their
-// appearances. metalplug does not know which of the two a tenant had, or whether both are paths to one disk.
+// noteTwin checks whether another disk has the same medium as this disk. Without this check, metalplug would apply the
+// evidence about one disk to another disk with the same serial number. If two disks have the same medium, only their
+// appearances identify them from then on. metalplug does not know which of the two a tenant had, or whether both are paths
+// to one disk.
 func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
@@ -86,7 +87,7 @@ func (l *leases) noteTwin(e *entry) {
 }
 
 // compare records the content of a disk after its tenant has ended, while no worker uses the disk. Each later inspection
-// compares the content with the record. If they differ, another node or an operator has written to the disk.
+// compares the content with this record. If the content differs, another node or an operator has written to the disk.
 func (l *leases) compare(e *entry, s *device.Sighting) {
 	found := left{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.facts(e).Evident()
@@ -108,8 +109,8 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 }
 
 // noteWrites compares the number of sectors written to a disk with the number at the last inspection. Another process has
-// written to the disk if the number has increased while no tenant's container had the disk and metalplug did not work on
-// the disk. Such a write ends an adoption and an order to erase. The content is then no longer treated as the tenant's.
+// written to the disk if the number has increased while no tenant's container had the disk and metalplug did not work on the
+// disk. Such a write ends an adoption and an order to erase. From then on, the content is no longer treated as the tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():

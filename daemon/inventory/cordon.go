@@ -17,7 +17,7 @@ var ErrUnknownDevice = errors.New("no such device")
 // errStopped is the error for calls after the inventory has stopped.
 var errStopped = errors.New("the inventory has stopped")
 
-// mayHaveBeen is the reason for a cordon that metalplug sets because the state file is lost.
+// mayHaveBeen is the reason that metalplug gives for the cordons that it sets if the state file is lost.
 const mayHaveBeen = "it may have been cordoned before the state was lost: uncordon it if not"
 
 // Cordon withholds a device from new pods until [Inventory.Uncordon] is called. The device list shows the device as

@@ -20,7 +20,7 @@ type entry struct {
 	resource string           // the resource that offers the device, or would offer it
 	owner    *inspect.Subject // the subject in which the device was last found, or nil if it was not found since the start
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
-	offered  bool             // the device is in a device list, and stays there until it is certainly free
+	offered  bool             // the device is in a device list, where it stays until no pod can hold it
 	awaited  bool             // the device was present at the end of the last run of metalplugd
 	stuck    bool             // an inspection of the device hangs
 	status   *Status          // published status, or nil
@@ -52,8 +52,8 @@ type settled struct {
 // leases changes the lease of a device, and derives its status.
 type leases struct{ *disks }
 
-// newLease returns the lease of a device about which nothing is known yet. The first verdict decides whether the device can
-// be offered.
+// newLease returns the lease of a device that metalplug knows nothing about yet. The first verdict decides whether the
+// device can be offered.
 func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 
 // isDisk reports whether the device can keep a tenant's data.

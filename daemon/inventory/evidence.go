@@ -63,7 +63,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if s.HostUse(e.lease.Used) {
 		seen.HostUse = s.Offer.Error()
 	}
-	// If the disk is blank, udev still shows the signature from before the erasure.
+	// If the disk is blank, the signature that udev shows is from before the erasure.
 	if errors.Is(s.Offer, device.ErrData) && !s.Blank {
 		seen.Data = verdict.Content(s.Offer)
 	}
@@ -75,7 +75,7 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	}
 }
 
-// Unheld records that no process has a disk open. target is the disk that was checked. Unheld does not wait.
+// Unheld records that no process has a disk open. The parameter target is the disk that was checked. Unheld does not wait.
 func (i *Inventory) Unheld(id string, target *device.Target) {
 	i.about(id, func(l *loop, e *entry) {
 		if e.sighting == nil || !e.sighting.Target.Alike(target) || e.outdated() {
@@ -89,8 +89,8 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 	})
 }
 
-// Surveyed records the progress of reading a disk. target is the disk that was read. from is the evidence at the beginning
-// of the read. Surveyed does not wait.
+// Surveyed records the progress of reading a disk. The parameter target is the disk that was read, and from is the evidence
+// at the beginning of the read. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.about(id, func(l *loop, e *entry) {
 		if l.facts(e).Readable() && e.sighting.Target.Alike(target) && !e.outdated() {
@@ -108,7 +108,7 @@ func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Report) {
 	}
 	if l.setEvidence(e, next); next.Kind != "" {
 		e.left, e.seen = left{}, left{}
-		e.ensureWindow().recheck = true // by now, the disk may contain data
+		e.ensureWindow().recheck = true // a process may have written to the disk since it was read
 		l.invalidate(e)
 	}
 }

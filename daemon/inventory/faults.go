@@ -28,7 +28,7 @@ func (d *devices) count(counters []device.Counter) {
 	}
 }
 
-// judgeIn queues a new verdict for the devices below a sysfs path whose faults have changed.
+// judgeIn queues a new verdict for the devices below a sysfs path, because the faults of this path have changed.
 func (d *devices) judgeIn(sysPath string) {
 	d.saveLater()
 	for _, e := range d.entries {
@@ -59,7 +59,8 @@ func (l *loop) recovered(e *entry) {
 	l.look(e)
 }
 
-// distrust returns why a device is Unhealthy although its fault has ended, or empty. reason is the current fault, or empty.
+// distrust returns why a device is Unhealthy although its fault has ended, or empty. The parameter reason is the current
+// fault, or empty.
 func (e *entry) distrust(reason string, now time.Time) string {
 	switch {
 	case e.damper != nil:

@@ -16,13 +16,13 @@ import (
 // allocations records which devices the kubelet has given to pods.
 type allocations struct {
 	*leases
-	owing map[*entry]bool // the entries whose owed is set
+	owing map[*entry]bool // the entries with the field owed set
 	began time.Time       // start of the daemon
 }
 
 // books contains what metalplugd knows about a device from the kubelet.
 type books struct {
-	as        []string  // the IDs by which pods may hold the device, sorted and never modified
+	as        []string  // the IDs under which pods may hold the device, sorted and never modified
 	allocated time.Time // when a container last got the device
 	// booked means that, since the allocation, the kubelet has listed a pod with the device or has finished its call to
 	// Allocate.
@@ -32,7 +32,7 @@ type books struct {
 	asker  string   // the kubelet that called Allocate, or empty if unknown
 }
 
-// holdAs adds IDs by which pods may hold the device.
+// holdAs adds IDs under which pods may hold the device.
 func (b *books) holdAs(names []string) {
 	b.as = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.as, names))))
 }
@@ -60,8 +60,8 @@ func (e *entry) moved() bool {
 }
 
 // allocated records that pods are about to hold these devices. The change takes effect immediately. The next snapshot
-// follows a little later, because the kubelet is waiting for an answer. started means that no new pod gets the devices.
-// Instead, a container of their pod is about to start or restart, or the pod is already gone.
+// follows a little later, because the kubelet is waiting for an answer. The flag started means that the devices go to no new
+// pod. Instead, a container of their present pod is about to start or restart, or that pod is already gone.
 func (a *allocations) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
@@ -92,7 +92,8 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 	}
 }
 
-// closeAllocates records that the calls to Allocate by some kubelets have ended, or will never end.
+// closeAllocates records that the calls to Allocate from some kubelets have ended, or will never end. The function by
+// selects these kubelets.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
 		if by(e.asker) {
@@ -120,8 +121,8 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// vacate records that no pod holds a device any more. Only an inspection that begins now shows the state in which the pod
-// left the device.
+// vacate records that no pod holds a device any more. Only an inspection that begins after this shows the state in which the
+// pod left the device.
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -220,15 +221,15 @@ func (l *leases) owns(e *entry) bool {
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.evidence.HasTwins(e.Medium)
 }
 
-// shared reports whether pods hold a device by the IDs of its shares.
+// shared reports whether pods hold a device under the IDs of its shares.
 func (e *entry) shared() bool {
 	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID && id != e.bundle })
 }
 
-// mayBeFree reports whether a device that the kubelet does not list may be treated as free. The kubelet must have listed
-// the device before, or must have finished its call to Allocate. The kubelet may be stopped for any length of time before
-// it finishes the call (R12), so the elapsed time proves nothing. If the kubelet lists one share of a device, the state of
-// the other shares is unknown.
+// mayBeFree reports whether a device that the kubelet does not list may be treated as free. The kubelet must have listed the
+// device before, or must have finished its call to Allocate. The kubelet may be stopped for any length of time before it
+// finishes the call, so the elapsed time proves nothing. If the kubelet lists one share of a device, the state of the other
+// shares is unknown.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.owed:
@@ -239,8 +240,8 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.allocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
-// free records that no pod can be holding a device. Only such a device may leave the device list. Before it leaves, the
-// device is cleaned up by the rules of its old resource. A disk also stays in the list until a probe has returned a result.
+// free records that no pod can be holding a device. Only such a device may leave the device list. Before it leaves the list,
+// the device is cleaned up as its old resource requires. A disk also stays in the list until a probe has returned a result.
 func (a *allocations) free(e *entry) {
 	a.vacate(e)
 	// The new list omits the IDs of shares that the resource no longer has.

@@ -64,8 +64,8 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 	return unfinished || now.contested != nil
 }
 
-// missing records that a device was not found in its subject. Either the device is gone, or it is present but cannot be
-// identified at the moment.
+// missing records that a device was not found in its subject. Either the device is gone, or it cannot be identified at the
+// moment. missing reports whether an offered device is still present.
 func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
 	if unreadable == nil {
@@ -82,7 +82,7 @@ func (i *identities) missing(e *entry, unreadable error) (there bool) {
 }
 
 // entryFor returns the entry for a device that was found in a subject. It returns nil while another subject has the claimed
-// ID. before contains the IDs that were contested at the last inspection.
+// ID. The parameter before contains the IDs that were contested at the last inspection.
 func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
 	id := i.idFor(s, sighting, before)
 	if id == "" {
@@ -181,8 +181,8 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 }
 
 // departs records that hardware is gone or was replaced. The hardware that appears next is not initialised. departs does
-// nothing if the device has disappeared only for a moment, because metalplugd is resetting it or its vendor unit is loading
-// new firmware.
+// nothing if the device may have disappeared only for a moment, because metalplugd is resetting it or because its vendor
+// unit is loading new firmware.
 func (e *entry) departs() {
 	now := time.Now()
 	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {

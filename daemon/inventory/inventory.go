@@ -26,14 +26,14 @@ import (
 
 const (
 	// settleTimeout is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The
-	// wait begins when metalplugd starts, and begins again with the first inspection of each device that comes back.
+	// wait begins when metalplugd starts, and begins again each time that a device is inspected for the first time.
 	// Otherwise the snapshot would be incomplete on a node with many or slow disks.
 	settleTimeout = 10 * time.Second
-	// maxSettleRounds is the maximum total wait, in multiples of settleTimeout. It must be less than TimeoutStartSec= of the
-	// unit, which is 90 s.
+	// maxSettleRounds is the maximum total wait, in multiples of settleTimeout. The total wait must be less than
+	// TimeoutStartSec= of the unit, which is 90 s.
 	maxSettleRounds = 6
-	// allocationGrace is how long the kubelet may take to record a device after Allocate. If the kubelet has listed the pod
-	// and no longer lists it, the device is free even earlier.
+	// allocationGrace is how long the kubelet may take to record a device after Allocate. The device is free earlier if the
+	// kubelet has listed the pod and no longer lists it.
 	allocationGrace = 30 * time.Second
 	// fileClock is how far the timestamp of a file may lag behind the clock. The kernel uses the time of its last tick
 	// (current_time, fs/inode.c), and has at least 100 ticks per second.
@@ -42,8 +42,8 @@ const (
 	settlePoll = 5 * time.Millisecond
 	// minPublishInterval is the minimum time between two snapshots while inspections are running.
 	minPublishInterval = 100 * time.Millisecond
-	// crowdInterval is the minimum time to the next snapshot if more than crowd devices have changed in the last one. After
-	// that many changes, more changes are likely.
+	// crowdInterval is the minimum time to the next snapshot if the last snapshot changed more devices than the constant
+	// crowd. After that many changes, more changes are likely.
 	crowdInterval = 50 * time.Millisecond
 	crowd         = 16
 	// saveDelay is the time between a change and its save, so that the kubelet gets the change first.
@@ -117,9 +117,10 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. as
-// contains the IDs by which the kubelet knows each device. asker identifies the running kubelet, and is empty if unknown. A
-// kubelet allocates for one container at a time, so it has finished its earlier requests. Allocated does not wait.
+// Allocated records that a container is about to get devices, or that metalplugd has refused the kubelet's request. The map
+// as contains the IDs that the kubelet uses for each device. The parameter asker identifies the running kubelet, and is
+// empty if unknown. A kubelet allocates for one container at a time, so it has finished its earlier requests. Allocated does
+// not wait.
 func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -140,8 +141,8 @@ func (i *Inventory) Starting(as map[string][]string) {
 	i.post(func(l *loop) { l.allocated(as, now, true) })
 }
 
-// Released records that the pods that held these devices are gone, because the kubelet was about to give the devices to
-// another pod. It does not wait.
+// Released records that the pods that held these devices have ended. The caller knows this because the kubelet was about to
+// give the devices to another pod. It does not wait.
 func (i *Inventory) Released(ids []string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.vacate(e) })
@@ -158,15 +159,15 @@ func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm
 // not wait.
 func (i *Inventory) Recovered(id string) { i.about(id, (*loop).recovered) }
 
-// LookAgain queues an inspection of devices that differ from the snapshot. It does not wait.
+// LookAgain queues an inspection of devices because a caller has noticed a difference from the snapshot. It does not wait.
 func (i *Inventory) LookAgain(ids ...string) {
 	for _, id := range ids {
 		i.about(id, func(l *loop, e *entry) { l.look(e) })
 	}
 }
 
-// SetRules replaces the rules and queues an inspection of everything. remembered is like [Options].Remembered. The returned
-// channel is closed when the first snapshot that uses only the new rules is published. SetRules does not wait.
+// SetRules replaces the rules and queues an inspection of everything. The parameter remembered is like [Options].Remembered.
+// The returned channel is closed when the first snapshot that uses only the new rules is published. SetRules does not wait.
 func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {

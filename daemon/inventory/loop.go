@@ -33,11 +33,11 @@ type devices struct {
 	entries map[string]*entry // keys are device IDs
 	faults  fault.Record
 	cordons map[string]*api.Cordon // keys are device IDs; a cordon is never modified
-	granted map[string][]*entry    // the devices whose pods may open a node, by the node's device number
+	granted map[string][]*entry    // by device number, the devices whose pods may open a node with this number
 	dirty   map[*entry]bool        // devices that changed since the last publication
 	untold  map[*entry]bool        // devices that changed since the last inspection began
 	claims  []*claim               // claims of workers, oldest first
-	resend  map[string]bool        // resources whose list must be sent again without a change
+	resend  map[string]bool        // resources whose list must be sent again although it has not changed
 	stale   bool                   // a device that is not offered changed since the last publication
 	unsaved bool                   // something has changed since the last save, and a timer will save it
 }

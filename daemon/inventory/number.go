@@ -13,7 +13,7 @@ import (
 // does the same with BPF). The kernel gives the number of an unplugged device to the next device. The pod of the old device
 // can then open the new device.
 
-// number returns the device number of the node, as "block 259:1", or "" if the device is absent.
+// number returns the number of the device node, for example "block 259:1", or "" if the device is absent.
 func (e *entry) number() string {
 	if e.sighting == nil || e.device.Udev == nil {
 		return ""
@@ -29,8 +29,8 @@ func (e *entry) number() string {
 	return kind + " " + major + ":" + minor
 }
 
-// noteNumber records the device numbers that a device has while pods hold it. When the last pod has ended, it deletes these
-// numbers, so that another device with one of these numbers can be offered.
+// noteNumber records the device numbers that a device has while pods hold it. After the last pod has ended, noteNumber
+// deletes these numbers, so that another device with one of them can be offered.
 func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
@@ -56,8 +56,9 @@ func (d *devices) numbered(e *entry) {
 	}
 }
 
-// opened returns an error if the pod of another device can open this device, which then cannot be offered. It ignores the
-// pod that holds this device, because the kubelet may know earlier than metalplugd that this pod has ended.
+// opened returns an error if a pod that holds another device can open this device. In this case, the device cannot be
+// offered. It ignores the pod that holds this device, because the kubelet may know earlier than metalplugd that this pod has
+// ended.
 func (d *devices) opened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil

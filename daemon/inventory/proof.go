@@ -28,7 +28,7 @@ func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighti
 	}
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
-		free := !e.lease.Held() && !e.busy() && !e.outdated() // an empty fingerprint means that the disk was not read
+		free := !e.lease.Held() && !e.busy() && !e.outdated() // otherwise the probe did not read the disk
 		e.lastProbe = lastProbe{clean: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
 		return s
 	case !e.clean || s.Health != nil:

@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// LevelNotice is the level of the journal's "notice", for normal but significant events. Package systemd defines the same
-// level.
+// LevelNotice is the level that the journal calls "notice". It is meant for normal but significant events. Package systemd
+// defines the same level.
 const LevelNotice = slog.Level(2)
 
 // publishing is the part of the loop that creates snapshots.
@@ -97,7 +97,7 @@ func (l *loop) next(now time.Time) *Snapshot {
 	bundler{l}.join(changed, now)
 	for resource := range l.resend {
 		if _, ok := changed[resource]; !ok {
-			changed[resource] = nil // the kubelet gets the list again, without a change
+			changed[resource] = nil // the kubelet gets the same list again
 		}
 	}
 	for resource, devices := range changed {
@@ -154,7 +154,7 @@ func same(a, b *Status) bool {
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 
-// sameIdentity reports whether the records of a and b in the state file are equal.
+// sameIdentity reports whether the state file would contain the same record for a and b.
 func sameIdentity(a, b *Status) bool {
 	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode

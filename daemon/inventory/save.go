@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// saveLater saves the state after a short pause. The save includes changes during the pause.
+// saveLater saves the state after a short pause. The saved state includes changes that are made during the pause.
 func (d *devices) saveLater() {
 	if !d.unsaved {
 		d.unsaved = true
@@ -46,7 +46,7 @@ func (l *loop) save() {
 }
 
 // record returns the record of a device. While metalplug works on a disk, the record must already describe the state after a
-// crash. The content of the disk is then unknown, and a disk that appears later may be another disk.
+// crash. After a crash, the content of the disk is unknown, and a disk that appears later may be another disk.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,

@@ -27,7 +27,7 @@ type Status struct {
 	Bundle   string       // the ID of the device's bundle, or empty
 	Members  []*Status    // members of a bundle; the ID of the bundle is derived from the first one
 	Taker    string       // the resource that matches the device, even if the device is not offered, or empty
-	As       []string     // the IDs by which pods may hold the device, sorted
+	As       []string     // the IDs under which pods may hold the device, sorted
 	Claims   lease.Claims // claims that hold the device
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused, or how much of the disk was read so far.
@@ -51,8 +51,8 @@ type Observation struct {
 	Target     *device.Target // identifies the device for work on it
 }
 
-// Same reports whether the current disk is the one with which the tenants' containers were started. If it is, the tenants
-// may continue to use its content.
+// Same reports whether the disk is still the one that the tenants' containers were started with. If it is, the tenants may
+// continue to use its content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
@@ -65,7 +65,7 @@ func (s *Status) Gist() string {
 // Offer is the device list of one resource. It is never modified after publication.
 type Offer struct {
 	Version uint64    // increases with each change of this offer
-	Listed  uint64    // increases with each change in IDs, health and NUMA nodes, which the kubelet sees
+	Listed  uint64    // increases with each change to IDs, health or NUMA nodes, which the kubelet sees
 	Devices []*Status // sorted by ID
 	Members []*Status // devices of the resource that are in bundles instead of in the list, sorted by ID
 	Cause   time.Time // arrival of the first event that led to this version, or zero
@@ -98,8 +98,8 @@ func (s *Snapshot) Offer(resource string) *Offer {
 	return &Offer{}
 }
 
-// All yields the offered devices by resource and ID, and then the other devices. The device list of each resource precedes
-// its members of bundles.
+// All yields the offered devices, sorted by resource and ID, and then the other devices. For each resource, the devices in
+// its list precede the devices in bundles.
 func (s *Snapshot) All() iter.Seq[*Status] {
 	return func(yield func(*Status) bool) {
 		for _, resource := range slices.Sorted(maps.Keys(s.Offers)) {
@@ -117,7 +117,7 @@ func (s *Snapshot) All() iter.Seq[*Status] {
 	}
 }
 
-// Find returns the device with this ID, offered or not, or nil.
+// Find returns the device with this ID, even if it is not offered, or nil.
 func (s *Snapshot) Find(id string) *Status {
 	for _, o := range s.Offers {
 		if d := cmp.Or(o.Find(id), find(o.Members, id)); d != nil {
@@ -143,7 +143,7 @@ func (u updates) set(resource, id string, s *Status) {
 	u[resource][id] = s
 }
 
-// patch returns a copy of offer o with new statuses by ID, see [updates].
+// patch returns a copy of the offer with new statuses. The keys are IDs, see [updates].
 func (o *Offer) patch(changed map[string]*Status) *Offer {
 	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: patched(o.Devices, changed, false), Members: patched(o.Members, changed, true)}
 	if !slices.EqualFunc(o.Devices, next.Devices, sameListing) {
@@ -152,8 +152,8 @@ func (o *Offer) patch(changed map[string]*Status) *Offer {
 	return next
 }
 
-// patched returns a sorted copy of before with new statuses. members selects whether the list contains members of bundles
-// or other devices.
+// patched returns a sorted copy of before with new statuses. If the flag members is set, the list contains members of
+// bundles, and otherwise all other devices.
 func patched(before []*Status, changed map[string]*Status, members bool) []*Status {
 	next := slices.Clone(before)
 	var added []*Status

@@ -116,11 +116,11 @@ func (e *entry) closeWindow() {
 // Outcome is the result of work on a device. The zero value means that the work did nothing.
 type Outcome struct {
 	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. It is empty if the lease
-	// does not change, as for work on another device.
+	// does not change, for example because the work was on another device.
 	Event   lease.Name
 	Tenants []string    // UIDs of the pods, for the start of a container
 	Err     error       // why the work failed, or nil
-	Order   lease.Order // the operator's order, if its work failed, or empty
+	Order   lease.Order // what the operator ordered, if that work failed; otherwise empty
 	Foreign bool        // the content of the disk is not from a tenant, and the work did not change it
 	// Touched means that the content of the disk may have changed because an erasure failed. Fingerprint is the fingerprint
 	// of the disk after that, as in [evidence.Evidence], or empty if unknown.
@@ -135,9 +135,9 @@ type claim struct {
 	given chan *Status // receives the state of the first device, or nil if it is unknown, once the worker has all devices
 }
 
-// Take waits until no other worker has any of these devices. The caller then has all of them until it calls
-// [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest
-// state of the first device. The error is [ErrUnknownDevice], the error of ctx, or an error that the inventory has stopped.
+// Take waits until no other worker has any of these devices. The caller then has all of them until it calls [Inventory.End].
+// If several workers wait for a device, they get it in the order of their calls. Take returns the newest state of the first
+// device. The error is [ErrUnknownDevice], the error of ctx, or an error which says that the inventory has stopped.
 func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
 	c := &claim{ids: ids, given: make(chan *Status, 1)}
 	i.post(func(l *loop) {
@@ -180,11 +180,11 @@ func (l *loop) drop(which func(*claim) bool) {
 	l.give()
 }
 
-// Begin records that work on a device begins. event is [lease.Prepare] or [lease.Clear]. event is empty for work on another
-// device that affects this one. Until [Inventory.End] and one more inspection, the kubelet sees no changes to the hardware,
-// and inspections do not open the device. If reason is not empty, the device is Unhealthy with this reason. Begin returns
-// the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice],
-// the error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
+// Begin records that work on a device begins. The parameter event is [lease.Prepare] or [lease.Clear]. It is empty if the
+// work is on another device and only affects this one. Until [Inventory.End] and one more inspection, the kubelet sees no
+// changes to the hardware, and inspections do not open the device. If reason is not empty, the device is Unhealthy with this
+// reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is
+// [ErrUnknownDevice], the error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	if askErr := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]
@@ -216,7 +216,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 	l.changed(e)
 }
 
-// Prepared records a partial result while the work continues. [Inventory.Kept] waits until the result is saved.
+// Prepared records a partial result while the work continues. To wait until the result is saved, call [Inventory.Kept].
 // Prepared does not wait.
 func (i *Inventory) Prepared(id string, p device.Report) {
 	i.about(id, func(l *loop, e *entry) {
@@ -275,13 +275,13 @@ func (l *loop) worked(e *entry, o Outcome) {
 	l.changed(e)
 }
 
-// outcome changes the lease according to the outcome of work. other means that another disk has replaced the disk that was
-// worked on.
+// outcome changes the lease according to the outcome of work. The flag other means that another disk may have replaced the
+// disk that was worked on.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.Medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
-		// Without an erasure, the content still belongs to its tenant.
+		// If the disk was not erased, its content still belongs to the same tenant.
 		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		e.Claims = e.Claims.Started(o.Tenants)
