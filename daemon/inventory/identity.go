@@ -180,7 +180,7 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 	}
 }
 
-// departs records that hardware is gone or was replaced. The hardware that appears next is not initialised. departs does
+// departs records that hardware is gone or was replaced. Hardware that appears later is not initialised. departs does
 // nothing if the device may have disappeared only for a moment, because metalplugd is resetting it or because its vendor
 // unit is loading new firmware.
 func (e *entry) departs() {

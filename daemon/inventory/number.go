@@ -57,8 +57,8 @@ func (d *devices) numbered(e *entry) {
 }
 
 // opened returns an error if a pod that holds another device can open this device. In this case, the device cannot be
-// offered. It ignores the pod that holds this device, because the kubelet may know earlier than metalplugd that this pod has
-// ended.
+// offered. opened ignores the pod that holds this device, because the kubelet may know earlier than metalplugd that this pod
+// has ended.
 func (d *devices) opened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil

@@ -18,9 +18,9 @@ import (
 // errUnknown is the error for an unknown ID, which the kubelet must have taken from another plugin's list.
 var errUnknown = errors.New("not a device of this resource")
 
-// pick returns the devices to which the given shares belong, sorted by ID and without duplicates. For each device, it
-// also returns the IDs that the kubelet used. All devices must be healthy. If again is set, pick also accepts an
-// unhealthy device for which mayGoOn returns true.
+// pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, it also
+// returns the IDs that the kubelet used. All devices must be healthy. If the flag again is set, pick also accepts an
+// unhealthy device that mayGoOn allows.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -56,7 +56,7 @@ func mayGoOn(d *inventory.Status) bool {
 	return true
 }
 
-// find returns the device to which a share belongs, or nil. It also accepts an earlier ID of the share.
+// find returns the device that a share belongs to, or nil. It also accepts an earlier ID of the share.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {
 		if d := offer.Find(id); d != nil {
@@ -69,9 +69,9 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// unused returns an error if a device may be used only by the pod that already holds it. The kubelet gives such a device
-// to a new pod only after it has taken the device from the old one. So the old pod is gone, but the new pod must not see
-// its data.
+// unused returns an error if a device may be used only by the pod that already holds it. The kubelet gives such a device to
+// a new pod only after it has taken the device from the old one. Therefore the old pod is gone, but the new pod must not see
+// the old pod's data.
 func (s service) unused(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
@@ -99,8 +99,8 @@ func shorten(id string) string {
 	return fmt.Sprintf("%q", id)
 }
 
-// answer returns the response for a container that uses all of these devices. It contains either their nodes or their CDI
-// names.
+// answer returns the response for a container that uses all of these devices. The response contains either the nodes of the
+// devices or their CDI names.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	if s.Resource.Member != nil {
 		return s.answerBundles(devices)

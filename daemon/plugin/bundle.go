@@ -92,7 +92,7 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 }
 
 // ready returns an error if the starting container cannot use the devices. After a reboot, the names or nodes that the
-// container has may be outdated.
+// container got may be outdated.
 func (s service) ready(devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {

@@ -52,8 +52,8 @@ const (
 	registerAgainAfter = time.Minute
 )
 
-// conflict holds the facts that an endpoint knows about another plugin with its resource name. Only Run uses them, except
-// the field asked.
+// conflict holds the facts that an endpoint knows about another plugin with the same resource name. Only Run uses these
+// facts, except the field asked.
 type conflict struct {
 	e       *Endpoint
 	asked   atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
@@ -77,8 +77,8 @@ type hold struct {
 	until     time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
-// begin clears the facts from an earlier registration. known means that the kubelet knew an earlier endpoint. The kubelet
-// may then process the end of that endpoint only after all pauses have passed.
+// begin clears the facts from an earlier registration. The flag known means that the kubelet knew an earlier endpoint. In
+// this case, the kubelet may still be processing the end of that endpoint after all pauses have passed.
 func (c *conflict) begin(known bool) {
 	c.forget()
 	if known {
@@ -156,7 +156,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		c.suspect = ""
 		return c.askIn(askLate)
 	case len(counted) == 0 && sent.healthy:
-		// Two more answers must confirm the next list.
+		// The text contains the number of the list, so two answers about the same list are needed.
 		c.suspect = fmt.Sprintf("the kubelet counts no device, although list %d has some", sent.number)
 	default:
 		c.suspect = ""

@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// eager is how long the endpoint tries to connect to a new kubelet.sock every eagerPause. The kubelet binds the
-	// socket before it listens, so it may refuse the first attempts.
+	// eager is how long the endpoint tries to connect to a new kubelet.sock. It tries once every eagerPause. The kubelet
+	// binds the socket before it listens, so the first attempts may fail.
 	eager      = time.Second
 	eagerPause = time.Millisecond
 	// backstop is the interval between checks without an event while no stream is open.
@@ -45,8 +45,8 @@ const (
 	// settlePause is the minimum time between the end of a stream and the next registration with the same kubelet. Before
 	// Kubernetes 1.37, a device manager that is still processing the end of the old stream would disconnect the new one.
 	settlePause = 100 * time.Millisecond
-	// restartPause replaces settlePause after an earlier endpoint, because it is not known when that endpoint's stream
-	// ended.
+	// restartPause is used instead of settlePause if the resource had an earlier endpoint. It is longer, because metalplugd
+	// does not know when the stream of that endpoint ended.
 	restartPause = 2 * settlePause
 	// lastPause is the maximum time between two attempts to register.
 	lastPause = time.Second
@@ -87,7 +87,7 @@ type Endpoint struct {
 	// Allocated is called with a container's devices before the kubelet gets the answer. It must not block.
 	Allocated func([]*inventory.Status)
 	Metrics   Metrics
-	Changed   func() // called when the endpoint's [Status] has changed
+	Changed   func() // called when the result of [Endpoint.Status] has changed
 	// Counted returns the devices of the resource that the kubelet counts as healthy, from any plugin. It may block for
 	// some seconds. The error is [kubelet.ErrNotCounted] if the kubelet does not support the query. If Counted is nil, no
 	// resource is held back.
@@ -100,7 +100,7 @@ type Endpoint struct {
 	Before time.Time
 
 	probe    liveness.Probe
-	status   atomic.Value // contains a Status
+	status   atomic.Value // contains an [api.Standing]
 	server   *grpc.Server // serves each socket that the endpoint creates
 	streams  streams
 	conflict conflict
@@ -143,7 +143,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	// Closed when the devices change, or nil if the resource should be registered now.
+	// This channel is closed when the devices change. It is nil if the resource should be registered now.
 	var devices <-chan struct{}
 	for {
 		select {
@@ -175,8 +175,8 @@ func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// unwanted returns a channel that is closed when the devices change if the resource is optional and has not had a device
-// yet. Otherwise it returns nil.
+// unwanted returns nil if the resource should be registered. An optional resource that has not had a device yet should not
+// be registered. For such a resource, unwanted returns a channel that is closed when the devices change.
 func (e *Endpoint) unwanted() <-chan struct{} {
 	snapshot, changed := e.Inventory.Snapshot()
 	if !e.Resource.Optional || len(snapshot.Offer(e.Resource.Name).Devices) > 0 {

@@ -152,8 +152,8 @@ func (r *Resource) shareID(id string, n int) string {
 	return id + checkpoint.ShareMark + strconv.Itoa(n)
 }
 
-// deviceID returns the ID of the device to which the share with the given ID belongs. ok is false if id is not a share of
-// the resource.
+// deviceID returns the ID of the device that the share with the given ID belongs to. The result ok is false if the resource
+// has no such share.
 func (r *Resource) deviceID(id string) (_ string, ok bool) {
 	if r.Shares <= 1 {
 		return id, true

@@ -64,8 +64,8 @@ func (w *Watch) others() (live []int, ended, events int) {
 	return live, w.peers.ended, w.peers.events
 }
 
-// stir records an event in the kubelet's directory. Another plugin's socket has appeared or disappeared, or the kubelet may
-// have processed a list of any plugin. The kubelet writes its checkpoint after each list (kubernetes v1.36
+// stir records an event in the kubelet's directory. Either another plugin's socket has appeared or disappeared, or the
+// kubelet may have processed a list from any plugin. The kubelet writes its checkpoint after each list (kubernetes v1.36
 // pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
 func (w *Watch) stir() {
 	if live, _, _ := w.others(); len(live) > 0 {

@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// The cost of a packed choice has two parts. The number of its NUMA nodes weighs more than the sum of the distances on
-// the bus tree between all pairs of its shares. A step on the tree is counted once for each pair of shares that it
-// separates. The cheapest choice in a branch therefore consists of the cheapest choices in its children. The cost of a
-// spread choice is the total number of shares already in use on its devices.
+// The cost of a packed choice has two parts. The first part is the number of NUMA nodes, which weighs more. The second part
+// is the sum of the distances on the bus tree between all pairs of shares. Each step on the tree counts once for each pair
+// of shares that it separates. The cheapest choice in a branch therefore consists of the cheapest choices in its children.
+// The cost of a spread choice is the total number of shares already in use on its devices.
 const (
 	// bridgeWay is the distance from a PCI host bridge to its parent. It is greater than any distance below one host
 	// bridge, so devices below the same host bridge are always nearer.
@@ -68,8 +68,8 @@ type request struct {
 	taken  []int          // number of unavailable shares by device index, or nil for a packed choice
 }
 
-// choice is the cheapest choice of a certain number of shares. It combines either two choices, or one share and a choice
-// with one share less.
+// choice is the cheapest set of a certain number of shares. It combines either two smaller choices, or one share and a
+// choice with one share less.
 type choice struct {
 	cost  int64 // noChoice if that number of shares is impossible
 	share string
@@ -80,8 +80,8 @@ type choice struct {
 const noChoice = -1
 
 // prefer chooses n of the available shares, including all that must be included. It prefers devices that are near each
-// other, or with Spread the devices with the fewest shares in use. The result is deterministic. It is empty if the
-// request is invalid, and the kubelet then chooses by itself.
+// other. If Spread is set, it prefers the devices with the fewest shares in use instead. The result is deterministic. If the
+// request is invalid, the result is empty, and the kubelet makes its own choice.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil
@@ -133,7 +133,7 @@ func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []st
 }
 
 // unbar removes the shares that Allocate would refuse, provided that enough other shares remain. Such shares belong to
-// devices whose pods have just ended, which the kubelet knows before metalplugd does.
+// devices whose pods have just ended. The kubelet knows this before metalplugd does.
 func (q *request) unbar(offer *inventory.Offer) {
 	left, barred := 0, make(map[int][]string)
 	for device, shares := range q.shares {
@@ -150,8 +150,8 @@ func (q *request) unbar(offer *inventory.Offer) {
 	}
 }
 
-// cheapest returns the cheapest choices of shares below a node, indexed by the number of shares. above is the depth of
-// the node's parent.
+// cheapest returns the cheapest choices of shares below a node, indexed by the number of shares. The parameter above is the
+// depth of the node's parent.
 func (q *request) cheapest(node *bundle.Node, above int) []choice {
 	best := q.singles(node)
 	for _, below := range node.Below {
@@ -180,8 +180,8 @@ func way(from, to int) int64 {
 	return int64(to - from)
 }
 
-// singles returns the cheapest choices of shares of devices directly at a node, indexed by the number of shares. Each
-// further share of a device costs more than the one before, so it is enough to take the cheapest shares.
+// singles returns the cheapest choices from the devices directly at a node, indexed by the number of shares. Each further
+// share of a device costs more than the one before, so it is enough to take the cheapest shares.
 func (q *request) singles(node *bundle.Node) []choice {
 	best, fixed := make([]choice, 1, len(node.Leaves)+1), 0
 	for _, l := range node.Leaves {
@@ -208,8 +208,8 @@ func (q *request) singles(node *bundle.Node) []choice {
 	return best
 }
 
-// join combines choices from two places into the cheapest choices, indexed by the number of shares. If several have the
-// same cost, it takes as many shares as possible from the first place.
+// join combines choices from two places into the cheapest choices, indexed by the number of shares. If several choices have
+// the same cost, it takes as many shares as possible from the first place.
 func (q *request) join(first, second []choice) []choice {
 	best := make([]choice, min(q.n, len(first)+len(second)-2)+1)
 	for k := range best {

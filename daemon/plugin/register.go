@@ -28,14 +28,14 @@ type registration struct {
 	seen  identity  // the current kubelet.sock
 	since time.Time // when kubelet.sock was first seen
 	known bool      // whether this kubelet knew an earlier endpoint of the resource
-	// kubelet.sock at the last registration, or zero if there was no registration or its stream has ended
+	// kubelet.sock at the last registration, or zero before the first registration and after the stream has ended
 	registered identity
 	at         time.Time     // time of that registration
 	pause      time.Duration // delay before the next attempt, or 0 if no attempt has failed
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// look records the current kubelet.sock. If the socket existed at the time before, its kubelet knew an earlier endpoint,
+// look records the current kubelet.sock. If this socket is older than the time before, its kubelet knew an earlier endpoint,
 // and may still be processing the end of that endpoint.
 func (r *registration) look(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
@@ -54,9 +54,9 @@ func (r *registration) backOff() time.Duration {
 	return r.pause
 }
 
-// replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens there is the
-// same as before, the socket was only recreated or relabelled. Otherwise the old kubelet is still running, and replaced
-// ends its stream. Run then registers with the new kubelet.
+// replaced handles a new kubelet.sock that appears while the stream is open. If the process that listens there is the same
+// as before, the socket was only recreated or relabelled. If it is another process, the old kubelet is still running, and
+// replaced ends the stream of the old kubelet. After that, Run registers with the new kubelet.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 )
 
 // streams holds the open ListAndWatch streams. Other processes with uid 0 may also open streams, but only the kubelet's
-// streams matter. The kubelet is the first client that calls after the endpoint begins to register. It requests the
-// options, and opens its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1,
-// handler.go).
+// streams matter. The kubelet is the first client that makes a call after the endpoint begins to register. The kubelet
+// requests the options, and opens its stream on the same connection (kubernetes v1.36
+// pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
 type streams struct {
 	changed chan struct{} // buffer of one, filled when a stream is opened or ends
 
 	mu      sync.Mutex
 	kubelet *clients.Client // nil in tests that make calls without a connection
-	waiting bool            // the next client that calls is the kubelet
+	waiting bool            // the next client that makes a call is the kubelet
 	live    map[*stream]bool
 	// when the kubelet last opened a stream, or zero if it has not done so since the endpoint began to register
 	opened time.Time
@@ -45,7 +45,7 @@ type stream struct {
 	wake   chan struct{} // buffer of one, filled when round has changed
 }
 
-// expect makes s treat the next client that calls as the kubelet.
+// expect records that the next client that makes a call will be the kubelet.
 func (s *streams) expect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

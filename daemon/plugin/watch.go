@@ -88,8 +88,8 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	}
 }
 
-// rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. If
-// this fails, rearm returns the reason. It logs the reason unless it is equal to last.
+// rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. If this
+// fails, rearm returns the reason. It logs the reason unless the parameter last contains the same reason.
 func (w *Watch) rearm(last string) (complaint string) {
 	if err := w.watcher.Rearm(); err != nil {
 		complaint = err.Error()
