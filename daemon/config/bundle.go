@@ -11,13 +11,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Values of rest, which decides how devices that are not in a bundle are offered.
+// Values of the key rest, which decides how devices that are not in a bundle are offered.
 const (
 	RestHold  = "hold"  // they are not offered
 	RestOffer = "offer" // they are offered by their own resources
 )
 
-// defaultNear is the default value of near.
+// defaultNear is the default value of the key near.
 const defaultNear = "any"
 
 // bundleKeys lists the keys of a bundle resource, in addition to the keys that all resources have.
@@ -26,7 +26,7 @@ var bundleKeys = []string{"members", "near", "rest", "takeover"}
 // maxMembers is the maximum number of devices in a bundle.
 const maxMembers = 64
 
-// takeBundle reads members, near and rest.
+// takeBundle reads the keys members, near and rest.
 func takeBundle(t *table, r *Resource) {
 	m, near, rest := &device.Members{}, defaultNear, RestHold
 	t.members(m)

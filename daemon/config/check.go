@@ -206,7 +206,7 @@ func checkPath(name string) error {
 	return nil
 }
 
-// checkSocket accepts paths to which a socket can be bound.
+// checkSocket accepts paths that a socket can be bound to.
 func checkSocket(name string) error {
 	if len(name) > socketSize {
 		return fmt.Errorf("%s is %d bytes long, but the path of a socket is limited to %d", quoted(name), len(name), socketSize)

@@ -2,11 +2,11 @@
 
 // Package config reads the configuration file and its drop-ins, and returns checked values.
 //
-// It follows three rules. Files are read strictly, so unknown, contradictory or impossible settings are errors. All
-// errors are reported together, each with its file, line and key. The result of [Load] needs no further check, so a
-// daemon can run with every [Config] that was loaded without an error. Load reads only the configuration files, so a
-// configuration can be checked on any machine. [Config.Check] checks the other files that must exist. The file
-// metalplug.toml in this directory lists every key with its default.
+// The package follows three rules. Files are read strictly, so unknown, contradictory or impossible settings are errors. All
+// errors are reported together, each with its file, line and key. The result of [Load] needs no further check, so a daemon
+// can run with every [Config] that was loaded without an error. Load reads only the configuration files, so a configuration
+// can be checked on any machine. [Config.Check] checks the other files that must exist. The file metalplug.toml in this
+// directory lists every key with its default.
 package config
 
 import (
@@ -24,33 +24,33 @@ const DefaultFile = "/etc/metalplug/metalplug.toml"
 const (
 	// Direct is the value that replaces the path of a helper's socket if the helper runs as a child process.
 	Direct = "direct"
-	// Auto is the reset method that selects one of the class's methods that the bound driver survives, or none if there
-	// is no such method.
+	// Auto is the reset method that selects one of the class's methods. The bound driver must survive the selected method.
+	// If there is no such method, Auto selects none.
 	Auto = "auto"
 	// None is the value for no reset method or no erase method.
 	None = "none"
 )
 
-// Values of prefer, which decides which free devices are recommended to the kubelet.
+// Values of the key prefer, which decides which free devices metalplug recommends to the kubelet.
 const (
 	Packed = "packed" // devices that are near each other
 	Spread = "spread" // devices with the fewest shares in use, for devices with several shares
 )
 
-// Values of inject, which decides how a container gets its devices.
+// Values of the key inject, which decides how a container gets its devices.
 const (
 	InjectNodes = "nodes" // containers get a list of device nodes
 	InjectCDI   = "cdi"   // containers get CDI device names, which the runtime must support
 )
 
-// Values of when, which decides when a device is reset and erased.
+// Values of the key when, which decides when a device is reset and erased.
 const (
 	WhenStart   = "start"   // before a container starts
 	WhenRelease = "release" // after the last container with the device has ended
 	WhenBoth    = "both"
 )
 
-// Values of serve, which selects the API through which the kubelet gets the devices.
+// Values of the key serve, which selects the API that offers the devices to the kubelet.
 const (
 	ServePlugin = "plugin" // through the device plugin API
 	ServeDRA    = "dra"    // through resource claims (Dynamic Resource Allocation)
@@ -76,15 +76,15 @@ type Config struct {
 // Paths is the table [paths], which locates files on the node. All paths are absolute. The comments give the key, the
 // meaning and the default of each field.
 type Paths struct {
-	DevicePlugins string // device_plugins, which contains kubelet.sock, at most 76 bytes, "/var/lib/kubelet/device-plugins"
-	PodResources  string // pod_resources, the kubelet's socket, pod-resources/kubelet.sock next to device_plugins
-	State         string // state, the directory for files that survive a reboot, "/var/lib/metalplug"
-	Run           string // run, the directory for the control socket, "/run/metalplug"
-	CDI           string // cdi, the directory for CDI specs, "/run/cdi"
-	Sysfs         string // sysfs: "/sys"
-	Dev           string // dev: "/dev"
-	Proc          string // proc: "/proc"
-	Cgroup        string // cgroup: "/sys/fs/cgroup"
+	DevicePlugins string // device_plugins, the directory of kubelet.sock, at most 76 bytes, default "/var/lib/kubelet/device-plugins"
+	PodResources  string // pod_resources, the kubelet's other socket, default pod-resources/kubelet.sock next to device_plugins
+	State         string // state, the directory for files that survive a reboot, default "/var/lib/metalplug"
+	Run           string // run, the directory for the control socket, default "/run/metalplug"
+	CDI           string // cdi, the directory for CDI specs, default "/run/cdi"
+	Sysfs         string // sysfs, where the kernel's sysfs is mounted, default "/sys"
+	Dev           string // dev, the directory of the device nodes, default "/dev"
+	Proc          string // proc, where the kernel's procfs is mounted, default "/proc"
+	Cgroup        string // cgroup, where cgroups are mounted, default "/sys/fs/cgroup"
 }
 
 // Hardware is the table [hardware], which sets the source of the devices.
@@ -95,12 +95,12 @@ type Hardware struct {
 	Recording string
 }
 
-// Reset is the table [reset], which sets the sockets of the helpers. The comments give the key, the helper and the
-// default of each field.
+// Reset is the table [reset], which sets the sockets of the helpers. The comments give the key, the helper and the default
+// of each field. The value [Direct] is possible for each key.
 type Reset struct {
-	Socket  string // socket, for metalplug-reset, "/run/metalplug/reset.sock" or [Direct]
-	Holders string // holders, for metalplug-holders, "/run/metalplug/holders.sock", or [Direct] if socket is [Direct]
-	Units   string // units, for metalplug-unit, "/run/metalplug/unit.sock", or [Direct] if socket is [Direct]
+	Socket  string // socket, for metalplug-reset, default "/run/metalplug/reset.sock"
+	Holders string // holders, for metalplug-holders, default "/run/metalplug/holders.sock", or [Direct] if socket is [Direct]
+	Units   string // units, for metalplug-unit, default "/run/metalplug/unit.sock", or [Direct] if socket is [Direct]
 }
 
 // Resource is a table [[resource]], which configures devices that are offered to the kubelet under one name. The comments
@@ -117,7 +117,7 @@ type Resource struct {
 	// cdi_kind, the vendor/class of another CDI spec whose device names are used instead of metalplug's own, default
 	// empty
 	CDIKind     string
-	Permissions string            // permissions, those on the nodes in a container, from "rwm" for read, write and mknod, default rw
+	Permissions string            // permissions, a container's rights to the nodes, from "rwm" for read, write and mknod, default rw
 	Env         map[string]string // env, templates by variable, in which {id}, {pci} and {node} are replaced, default none
 	AllowInUse  bool              // allow_in_use, offers a device even if this host uses it, only for nvme and node, default false
 	// umad and issm, the nodes for management datagrams and for a subnet manager, only for infiniband, default none
@@ -145,10 +145,10 @@ type Resource struct {
 	Optional bool
 }
 
-// Yields reports whether the resource is held back while another plugin serves its name. A built-in name yields, because
-// a vendor's plugin may have used it before metalplug was installed. It yields even if a file overrides keys of the
-// resource. Any other name does not yield, because the operator chose it. If takeover is set, a built-in name does not
-// yield either.
+// Yields reports whether the resource is held back while another plugin serves its name. A resource with a built-in name
+// yields, because a vendor's plugin may have used this name before metalplug was installed. It yields even if a file
+// overrides keys of the resource. Any other resource does not yield, because the operator chose its name. If takeover is
+// set, a resource with a built-in name does not yield either.
 func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Takeover }
 
 // ResourceReset is the table [resource.reset], which configures what is done to a device between two containers.
@@ -249,7 +249,7 @@ func (r Resource) Variable() string {
 	}, strings.ToUpper(r.Name))
 }
 
-// Resource returns the resource with the given name. ok is false if there is no such resource.
+// Resource returns the resource with the given name. The result ok is false if there is no such resource.
 func (c Config) Resource(name string) (r Resource, ok bool) {
 	i := slices.IndexFunc(c.Resources, func(r Resource) bool { return r.Name == name })
 	if i < 0 {

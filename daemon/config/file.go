@@ -76,8 +76,8 @@ func (f *file) beside(path toml.Key) (keys []string) {
 	return keys
 }
 
-// meant returns the known key that is most similar to an unknown one, or "". It first tries a key in the same table with
-// a similar or longer name. It then tries a key in another table with the same name, and finally the replacement in
+// meant returns the known key that is most similar to an unknown one, or "". It first tries a key in the same table with a
+// similar or longer name. It then tries a key with the same name in another table, and finally the replacement in the map
 // foreign.
 func (f *file) meant(path toml.Key) string {
 	name := strings.ToLower(path[len(path)-1])

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// takeGroup reads group, optional and group_by.
+// takeGroup reads the keys group, optional and group_by.
 func takeGroup(t *table, r *Resource) {
 	var g device.Group
 	t.nodes("group", &g.Nodes)

@@ -16,8 +16,8 @@ const resourceKey = "resource"
 // after "resource".
 type lineIndex map[string]int
 
-// newLineIndex combines the keys of a document with their lines. keys are in the order in which the parser returns them
-// ([toml.MetaData.Keys]), and [keyLines] returns the lines in the same order.
+// newLineIndex combines the keys of a document with their lines. The parameter keys contains the keys in the order in which
+// the parser returns them ([toml.MetaData.Keys]). The function [keyLines] returns the lines in the same order.
 func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	index := make(lineIndex, len(keys))
 	element := -1 // index of the current resource table

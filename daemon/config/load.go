@@ -18,9 +18,9 @@ import (
 
 // Load reads a configuration file and then the drop-ins conf.d/*.toml in the same directory, sorted by name. A key in a
 // later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides that
-// resource key by key. match, exclude and env are each overridden as a whole. The resources in files come first, in the
-// order in which the files name them, followed by the other built-in resources. The file must exist unless it is
-// [DefaultFile]. If there is an error, it is a [Problems], and the returned Config still contains the names of the files.
+// resource key by key. The tables match, exclude and env are each replaced as a whole. The resources in files come first, in
+// the order in which the files name them, followed by the other built-in resources. The file must exist unless it is
+// [DefaultFile]. Any error is a [Problems]. After an error, the returned Config still contains the names of the files.
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "the name of the file is empty; name a file, or omit it to use " + DefaultFile}}
@@ -82,8 +82,8 @@ func EnvValues(text string) (values []string, err error) {
 	return values, err
 }
 
-// Check checks the files that the configuration names and without which a daemon cannot start. At present, the only such
-// file is the recording, which Check reads. The error is a [Problems] with the line that names the file.
+// Check checks the files that the configuration names and that a daemon needs to start. At present, the only such file is
+// the recording, which Check reads. The error is a [Problems] with the line that names the file.
 func (c Config) Check() error {
 	if c.Hardware.Recording == "" {
 		return nil
@@ -134,7 +134,7 @@ func read(name string) *file {
 	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
 
-// parse parses the text of a file. The problems in the result include those with the file as a whole.
+// parse parses the text of a file. If the text is not TOML, the result contains this problem instead of the settings.
 func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
@@ -144,8 +144,8 @@ func parse(name, text string) *file {
 	return &file{name: name, tree: tree, lines: newLineIndex(keyLines(text), meta.Keys())}
 }
 
-// apply sets c from all files, and returns the problems, sorted by file and line. A relative recording is relative to
-// dir.
+// apply sets c from all files, and returns the problems, sorted by file and line. A relative path of a recording is relative
+// to dir.
 func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	root, known := &table{}, make(map[string]toml.Key)
 	for _, f := range files {

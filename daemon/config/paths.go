@@ -94,8 +94,8 @@ func takePaths(t *table, p *Paths) {
 	t.end()
 }
 
-// takeKinds reports a directory where a socket is expected, and the reverse. It judges by the name alone, because the
-// helpers also read the configuration and may have no access to the kubelet's directories.
+// takeKinds reports a directory where a socket is expected, and a socket where a directory is expected. It judges by the
+// name alone, because the helpers also read the configuration and may have no access to the kubelet's directories.
 func takeKinds(t *table, p *Paths) {
 	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
 		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quoted(p.PodResources), quoted(filepath.Join(p.PodResources, kubeletSocket)))

@@ -35,8 +35,8 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is the error for an invalid configuration. It contains all errors and is never empty. It is sorted by the
-// order in which the files are read, and then by line.
+// Problems is the error for an invalid configuration. It contains all errors and is never empty. The errors are sorted by
+// file, in the order in which the files are read, and then by line.
 type Problems []Problem
 
 // Error returns all problems, one on each line.
@@ -91,8 +91,8 @@ var foreignWords = map[string]map[string]string{
 	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
 }
 
-// meantWord returns a suggestion that can be appended to an error message. It names the element of words that an operator
-// probably meant. If there is no such word, meantWord returns "".
+// meantWord returns a suggestion that can be appended to an error message. It names the element of the list words that an
+// operator probably meant. If there is no such word, meantWord returns "".
 func meantWord(key, word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// sharesMost is the maximum value of shares. With that many shares, the list of 50 devices fits into the 4 MiB that
-	// the kubelet accepts (82 bytes for each share). Share numbers then have at most three digits, for which
-	// [device.MakeID] leaves room.
+	// sharesMost is the maximum value of the key shares. With that many shares, the list of 50 devices fits into the 4 MiB
+	// that the kubelet accepts (82 bytes for each share). A share number has at most three digits, and [device.MakeID]
+	// leaves room for them.
 	sharesMost = 1000
 	// startMost is the maximum timeout before a start. It is less than the 30 seconds that the kubelet allows for
 	// PreStartContainer.
@@ -33,7 +33,7 @@ type abilities struct {
 }
 
 // classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for devices of the
-// class. The helper refuses a method if the device's driver does not survive it.
+// class. The helper refuses a method if the device's driver would not survive it.
 var classAbilities = map[string]abilities{
 	device.GPUName:        {methods: []string{"pci", "vfio"}, auto: true},
 	device.FPGAName:       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
@@ -51,10 +51,10 @@ var classNames = []string{
 	device.GPUName, device.FPGAName, device.InfiniBandName, device.NVMeName, device.NodeName, device.BundleName,
 }
 
-// Scrubs returns the methods by which a resource can erase disks.
+// Scrubs returns the methods that a resource can use to erase disks.
 func Scrubs() []string { return slices.Clone(classAbilities[device.NVMeName].scrubs) }
 
-// resource reads one [[resource]].
+// resource reads one [[resource]] table.
 func resource(t *table) Resource {
 	r := Resource{
 		Shares: 1, Prefer: Packed, Inject: InjectNodes, Permissions: "rw",

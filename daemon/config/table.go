@@ -80,7 +80,7 @@ type table struct {
 // overridden key by key.
 var whole = map[string]string{"match": `"A*" or "A*|B"`, "exclude": `"A*" or "A*|B"`, "env": `"text"`}
 
-// merge adds the values of a table in a file. at is the position of that table.
+// merge adds the values of a table in a file. The parameter at is the position of that table.
 func (t *table) merge(at place, values map[string]any) {
 	t.last = at
 	if t.values == nil {
@@ -138,7 +138,7 @@ func (t *table) check(key string, err error) {
 	}
 }
 
-// require reports that a key is missing, and what should be written, unless the key is set.
+// require reports a key that is not set, and what the operator should write.
 func (t *table) require(key, wanted string) {
 	if !t.has(key) && !t.wrong {
 		t.reportf(key, "is missing: %s", wanted)
@@ -161,8 +161,8 @@ func (t *table) end() {
 	}
 }
 
-// take returns the value of a key if the key is set and the value has the right type. wanted describes that type in the
-// error.
+// take returns the value of a key if the key is set and the value has the right type. The parameter wanted describes that
+// type in the error.
 func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	t.known = append(t.known, key)
 	v := t.value(key)
@@ -203,7 +203,7 @@ func (t *table) number(key string, least, most int, to *int) {
 	}
 }
 
-// choice reads a value that must be one of words. noun is the name for such a value in the error.
+// choice reads a value that must be in the list words. The parameter noun is what the error calls such a value.
 func (t *table) choice(key, noun string, to *string, words ...string) bool {
 	word, ok := take[string](t, key, "a string in quotes")
 	if ok && !slices.Contains(words, word) {
