@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// NewDevice converts a device in a snapshot to the JSON value that the control socket shows. holders maps device IDs to
-// the pods that hold the devices.
+// NewDevice converts a device in a snapshot to the JSON value that the control socket shows. The parameter holders maps
+// device IDs to the pods that hold the devices.
 func NewDevice(s *inventory.Status, holders map[string][]api.Pod) api.Device {
 	d := api.Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: s.Device.ClassName(), Health: health(s.Healthy), Reason: s.Reason,
@@ -64,7 +64,8 @@ func wwidOf(t *device.Target) string {
 	return strings.TrimSpace(cmp.Or(names["wwid"], names["device/wwid"]))
 }
 
-// reading returns how much has been read of the disks that are being read, or nil if there are none.
+// reading returns how many disks are being read, and how much of them has been read. It returns nil if there are no such
+// disks.
 func reading(snapshot *inventory.Snapshot) *api.Reading {
 	var r api.Reading
 	var read, size int64

@@ -29,9 +29,9 @@ type Claims interface {
 	Unprepare(ctx context.Context, uid string) error
 }
 
-// ServeClaims serves clients until ctx ends, as [Server.Serve] does. Here, however, each client may prepare claims, and
-// no client may change a device. Only the permissions of the socket restrict its clients, because with PrivateUsers=yes
-// the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
+// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare
+// claims, and no client may change a device. Only the permissions of the socket restrict its clients, because with
+// PrivateUsers=yes the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)
@@ -101,8 +101,8 @@ func untilAnswer(w http.ResponseWriter) func() {
 	return func() { _ = limits.SetWriteDeadline(time.Now().Add(answerTimeout)) }
 }
 
-// answer calls work for a claim without the time limits of a request, and sends the result or logs the error. invalid is
-// an error from reading the request, or nil.
+// answer calls the function work for a claim without the time limits of a request, and sends the result or the error. It
+// also logs the error. The parameter invalid is an error from reading the request, or nil.
 func (s claimer) answer(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, work func(uid string) (any, error)) {
 	uid := r.PathValue("uid")
 	if invalid = cmp.Or(invalid, checkClaim(uid, ask)); invalid != nil {

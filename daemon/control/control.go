@@ -83,7 +83,7 @@ type Options struct {
 	Started   time.Time                      // when metalplugd started
 	Source    udev.Source                    // source of the devices
 	Inventory *inventory.Inventory
-	Host      *device.Host // must have no helpers, because a reading request must not open a device node
+	Host      *device.Host // must have no helpers, because a request that only reads must not open a device node
 	Log       *slog.Logger
 
 	Standing func() map[string]api.Standing // registration state of each resource
@@ -92,7 +92,7 @@ type Options struct {
 	Unwritten func() []string // files that cannot be written, with the reasons
 	// Adopt allows metalplug to erase a disk and then offer it. It returns a note for the operator.
 	Adopt  func(ctx context.Context, id string, o api.Change) (note string, err error)
-	Reset  func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o has a scrub
+	Reset  func(ctx context.Context, id string, o api.Change) error // resets a device, or erases it if o names an erase method
 	Claims Claims
 }
 
@@ -150,7 +150,8 @@ func (s *Server) Reloaded(pending []string, err error) {
 	s.Changed()
 }
 
-// SetHolders records which pods hold each device, by device ID. The caller must not modify by afterwards.
+// SetHolders records which pods hold each device. The keys of the map by are device IDs. The caller must not modify this map
+// afterwards.
 func (s *Server) SetHolders(by map[string][]api.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,8 +208,8 @@ func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, netutil.LimitListener(l, maxClients), mux)
 }
 
-// serve serves clients on a listener until ctx ends. It then disconnects all clients, because a client that follows the
-// events would keep metalplugd from stopping.
+// serve serves clients on a listener until ctx ends. When ctx has ended, it disconnects all clients, because a client that
+// follows the events would keep metalplugd from stopping.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
 	server := &http.Server{
 		Handler:           http.MaxBytesHandler(routes, maxBodyLen),

@@ -17,8 +17,8 @@ import (
 // errNoDryRun is the error for a dry run of a cordon. A cordon is easy to undo, so a dry run is not necessary.
 var errNoDryRun = errors.New("dry_run is only for a reset or an adoption")
 
-// errNoReason is the error for a cordon without a reason, because other operators must be able to see why a device is
-// cordoned.
+// errNoReason is the error for a cordon without a reason. A reason is required, because other operators must be able to see
+// why a device is cordoned.
 var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
 // by returns the cordon that a change requests. metalplugd cannot look up user names, so only uid 0 gets a name here.

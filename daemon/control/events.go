@@ -40,7 +40,7 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
-	// Sent with the next events if the client was too slow to read the last ones.
+	// This event is sent with the next events if the client was too slow to read the last ones.
 	var missed []api.Event
 	for f.wait(r.Context()) {
 		events := append(missed, f.look()...)
@@ -61,8 +61,8 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 // publishes several in a short time.
 const slowClient = time.Second
 
-// missing returns an event for a client that took too long to read the events of a snapshot. sent is the version of that
-// snapshot, and newest is the version of the newest one.
+// missing returns an event for a client that took too long to read the events of a snapshot. The parameter sent is the
+// version of that snapshot, and newest is the version of the newest snapshot.
 func missing(sent, newest uint64, took time.Duration) []api.Event {
 	if newest <= sent+1 || took < slowClient {
 		return nil
@@ -163,9 +163,9 @@ func key(d *inventory.Status) string {
 	return d.Device.SysPath
 }
 
-// changes returns the names of a device's events. old is nil if the device is new. Several events may have happened since
-// the last snapshot. An event that follows from another one is omitted. For example, a device that is gone or cordoned is
-// always unhealthy.
+// changes returns the names of a device's events. The parameter old is nil if the device is new. Several events may have
+// happened since the last snapshot. An event that follows from another one is omitted. For example, a device that is gone or
+// cordoned is always unhealthy.
 func changes(old, d *inventory.Status) []string {
 	if old == nil {
 		if d.Resource == "" {

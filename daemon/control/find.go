@@ -56,9 +56,9 @@ func (q *question) known() (all []*inventory.Status) {
 var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
 // candidates explains the udev devices that the name in the question refers to. If the inventory contains the device,
-// candidates uses the udev device of that device. Otherwise it searches for a node, a sysfs path, a PCI address, a serial
-// number or a kernel name. If no udev device has a node of that name, the node may belong to a device that could not be
-// identified.
+// candidates uses the udev device with the same path in sysfs. Otherwise it searches for a node, a sysfs path, a PCI
+// address, a serial number or a kernel name. If no udev device has a node of that name, the node may belong to a device that
+// could not be identified.
 func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -104,8 +104,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices for which is returns true. If they belong to no class, it returns nil or, if near is
-// set, the explanation of the nearest devices.
+// explain explains the udev devices for which the function is returns true. A device that belongs to no class is omitted. If
+// the flag near is set, the nearest devices are explained in its place.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {

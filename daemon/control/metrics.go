@@ -23,10 +23,10 @@ import (
 // metrics contains the metrics of metalplugd. It has its own registry, so that metrics of other packages are not
 // included.
 //
-// The number of series depends on the configuration and the hardware. Each scrape creates the series, so there are none
-// for devices that were removed or pods that have ended. For 10,000 devices, there are about 10,000 series each of
-// metalplug_device_health, _state, _info and _cordoned. metalplug_device_allocated has one series for each container that
-// holds a device. The kubelet admits at most a few hundred containers on a node.
+// The number of series depends on the configuration and the hardware. Each scrape creates the series, so removed devices and
+// pods that have ended have no series. For 10,000 devices, there are about 10,000 series each of metalplug_device_health,
+// _state, _info and _cordoned. metalplug_device_allocated has one series for each container that holds a device. The kubelet
+// admits at most a few hundred containers on a node.
 type metrics struct {
 	registry      *prometheus.Registry
 	allocations   *prometheus.CounterVec

@@ -9,8 +9,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// TimeReleases measures how long it takes after the release of a device until the device is offered again. It runs until
-// ctx ends, and calls ready once. The error is always nil.
+// TimeReleases measures the time from the release of a device until the device is offered again. It runs until ctx ends, and
+// calls ready once. The error is always nil.
 func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	ready()
 	released := make(releases)
@@ -28,7 +28,7 @@ func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 // releases maps device IDs to the times when the devices were released. The time is zero while a pod holds the device.
 type releases map[string]time.Time
 
-// next returns the releases that are valid after a snapshot. It calls offered for each device that is offered again. It
+// next returns the releases after a new snapshot. It calls the function offered for each device that is offered again. It
 // omits devices that are cordoned or absent, because these wait for an operator.
 func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func(took time.Duration)) releases {
 	next := make(releases)

@@ -67,7 +67,7 @@ func send(w http.ResponseWriter, answer any) {
 	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
 }
 
-// sendDevices sends the offered devices, sorted by resource and ID, followed by the others.
+// sendDevices sends the offered devices, sorted by resource and ID, followed by the other devices.
 func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	snapshot, _ := s.Inventory.Snapshot()
 	holders, all := s.heldBy(), []api.Device{}
@@ -115,8 +115,8 @@ type recent struct {
 	err error
 }
 
-// get returns the last answer if it is still valid, and otherwise calls ask. Only one call of ask is in progress at a
-// time.
+// get returns the last answer if it is still valid, and otherwise calls the function ask. Only one such call is in progress
+// at a time.
 func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -68,7 +68,7 @@ func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 // placeNames maps classes to their short names in the topology. All other classes are called "DEV".
 var placeNames = map[string]string{"gpu": "GPU", "infiniband": "HCA", "fpga": "FPGA", "nvme": "DISK"}
 
-// NewTopology returns the topology of a snapshot. holders maps device IDs to the pods that hold the devices.
+// NewTopology returns the topology of a snapshot. The parameter holders maps device IDs to the pods that hold the devices.
 func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, holders map[string][]api.Pod) api.Topology {
 	t := api.Topology{Devices: []api.Place{}, Distances: make(map[string]map[string]api.Distance)}
 	var functions []string
@@ -91,7 +91,7 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 	slices.SortStableFunc(t.Devices, func(a, b api.Place) int {
 		return cmp.Or(cmp.Compare(min(len(b.PCI), 1), min(len(a.PCI), 1)), cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.ID, b.ID))
 	})
-	count, named := make(map[string]int), make(map[string]string) // the keys are classes and PCI functions
+	count, named := make(map[string]int), make(map[string]string) // the keys are classes in count, and PCI functions in named
 	ends := make(map[string]api.Place)
 	for i := range t.Devices {
 		p := &t.Devices[i]

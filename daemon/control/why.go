@@ -26,7 +26,7 @@ import (
 // own explanation.
 const explainTimeout = 10 * time.Second
 
-// errBusy is the error while another client's explanation is in progress.
+// errBusy means that another client's explanation has taken too long.
 var errBusy = errors.New("an earlier request is still in progress, because some hardware does not answer; see 'metalplugctl list'")
 
 // errNothing is the error for a name that no device on this node has.
@@ -52,7 +52,7 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// explain returns an explanation. It waits at most [explainTimeout] for an earlier explanation. The error may be
+// explain returns an explanation. It waits at most [explainTimeout] for an earlier explanation to end. The error may be
 // [errBusy] or the context's error.
 func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {
@@ -102,7 +102,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 		return answer, err
 	}
 	explained := q.candidates(known)
-	// If two devices have the same identity, their IDs end with the place of each device.
+	// If two devices have the same identity, the ID of one of them ends with its location.
 	for i, e := range explained {
 		same := func(other device.Explained) bool {
 			return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID
@@ -129,8 +129,8 @@ func (q *question) answer() (answer api.Answer, err error) {
 	return answer, err
 }
 
-// addState adds states from the inventory and from the kubelet to the result of an inspection. For a moment after a
-// change, they may differ from the result. The explanation then shows both.
+// addState adds states from the inventory and from the kubelet to the result of an inspection. For a moment after a change,
+// these states may differ from the result. In this case, the explanation shows both.
 func (q *question) addState(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
