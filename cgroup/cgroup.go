@@ -7,9 +7,8 @@ package cgroup
 
 import "strings"
 
-// podOf returns the UID of the pod to which a cgroup belongs, or "" if the cgroup belongs to the host. The path comes
-// from /proc/PID/cgroup, in version 1 or 2 (cgroups(7)). It may lead out of the reader's cgroup namespace
-// ("/../../kubepods/…").
+// podOf returns the UID of the pod that a cgroup belongs to, or "" if the cgroup belongs to the host. The path comes from
+// /proc/PID/cgroup, in version 1 or 2 (cgroups(7)). The path may lead out of the reader's cgroup namespace ("/../../kubepods/…").
 //
 // In a nested path, podOf returns the outermost pod, because a kubelet inside a container has its own pods, which the
 // kubelet on this host does not know. If the pods run inside a container that is itself a node, as with kind or minikube,
@@ -41,7 +40,7 @@ func podOf(path string) string {
 	return ""
 }
 
-// podUID returns the UID in the name of a pod's cgroup. above is the name of the parent cgroup.
+// podUID returns the UID in the name of a pod's cgroup. The parameter above is the name of the parent cgroup.
 func podUID(above, name string) (uid string, ok bool) {
 	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
 		at := strings.LastIndex(slice, kubepods+"-")
@@ -99,7 +98,7 @@ func isHex(s string) bool {
 }
 
 // podIn returns the pod UID in the text of /proc/PID/cgroup, or "". The text contains a line ID:CONTROLLERS:PATH for each
-// hierarchy. The process may be in any cgroup of a hierarchy that the runtime does not manage.
+// hierarchy. In a hierarchy that the runtime does not manage, the process may be in any cgroup.
 func podIn(text string) string {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)

@@ -24,9 +24,8 @@ type Client struct {
 // Holders runs the function [Holders] in a separate process, which handles only this request. It blocks until the answer
 // arrives or ctx ends. It calls wanted, which returns at most [MaxNumbers] numbers, while the process starts. The answer
 // omits the calling process, which may itself have the devices open. If the holders do not fit into one message, the answer
-// contains one holder for each pod and node. If a process could not be read, the error is that of [Answer.Err] called with
-// no pods, and the answer contains the holders that were found. To check the unread processes of certain pods, call
-// [Answer.Err].
+// contains one holder for each pod and node. If a process could not be read, Holders returns the error of [Answer.Err] for no
+// pods, together with the holders that were found. To check the unread processes of certain pods, call [Answer.Err].
 func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
 	var numbers []Number
 	r, err := exchange.Call[response](ctx, c.Peer, func() []byte {
@@ -45,14 +44,15 @@ func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, er
 	return r.Answer, r.Err()
 }
 
-// memoryLimit is the soft memory limit of the Go runtime, in bytes. maxProcs is the maximum value of GOMAXPROCS. With
-// these limits, the process stays below MemoryMax= and TasksMax= in metalplug-holders@.service on machines of any size.
+// memoryLimit is the soft memory limit for the Go runtime, in bytes. The constant maxProcs is the maximum value of GOMAXPROCS.
+// With these limits, the process stays below MemoryMax= and TasksMax= in metalplug-holders@.service on machines of any size.
 const (
 	memoryLimit = 40 << 20
 	maxProcs    = 4
 )
 
-// Serve answers one request from a [Client] on standard input. proc is the mount point of the host's procfs.
+// Serve answers one request, which a [Client] sends to standard input. The parameter proc is the mount point of the host's
+// procfs.
 func Serve(proc string) error {
 	debug.SetMemoryLimit(memoryLimit)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), maxProcs))

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is the number of the device that contains a file system. The device may be virtual.
+// device is the number of the device that contains a file system. It may be a virtual device.
 type device struct{ major, minor uint32 }
 
 // file identifies a mapped file as /proc/PID/maps does.
@@ -27,13 +27,15 @@ type file struct {
 // addresses is a range of addresses at which a file is mapped.
 type addresses struct{ from, to uint64 }
 
-// String returns the name of the link in map_files. Unlike in maps (%08lx), the numbers have no leading zeros (%lx).
+// String returns the name of the link in /proc/PID/map_files. The numbers in this name have no leading zeros (%lx), unlike those
+// in /proc/PID/maps (%08lx).
 func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// descriptors adds to held the devices that a thread has open. It looks at the targets of the links in the directory, but
-// does not read the text of the links. That text may be a path in another mount namespace or the path of a deleted node.
+// descriptors finds the devices that a thread has open, and adds them to the map held. It looks at the files that the links in
+// /proc/PID/fd lead to, but does not read the text of the links. That text may be a path in another mount namespace or the path
+// of a deleted node.
 func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
@@ -74,10 +76,10 @@ const (
 // moved it before its link was read.
 const mappingRounds = 32
 
-// mappings adds to held the devices that a process has mapped, and reports whether the process has any memory. The file
-// maps shows the path and the inode of each mapped file, but only the links in map_files lead to its device number
-// (proc_pid_map_files(5)). A scan inspects each file once, because most mapped files are libraries that many processes
-// share. If the links to a listed file have vanished, the process has moved or removed the mapping. The next round then
+// mappings finds the devices that a process has mapped, and adds them to the map held. It reports whether the process has any
+// memory. /proc/PID/maps shows the path and the inode of each mapped file, but only the links in map_files lead to the number of
+// the device (proc_pid_map_files(5)). A scan inspects each file once, because most mapped files are libraries that many processes
+// share. If the links to a listed file have vanished, the process has moved or removed the mapping. In this case, the next round
 // uses the new links, if there are any.
 func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
 	var missed map[file]bool // nil means all files
@@ -114,7 +116,7 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 	return some, nil
 }
 
-// ask returns the number of the wanted device that a mapped file is a node of, or zero if there is none.
+// ask checks whether a mapped file is a node of a wanted device. It returns the number of that device, or zero.
 func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	r.mu.Lock()
 	number, known := r.mapped[mapped]
@@ -151,8 +153,8 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 }
 
 // eachMapping calls f for each mapping of a process. Inode 0 means memory that is not backed by a file. Since Linux 6.11,
-// eachMapping can query the numbers alone (PROCMAP_QUERY in include/uapi/linux/fs.h). The text of maps also contains the
-// paths, which a process can make long, and the kernel spends most of the time formatting them.
+// eachMapping can query the numbers without the paths (PROCMAP_QUERY in include/uapi/linux/fs.h). The text of /proc/PID/maps also
+// contains the paths. A process can make them long, and the kernel spends most of the time formatting them.
 func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
 	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
@@ -204,7 +206,7 @@ const (
 	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
 )
 
-// eachText does the same as eachMapping on kernels without PROCMAP_QUERY. It reads the text of /proc/PID/maps
+// eachText does the same as eachMapping on kernels without PROCMAP_QUERY. To do so, it reads the text of /proc/PID/maps
 // (proc_pid_maps(5)).
 func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error) error {
 	return r.eachLine(maps, func(line []byte) error {
@@ -216,14 +218,14 @@ func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error)
 	})
 }
 
-// maxLine is the maximum number of bytes of a line that are stored. Lines contain paths, whose length a process chooses.
+// maxLine is the maximum number of bytes of a line that are stored. Lines contain paths, and a process can choose long paths.
 const maxLine = 8 << 10
 
 // eachLine calls f for each line of a procfs file. It cuts off each line after maxLine bytes. It charges the text as
 // work.
 func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	lines := bufio.NewReaderSize(file, maxLine)
-	size, rest := 0, false // rest is set in the middle of a line
+	size, rest := 0, false // the variable rest is true in the middle of a line
 	for {
 		line, more, err := lines.ReadLine()
 		r.steps.Add(1)
@@ -298,8 +300,8 @@ func (l link) path() string {
 	return l.dir + "/" + l.name
 }
 
-// look returns the identity of a file. If the file is a node of a wanted device, look also returns the device's number,
-// and otherwise zero. It neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
+// look returns the identity of a file. If the file is a node of a wanted device, look also returns the number of the device.
+// Otherwise, the number is zero. It neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
 func (r *scanner) look(l link) (Number, file, error) {
 	r.looking.Store(true)
 	defer r.looking.Store(false)
@@ -325,8 +327,9 @@ func (r *scanner) look(l link) (Number, file, error) {
 	return number, f, nil
 }
 
-// harmless reports whether a file that cannot be inspected certainly does not keep a device in use. It decides from
-// procfs and the kernel's own tables. The result does not depend on a file system, the SELinux policy or a file server.
+// harmless is called for a file that cannot be inspected. It reports whether the file certainly does not keep a device in use.
+// The result comes from procfs and the kernel's own tables. It does not depend on a file system, the SELinux policy or a file
+// server.
 func (r *scanner) harmless(l link) bool {
 	if isKernelObject(l) || r.barren(l) {
 		return true

@@ -43,14 +43,14 @@ type Holder struct {
 	// name of at most 15 bytes, which the process chose, so print it in quotes
 	Comm   string `json:"comm"`
 	Number Number `json:"node"`
-	PodUID string `json:"pod,omitempty"` // UID of its pod, or "" for a process on the host
+	PodUID string `json:"pod,omitempty"` // UID of the process's pod, or "" for a process of the host
 }
 
 // Unread represents the processes of one pod, or of the host, that could not be read.
 type Unread struct {
 	PodUID string `json:"pod,omitempty"` // "" for the host
-	// Any reports whether the processes may hold any device. It is set for the host and for pods with CAP_SYS_ADMIN,
-	// which are privileged. Other pods can hold only devices that the kubelet gave them.
+	// Any reports whether the processes may hold any device on the node. It is set for the host and for privileged pods, which
+	// have CAP_SYS_ADMIN. Other pods can hold only devices that the kubelet gave them.
 	Any   bool   `json:"any,omitempty"`
 	Count int    `json:"count"` // number of processes
 	Cause string `json:"cause"` // why the first of them could not be read
@@ -62,7 +62,7 @@ type Answer struct {
 	Unread  []Unread `json:"unread,omitempty"`  // sorted by PodUID
 }
 
-// Err returns an [ErrIncomplete] error if an unread process may hold a device that is available only to the given pods.
+// Err returns an [ErrIncomplete] error if an unread process may hold a device that the kubelet gave only to the given pods.
 // Unread processes of the host and of privileged pods always cause an error. Unread processes of other pods are ignored.
 func (a Answer) Err(pods ...string) error {
 	count, cause := 0, ""
@@ -79,31 +79,30 @@ func (a Answer) Err(pods ...string) error {
 }
 
 // Holders returns the processes that hold device nodes with the given numbers. A process holds a node through a
-// descriptor, or through a mapping, which remains after the descriptor is closed (as with VFIO, DFL and GPU memory). The
-// node may be anywhere, for example in the /dev of a container. For a disk, also pass the numbers of its other nodes, its
-// partitions and its controllers.
+// descriptor, or through a mapping, which remains after the descriptor is closed (as with VFIO, DFL and GPU memory). The node may
+// be anywhere, for example in the /dev of a container. For a disk, also pass the numbers of its other nodes, of its partitions
+// and of its controllers.
 //
-// proc is the mount point of the host's procfs. asker is the PID of the requesting process, or 0. The answer omits this
-// process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the descriptors of other
-// processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read their mappings. The error is the result
-// of [Answer.Err] without pods. Even with an error, the answer contains the holders that were found. The answer includes
-// descriptors opened with O_PATH, although they do not keep the device in use. The function opens no device.
+// The parameter proc is the mount point of the host's procfs. The parameter asker is the PID of the requesting process, or 0. The
+// answer omits the requesting process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the
+// descriptors of other processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read their mappings. The error
+// is that of [Answer.Err] for no pods. Even if there is an error, the answer contains the holders that were found. The answer
+// includes descriptors opened with O_PATH, although they do not keep the device in use. The function opens no device.
 //
 // No process can falsify the answer about another pod, delay the answer indefinitely, or make it large. A process is
 // reported as unread if the kernel does not answer a query about it within a second. A pod is reported as unread if its
 // descriptors, mappings and threads are too many to read with a bounded amount of work. If a file cannot be inspected,
-// for example a file on another user's FUSE mount, the result depends on the type and options of the mount. A process
-// that is stuck in the kernel blocks a thread of the calling process. Therefore call the function in a process that can
-// be abandoned.
+// for example a file on another user's FUSE mount, the result depends on the type and options of the mount. A process that is
+// stuck in the kernel blocks a thread of the calling process. Therefore, call Holders in a process that can be abandoned.
 //
 // Holders lists the processes again until no new ones appear, because a process may pass a descriptor to a child. A pod
 // that constantly starts processes is reported as unread. The host is never reported as unread for this reason.
 //
-// The answer is a snapshot, because a process can pass on a descriptor during the search. Only an exclusive open excludes
-// all other users. Holders does not find users in the kernel (mounts, swap, device mapper, md, loop devices, nvmet). It
-// does not find descriptors in transit between sockets (SCM_RIGHTS), or files registered with io_uring whose descriptors
-// are closed. It also does not find files that a driver creates itself (DMA buffers, the device descriptors of VFIO, and
-// queue pairs of an RDMA device that is gone).
+// The answer is a snapshot, because a process can pass a descriptor to another process during the search. Only a caller that
+// opens the device exclusively can exclude all other users. Holders does not find users in the kernel (mounts, swap, device
+// mapper, md, loop devices, nvmet). It does not find descriptors that are being sent over a socket (SCM_RIGHTS). If a file is
+// registered with io_uring, Holders does not find it after its descriptor is closed. Holders also does not find files that a
+// driver creates itself (DMA buffers, the device descriptors of VFIO, and queue pairs of an RDMA device that is gone).
 func Holders(proc string, numbers []Number, asker int) (Answer, error) {
 	s := newScan(proc, numbers, asker)
 	if err := s.run(); err != nil {

@@ -16,16 +16,17 @@ import (
 // opened.
 type mounts struct {
 	byID     map[int]bool
-	byDevice map[device]bool // whether this is certain for all mounts of a device
+	byDevice map[device]bool // keys are devices, values tell whether this is certain for all mounts of the device
 }
 
-// servers lists the file systems that a network server or a user-space program provides. OrangeFS is called pvfs2 here.
+// servers lists the types of file systems that a network server or a user-space program provides. The kernel calls OrangeFS
+// pvfs2.
 var servers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// barren reports whether a link certainly does not lead to an open device node. It may lead to a kernel object, or to a
-// file on a mount that allows no device nodes. The mount of a mapped file is found by its device number.
+// barren reports whether a link certainly does not lead to an open device node. This is certain for a kernel object, and for a
+// file on a mount that allows no device nodes. For a mapped file, the device number identifies the mount.
 func (r *scanner) barren(l link) bool {
 	id := 0
 	if l.file == (file{}) {
@@ -49,10 +50,10 @@ func isKernelObject(l link) bool {
 }
 
 // mountID returns the ID of the mount that contains an open file, or 0 if it is unknown. The fdinfo of another process
-// (proc_pid_fdinfo(5)) may be too large to read. It contains a line for each lock on a file and for each entry of an
-// epoll descriptor, and the kernel charges all of them to the reader's memory. So mountID opens the file with O_PATH and
-// reads the fdinfo of the new descriptor, which has no such lines. An open with O_PATH calls neither a driver nor a file
-// server (fs/open.c, do_dentry_open).
+// (proc_pid_fdinfo(5)) may be too large to read. It contains a line for each lock on a file and for each entry of an epoll
+// descriptor, and the kernel charges all of them to the reader's memory. Therefore, mountID opens the file with O_PATH and reads
+// the fdinfo of the new descriptor, which has no such lines. Opening a file with O_PATH calls neither a driver nor a file server
+// (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -65,7 +66,7 @@ func mountID(path string) (id int) {
 	return id
 }
 
-// maxMounts limits the number of mounts that are stored for a process, at about 50 bytes each. A kubelet's mount
+// maxMounts limits the number of mounts that are stored for a process. Each mount takes about 50 bytes. A kubelet's mount
 // namespace contains a few thousand mounts.
 const maxMounts = 1 << 13
 
@@ -93,8 +94,8 @@ func (r *scanner) readMounts(task string) *mounts {
 	return all
 }
 
-// parseMount parses a line ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS. If the line was cut
-// off before the type, parseMount assumes that the mount has device nodes.
+// parseMount parses a line ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS. If the line was cut off before
+// the type, parseMount assumes that the mount allows device nodes.
 func parseMount(line string) (id int, d device, barren bool, err error) {
 	var parent int
 	if _, err := fmt.Sscanf(line, "%d %d %d:%d ", &id, &parent, &d.major, &d.minor); err != nil {

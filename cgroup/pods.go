@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoKubepods means that the parent cgroup of all pods does not exist. Either the kubelet has not started since boot,
-// or it runs with cgroups-per-qos=false. The error therefore does not mean that a pod is gone.
+// ErrNoKubepods means that the parent cgroup of all pods does not exist. Either the kubelet has not started since boot, or it
+// runs with cgroups-per-qos=false. The error therefore does not show that a pod has ended.
 var ErrNoKubepods = errors.New("no kubepods cgroup")
 
 // controllersFile exists in every cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), but in no cgroup of
@@ -39,13 +39,12 @@ func Populated(root, podUID string) (bool, error) {
 	return false, nil
 }
 
-// findPods returns the cgroup directories of pods by UID. root is the mount point of cgroups ("/sys/fs/cgroup"), version
-// 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
+// findPods maps the UID of each pod to the directories of its cgroups. The parameter root is the mount point of cgroups
+// ("/sys/fs/cgroup"), version 1 or 2. The error is [ErrNoKubepods] if the parent cgroup of all pods does not exist.
 //
-// The kubelet creates a pod's cgroup before the first container starts. It removes the cgroup after the last process has
-// exited, even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver and containerd does not, the
-// containers are in other cgroups, which may outlive the pod's cgroup. [Holders] finds the processes in such containers,
-// but findPods does not.
+// The kubelet creates a pod's cgroup before the first container starts. It removes the cgroup after the last process has exited,
+// even if the pod was force-deleted. If the kubelet uses the systemd cgroup driver but containerd does not, the containers are in
+// other cgroups, which may outlive the pod's cgroup. [Holders] finds the processes in such containers, but findPods does not.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {
@@ -61,9 +60,8 @@ func findPods(root string) (map[string][]string, error) {
 	return w.pods, nil
 }
 
-// hierarchies lists the version 1 hierarchies that may contain pods. It is enough to search the first one that exists.
-// The kubelet considers a pod's cgroup complete only if it is in the memory hierarchy (pkg/kubelet/cm, Validate in the
-// manager for version 1).
+// hierarchies lists the version 1 hierarchies that may contain pods. It is enough to search the first one that exists. The
+// kubelet requires that each pod's cgroup is in the memory hierarchy (pkg/kubelet/cm, Validate in the manager for version 1).
 var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
 
 // hierarchy returns the directory of the hierarchy that is searched for pods.
@@ -85,21 +83,21 @@ type walk struct {
 	visit    func(dir string) error // called before a directory with relevant children is read, or nil
 	services bool                   // whether the parent cgroup of all pods may be inside a service
 	kubepods bool                   // whether the parent cgroup of all pods exists
-	pods     map[string][]string    // directories by pod UID
+	pods     map[string][]string    // maps pod UIDs to directories
 }
 
 const (
 	// anywhere is the depth that includes every directory in which the parent cgroup of all pods may be.
 	anywhere = math.MaxInt
-	// prefixes is the maximum number of directories of a --cgroup-root above the parent cgroup of all pods that [Watch]
-	// follows. Deeper cgroups usually belong to services and change all the time.
+	// prefixes is the maximum number of directories that [Watch] follows from the root to the parent cgroup of all pods. A
+	// --cgroup-root adds such directories. Deeper cgroups usually belong to services and change all the time.
 	prefixes = 2
-	// inside is the depth of a walk inside the parent cgroup of all pods, or in the cgroup of a QoS class.
+	// inside is passed as the depth for the parent cgroup of all pods, and for the cgroup of a QoS class.
 	inside = -1
 )
 
-// below searches a directory for pods. The parent cgroup of all pods may be up to depth levels further down. The
-// directory may be a link, such as "memory" in version 1.
+// below searches a directory for pods. It finds the parent cgroup of all pods at most depth levels further down. The directory
+// may be a link, such as "memory" in version 1.
 func (w *walk) below(dir string, depth int) error {
 	names, err := w.children(dir)
 	for _, name := range names {
@@ -137,7 +135,7 @@ func (w *walk) leads(name string) bool {
 	return name != "system.slice" && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
-// isClass reports whether name is that of a QoS class's cgroup, such as "burstable" or "kubepods-burstable.slice".
+// isClass reports whether a QoS class's cgroup has the given name, such as "burstable" or "kubepods-burstable.slice".
 func isClass(name string) bool {
 	return slices.ContainsFunc(qos[:], func(class string) bool {
 		return name == class || strings.HasSuffix(name, kubepods+"-"+class+".slice")
@@ -186,7 +184,7 @@ func isPopulated(dir string) (bool, error) {
 	return populated, err
 }
 
-// skipRemoved returns nil if err means that a cgroup was removed while it was read. The file has then vanished, or the
+// skipRemoved returns nil if err shows that a cgroup was removed while it was read. In that case, the file does not exist, or the
 // open file no longer belongs to a cgroup (fs/kernfs, kernfs_get_active).
 func skipRemoved(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {

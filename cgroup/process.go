@@ -31,11 +31,11 @@ type scanner struct {
 	// guarded by scan.mu
 	comm  string
 	owner *owner
-	over  bool // set when the process was read or abandoned; later results are ignored
+	over  bool // set when the process was read or abandoned, so that later results are ignored
 
 	// used by [scan.drain]
-	last  int64 // value of steps at the last check
-	still int   // number of checks since the last step
+	last  int64 // value of the field steps at the last check
+	still int   // number of checks since steps last changed
 }
 
 // run reads the process. It returns false if the process was abandoned while it was read.
@@ -45,7 +45,8 @@ func (r *scanner) run() bool {
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether a call to the kernel has taken longer than patience. Each check for progress calls rests once.
+// rests reports whether a call to the kernel has taken longer than patience. It must be called exactly once in each check for
+// progress.
 func (r *scanner) rests() bool {
 	r.still++
 	if steps := r.steps.Load(); steps != r.last {
@@ -54,8 +55,8 @@ func (r *scanner) rests() bool {
 	return r.still > looks
 }
 
-// process adds to held the devices that the scanner's process holds. If the process exits during the scan, nothing is
-// added. If it was listed as a process of the host but belongs to a pod, it is postponed.
+// process finds the devices that the scanner's process holds, and adds them to the map held. If the process has exited, nothing
+// is added. If the process was listed as a process of the host but belongs to a pod, it is postponed.
 func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
@@ -84,7 +85,7 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// files adds to held the devices that the scanner's process has open or mapped.
+// files finds the devices that the scanner's process has open or mapped, and adds them to the map held.
 func (r *scanner) files(dir string, threads int, held map[Number]bool) (err error) {
 	tids := []int{r.pid}
 	if threads > 1 {
@@ -97,8 +98,8 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 			return err
 		}
 	}
-	// All threads share the same memory, but a thread that has exited no longer shows it, even if others are still
-	// running.
+	// All threads share the same memory. If a thread has exited, its directory no longer shows the memory, even if other threads
+	// are still running.
 	for _, tid := range tids {
 		if some, err := r.mappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
 			return err
@@ -119,7 +120,7 @@ func (r *scanner) charge(work int) error {
 	return nil
 }
 
-// status holds the facts about a process that determine how the process is read.
+// status contains what the scanner must know about a process before it reads the process.
 type status struct {
 	comm    string
 	threads int
@@ -164,8 +165,8 @@ func readStatus(dir string) (status, error) {
 // process shows no descriptors. Each thread has a directory like that of a process, although procfs does not list it
 // (proc_tid(5)).
 //
-// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The work of
-// sorting is charged before the threads are listed, because the list alone could exceed the memory limit of this program.
+// The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The function charges
+// for the sorting before it lists the threads, because the list alone could exceed the memory limit of this program.
 func (r *scanner) tables(dir string, threads int) ([]int, error) {
 	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 		return nil, err
@@ -185,8 +186,8 @@ func (r *scanner) tables(dir string, threads int) ([]int, error) {
 	return slices.CompactFunc(tids, func(a, b int) bool { return compare(a, b) == 0 }), nil
 }
 
-// compareTables compares threads by their descriptor tables. Tables that cannot be compared, such as that of a thread
-// that has exited, are treated as different.
+// compareTables compares threads by their descriptor tables. Two tables that cannot be compared are treated as different, for
+// example if one of the threads has exited.
 func compareTables(a, b int) int {
 	if a == b {
 		return 0
@@ -203,7 +204,7 @@ func compareTables(a, b int) int {
 	return a - b
 }
 
-// list returns the numeric names in a directory. While it reads them, it calls charge with their number.
+// list returns the numeric names in a directory. While it reads them, it passes the number of names to the function charge.
 func list(dir string, charge func(int) error) (numbers []int, err error) {
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -221,8 +222,8 @@ func list(dir string, charge func(int) error) (numbers []int, err error) {
 	return numbers, err
 }
 
-// eachName calls f with the names in an open directory, a few at a time. A list of all names could be too large, because
-// a process determines how many there are.
+// eachName calls f with the names in an open directory, a few at a time. A list of all names could be too large, because the
+// process that is read determines their number.
 func eachName(fd descriptor, dir string, f func(names []string) error) error {
 	var buf [8 << 10]byte
 	var names []string
@@ -247,7 +248,7 @@ func uncharged(int) error { return nil }
 // poller.
 type descriptor int
 
-// openFile opens a procfs file or directory for reading.
+// openFile opens a file or directory in procfs for reading.
 func openFile(name string, flags int) (descriptor, error) {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -268,8 +269,8 @@ func (d descriptor) Read(p []byte) (n int, err error) {
 // Close closes the descriptor. An error would be meaningless, because the file was only read.
 func (d descriptor) Close() { unix.Close(int(d)) }
 
-// maxRead is the maximum size of a file that [readFile] reads. The longest file is /proc/PID/status of a process with
-// 65,536 groups (NGROUPS_MAX), which may have 700 kB.
+// maxRead is the maximum size of a file that [readFile] reads. The longest of these files is /proc/PID/status, which takes up to
+// 700 kB for a process with 65,536 groups (NGROUPS_MAX).
 const maxRead = 1 << 20
 
 // readFile returns the text of a procfs file. It returns an error if the text is longer than maxRead.

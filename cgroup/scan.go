@@ -24,23 +24,22 @@ const (
 	// started during the previous round and inherited descriptors. A limit is necessary, because some nodes start
 	// processes all the time.
 	rounds = 8
-	// scanners is the number of processes that are read concurrently. maxScanners is the limit while some readers are
-	// stuck in the kernel.
+	// scanners is the number of processes that are read concurrently. While some readers are stuck in the kernel, there may be up
+	// to maxScanners of them.
 	scanners, maxScanners = 4, 32
-	// maxStuck limits the number of threads that wait in the kernel for information about a process. maxStuckPods limits
-	// the number of those that wait for processes of pods. One pod can block only one thread. The remaining threads are
-	// reserved for processes of the host. By default, the kubelet runs up to 110 pods. TasksMax= in
-	// metalplug-holders@.service allows all these threads.
+	// maxStuck limits the number of threads that wait in the kernel for information about a process. At most maxStuckPods of them
+	// may wait for processes of pods, so that the rest remain for processes of the host. One pod can block only one thread. By
+	// default, the kubelet runs up to 110 pods. TasksMax= in metalplug-holders@.service allows all these threads.
 	maxStuck, maxStuckPods = 256, 224
-	// maxWork limits the work for the processes of one pod, counted in descriptors, mapped files and comparisons of
-	// threads. It is about ten times the work for a large pod. Work of this amount takes a second or two.
+	// maxWork limits the work for the processes of one pod, counted in descriptors, mapped files and comparisons of threads. The
+	// limit is about ten times the work for a large pod. This amount of work takes a second or two.
 	maxWork = 1 << 19
-	// maxFiles limits the number of mapped files that are remembered, at about 40 bytes each.
+	// maxFiles limits the number of mapped files that are remembered. Each file takes about 40 bytes.
 	maxFiles = 1 << 17
 	// maxSample limits how many of a pod's processes are checked for privileges.
 	maxSample = 1 << 10
-	// patience is the maximum time that a system call about a process may take. looks is the number of times that
-	// progress is checked during that time.
+	// patience is the maximum time that a system call about a process may take. The constant looks says how often progress is
+	// checked during that time.
 	patience, looks = time.Second, 4
 )
 
@@ -66,7 +65,7 @@ type scan struct {
 
 	mu      sync.Mutex
 	owners  map[string]*owner // keys are pod UIDs, and "" for the host
-	mapped  map[file]Number   // zero for files that are not nodes of a wanted device
+	mapped  map[file]Number   // the number is zero for files that are not nodes of a wanted device
 	holders []Holder
 	pods    []work // pods to read in this round
 	stuck   int    // threads that wait in the kernel
@@ -81,12 +80,12 @@ type work struct {
 	pids   []int
 }
 
-// owner holds the facts about the processes of a pod or of the host.
+// owner collects facts about all processes of a pod, or of the host.
 type owner struct {
 	pod    bool
 	pids   []int // the first maxSample processes of a pod
 	work   atomic.Int64
-	err    error // why no more of its processes are read, or nil
+	err    error // why the scan reads no more of these processes, or nil
 	late   bool  // set if a process was started after the first round
 	unread int
 	cause  string
@@ -121,8 +120,8 @@ func (s *scan) run() error {
 	return nil
 }
 
-// round reads the processes that were not listed in an earlier round, and returns their number. It reads the processes of
-// the host first, so that only pods can exceed the limit of stuck threads.
+// round reads the processes that were not listed in an earlier round, and returns their number. It reads the processes of the
+// host first, so that only pods can exceed the limit on stuck threads.
 func (s *scan) round(n int) (found int, err error) {
 	pids, err := list(s.proc, uncharged)
 	if err != nil {
@@ -144,9 +143,9 @@ func (s *scan) round(n int) (found int, err error) {
 	return len(pids), nil
 }
 
-// unsettled marks a pod as unread if the pod has started processes in every round. A process that exited before it was
-// read may have passed its descriptors to another process. The host is never marked for this reason, because processes of
-// the host start and exit all the time on some nodes.
+// unsettled is called after the last round. It marks a pod as unread if the pod has started processes since the first round. A
+// process that exited before it was read may have passed its descriptors to another process. The host is never marked for this
+// reason, because processes of the host start and exit all the time on some nodes.
 func (s *scan) unsettled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,8 +162,8 @@ type reader struct {
 	*scan
 
 	// guarded by scan.mu
-	now  *scanner // for the current process, or nil before the first one
-	rest work     // taken from the queue but not read yet
+	now  *scanner // scanner of the current process, or nil before the first process
+	rest work     // processes taken from the queue but not read yet
 }
 
 // drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain abandons
@@ -224,10 +223,10 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	ended <- r
 }
 
-// giveUp abandons the current process if the reader has made no progress within patience, and reports whether it did so.
-// It returns the processes that the reader had not read yet. It marks the process as unread, and no other process of its
-// pod is read. If a file on a network file system may be the cause, giveUp instead puts the process first in rest, and
-// the process is read again without such files.
+// giveUp abandons the current process if the reader has made no progress within patience, and reports whether it did so. It
+// returns the processes that the reader had not read yet. giveUp marks the current process as unread. After that, no other
+// process of its pod is read. If a file on a network file system may be the cause, giveUp instead makes the process the first in
+// rest. The scan then reads the process again, but without such files.
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,7 +235,7 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 		return work{}, false
 	}
 	p.over = true
-	r.stuck++ // incremented first, so that the new readers respect the limit
+	r.stuck++ // incremented before the new readers start, so that they respect the limit
 	if p.looking.Load() && !p.careful {
 		r.remote = true
 		return work{p.podUID, slices.Concat([]int{p.pid}, r.rest.pids)}, true
@@ -248,8 +247,8 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 	return r.rest, true
 }
 
-// postpone queues the scanner's process until the processes of the host have been read. A zombie has nothing to read, but
-// it may have passed its files to a process that the next round finds.
+// postpone queues the scanner's process, which is read after the processes of the host. A zombie has nothing to read, but it may
+// have passed its files to a process that the next round finds.
 func (r *scanner) postpone(podUID string, zombie bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,8 +267,8 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 	r.pods[i].pids = append(r.pods[i].pids, r.pid)
 }
 
-// admit records the owner of the scanner's process, which may have changed since the process was listed. It returns an
-// error if no more processes of that owner are to be read.
+// admit records the owner of the scanner's process, which may have changed since the process was listed. It returns an error if
+// the scan should read no more processes of that owner.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +285,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 	return r.owner.err
 }
 
-// ownerOf returns the owner of a process. Either the caller holds the lock, or no process is being read.
+// ownerOf returns the owner of a process. The caller must hold the lock unless no process is being read.
 func (s *scan) ownerOf(podUID string, pid int) *owner {
 	o := s.owners[podUID]
 	if o == nil {
@@ -319,7 +318,7 @@ func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) b
 	return true
 }
 
-// unread marks a process as unread. The caller holds the lock.
+// unread marks a process as unread. The caller must hold the lock.
 func (s *scan) unread(o *owner, pid int, comm string, err error) {
 	if o.unread == 0 {
 		o.cause = fmt.Sprintf("process %d (%q): %v", pid, comm, err)
@@ -348,9 +347,9 @@ const initUserNamespace = "user:[4026531837]"
 
 // privileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which can access all
 // devices. There is no other cheap way to find out which devices a pod may open. In version 2, the device cgroup is a BPF
-// program, which only a process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but
-// none of them applies to devices. In the host's user namespace, the bounding set can only shrink (capabilities(7)). If
-// the process has exited, its pod has other processes to check.
+// program, which only a process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but none of
+// them applies to devices. In the host's user namespace, the bounding set can only shrink (capabilities(7)). If the process has
+// exited, privileged returns false, because other processes of the pod can be checked.
 func (s *scan) privileged(pid int) bool {
 	dir := filepath.Join(s.proc, strconv.Itoa(pid))
 	space, err := os.Readlink(filepath.Join(dir, "ns/user"))

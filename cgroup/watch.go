@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls gone after cgroups of pods were removed, until ctx ends. A removed cgroup contains no processes. One call
-// covers all removals since the last call, including those whose events were lost. Watch calls started once, when it can
-// no longer miss a removal. root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
+// Watch calls the function gone after cgroups of pods were removed, until ctx ends. A removed cgroup contains no processes. One
+// call covers all removals since the last call, including those whose events were lost. Watch calls the function started once,
+// when it can no longer miss a removal. The parameter root is the mount point of cgroups ("/sys/fs/cgroup"), version 1 or 2.
 //
 // Watch sleeps until a cgroup appears or vanishes in a directory that contains cgroups of pods. A missing parent cgroup
 // of all pods is not an error.
 func Watch(ctx context.Context, root string, started, gone func()) error {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // because of IN_NONBLOCK, os.NewFile uses the poller
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // with IN_NONBLOCK, os.NewFile uses the runtime's poller
 	if err != nil {
 		return fmt.Errorf("watch cgroups: %w", err)
 	}
@@ -51,7 +51,8 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 	}
 }
 
-// watches holds the inotify watches on directories in which pods may appear or vanish (inotify(7)), by watch descriptor.
+// watches contains the inotify watches on directories where pods may appear or vanish (inotify(7)). Watch descriptors are the
+// keys.
 //
 // The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself
 // receives neither IN_DELETE_SELF nor IN_IGNORED, and remains (Linux 6.18, both versions, because kernfs keeps the
@@ -97,9 +98,9 @@ func (w watches) look(root string) error {
 	return nil
 }
 
-// removed reports whether events may mean that a pod's cgroup was removed. The format is struct inotify_event
-// (include/uapi/linux/inotify.h). Each event consists of WD, MASK, COOKIE and LEN of four bytes each, and a name of LEN
-// bytes that is padded with zeros.
+// removed reports whether a pod's cgroup may have been removed, according to the given events. The format is struct inotify_event
+// (include/uapi/linux/inotify.h). Each event consists of WD, MASK, COOKIE and LEN of four bytes each, and a name of LEN bytes
+// that is padded with zeros.
 func (w watches) removed(events []byte) (gone bool) {
 	for len(events) >= unix.SizeofInotifyEvent {
 		dir := w.dirs[int(int32(binary.NativeEndian.Uint32(events)))]

@@ -35,9 +35,9 @@ func decodeRequest(message []byte) ([]Number, error) {
 	return r.Nodes, err
 }
 
-// encodeAnswer encodes an answer. If the answer is too large for one message, encodeAnswer reduces it to one process for
-// each pod and node, and leaves out the causes of unread processes. The reduced answer fits into one message at the
-// maximum number of pods on a node.
+// encodeAnswer encodes an answer. If the answer is too large for one message, encodeAnswer keeps only one process for each pod
+// and device node, and leaves out the causes of unread processes. The reduced answer fits into one message even if the node runs
+// the maximum number of pods.
 func encodeAnswer(a Answer) []byte {
 	out := response{Answer{slices.Clone(a.Holders), slices.Clone(a.Unread)}, ""}
 	for i, u := range out.Unread {
@@ -67,7 +67,7 @@ func encodeError(err error) []byte { return exchange.Encode(response{Error: cut(
 
 func cut(text string) string { return text[:min(len(text), maxText)] }
 
-// MarshalText returns the number as [Number.String] does.
+// MarshalText returns the text that [Number.String] returns.
 func (n Number) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
 // UnmarshalText accepts only the output of [Number.String].
