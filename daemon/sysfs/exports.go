@@ -4,17 +4,17 @@ package sysfs
 
 // This file finds block devices that the kernel exports over a network or to virtual machines.
 //
-// Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c;
-// drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c;
-// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c.
-// Among these targets, only iblock opens its disk exclusively. An exclusive open of a disk succeeds even while one of the
-// other targets has the disk open.
+// Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c; drivers/target/target_core_configfs.c,
+// target_core_iblock.c, target_core_file.c and target_core_pscsi.c; drivers/usb/gadget/function/storage_common.c;
+// drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c.
 //
-// A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node created
-// by mknod, so only the device number is reliable. If the name does not exist in our mount namespace, the target's disk is
-// unknown. metalplug's units may not trace process 1, so they cannot look below /proc/1/root (proc_pid_get_link). The name
-// may be a link to any disk. In this case, all disks are treated as exported, unless the kernel shows that the target
-// cannot have them open (see [reach]).
+// Among these targets, only iblock and pscsi open a disk exclusively. While one of the other targets has a disk open, an
+// exclusive open of the same disk still succeeds.
+//
+// A target opens its disk by a name in the mount namespace of the process that configured the target. The name may be a link, or
+// a node created by mknod, so only the device number is reliable. metalplug's units may not trace process 1, so they cannot look
+// below /proc/1/root (proc_pid_get_link). If the name does not exist in our mount namespace, it may be a link to any disk.
+// metalplug then treats all disks as exported, except those that the target cannot have open (see [reach]).
 
 import (
 	"cmp"
@@ -34,21 +34,21 @@ import (
 type export struct {
 	by     string // description, such as "the NVMe subsystem nqn.2014-08.org:disk" or "the SCSI target fileio_0/disk"
 	name   string // the opened name: "/dev/nvme0n1", a link to it, a file, or "/dev/nvme0" for passthrough
-	number string // number of the block device, such as "8:16", if the target shows it, in which case the name does not matter
-	scsi   string // address of the SCSI device that gets the commands, such as "2:0:1:3", if the target shows it
-	reach  reach  // the devices that may be open if the name does not exist here
+	number string // number of the open block device, such as "8:16", or empty if unknown. It takes precedence over the name
+	scsi   string // address of the SCSI device that receives the commands, such as "2:0:1:3", or empty if unknown
+	reach  reach  // the devices that may be open if the name does not exist in our mount namespace
 }
 
-// reach describes which devices a target can have opened by a name.
+// reach describes which devices a target may have open if metalplug cannot find the name that the target opened.
 type reach int
 
 const (
 	anyDisk       reach = iota
 	anyController       // any NVMe controller
-	noDisk              // a regular file, or a disk that the target has open exclusively, which our exclusive open detects
+	noDisk              // a regular file, or a disk that the target has open exclusively, so that our exclusive open fails
 )
 
-// exported checks whether a kernel target has opened a disk, its generic node or one of its controllers.
+// exported checks whether a kernel target has a disk open, either directly or through its generic node or a controller.
 func exported(t *Tree, d Disk) error {
 	all, err := exports(t)
 	if err != nil {
@@ -66,7 +66,8 @@ func exported(t *Tree, d Disk) error {
 	return nil
 }
 
-// opens returns the node that an export has open, or an empty one. An error means that the open device is unknown.
+// opens returns the node that an export has open, or the zero Node if it has none of the given nodes open. An error means that
+// metalplug cannot determine which device is open.
 func opens(t *Tree, e export, nodes []Node) (Node, error) {
 	if e.number != "" {
 		return find(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil
@@ -110,8 +111,9 @@ func find(nodes []Node, is func(Node) bool) Node {
 	return Node{}
 }
 
-// spellings returns the names to look up. The first is the given name. The second is the corresponding name in our /dev,
-// because a container may have the host's /dev at another path, as in "/host/dev/nvme0n1".
+// spellings returns the paths at which a device with the given name may be found. The first is the name itself. A container may
+// have the host's /dev at another path, as in "/host/dev/nvme0n1". The second path is therefore the corresponding one in our
+// /dev.
 func spellings(name string) []string {
 	if !path.IsAbs(name) {
 		return nil // the name is relative to a directory of the process that configured the target
@@ -123,8 +125,8 @@ func spellings(name string) []string {
 	return names
 }
 
-// isNodeOf reports whether a file is a node of a device. The file must have the device's number, or be the device's node in
-// /dev.
+// isNodeOf reports whether a file is a node of a device. It compares the device numbers if possible. Otherwise, it checks whether
+// the file is the device's node in /dev.
 func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	if number, block := Number(found); number != "" && block == n.Block && n.Number != "" {
 		return number == n.Number
@@ -133,8 +135,8 @@ func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	return err == nil && own.Dev == found.Dev && own.Ino == found.Ino
 }
 
-// exports returns all exports. A target that is not loaded exports nothing. It returns an error if an existing file or
-// directory cannot be read, or if a target is active but configfs does not show its exports.
+// exports returns the exports of all targets. A target whose module is not loaded has no exports. exports returns an error if an
+// existing file or directory cannot be read, or if configfs does not show the exports of an active target.
 func exports(t *Tree) ([]export, error) {
 	r := targets{Tree: t}
 	const configfs = "/sys/kernel/config/"
@@ -149,8 +151,8 @@ func exports(t *Tree) ([]export, error) {
 	return r.exports, r.err
 }
 
-// shown checks that the exports of a module are visible. Each export holds a reference to its module (configfs_mkdir),
-// and continues to work while configfs is not mounted.
+// shown checks that configfs shows the exports of a module. Exports continue to work while configfs is not mounted. Each export
+// holds a reference to its module (configfs_mkdir), so a module without references has no exports.
 func (r *targets) shown(module, dir string) {
 	sysPath := "/sys/module/" + module
 	if r.Present(dir) || !r.Present(sysPath) {
@@ -180,9 +182,9 @@ func (r *targets) nvme(dir string) {
 	}
 }
 
-// scsi finds the exports among the storage objects of LIO. For a file or a block device, info shows what is open, and
-// udev_path contains the name that the configuring tool recorded. A disk that a process serves through LIO
-// (target_core_user) is open in that process. iblock and pscsi claim the disk (iblock_configure_device,
+// scsi finds the exports among the storage objects of LIO. The attribute info shows which file or block device is open. The
+// attribute udev_path contains the name that the configuring tool recorded. With target_core_user, the kernel does not open the
+// disk. The process that serves the disk opens it. iblock and pscsi open the disk exclusively (iblock_configure_device,
 // pscsi_create_type_disk).
 func (r *targets) scsi(dir string) {
 	for _, plugin := range r.dirs(dir) { // "fileio_0"
@@ -214,9 +216,9 @@ func (r *targets) scsi(dir string) {
 	}
 }
 
-// scsiAddress returns the sysfs name of the device to which pscsi sends commands (pscsi_show_configfs_dev_params), which
-// consists of host, channel, target and LUN. udev_path and the disk that pscsi has open may be different devices. If the
-// plugin serves a whole SCSI host, the plugin's name contains the host number.
+// scsiAddress returns the sysfs name of the SCSI device that receives the commands of pscsi (pscsi_show_configfs_dev_params). The
+// name consists of host, channel, target and LUN. The attribute udev_path may name a different device. If a pscsi plugin serves a
+// whole SCSI host, only the name of the plugin shows the host number.
 func scsiAddress(plugin, shown string) string {
 	host := between(shown, "Host ID: ", "\n")
 	if !isNumber(host) {
@@ -225,17 +227,16 @@ func scsiAddress(plugin, shown string) string {
 	return strings.Join([]string{host, between(shown, "Channel ID: ", " "), between(shown, "Target ID: ", " "), between(shown, "LUN: ", " ")}, ":")
 }
 
-// regular reports whether a storage object of fileio is a regular file. For a regular file, fd_configure_device requires a
-// size, and sets the limit of WRITE SAME to 0x1000, which differs from the limit of a block device. Both can be set to
-// other values later. In that case, the object is treated as a possible disk.
+// regular reports whether a storage object of fileio is a regular file. For a regular file, fd_configure_device requires a size
+// and sets the limit of WRITE SAME to 0x1000. A block device gets another limit. If one of the two values was changed later, the
+// object is treated as a possible disk.
 func (r *targets) regular(place, shown string) bool {
 	size := between(shown, "  Size: ", " ")
 	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
 }
 
-// usb finds mass storage that this host provides to another host
-// (Documentation/ABI/testing/configfs-usb-gadget-mass-storage). A configured file is open even if no other host is
-// connected (fsg_lun_open).
+// usb finds mass storage that this host provides to another host (Documentation/ABI/testing/configfs-usb-gadget-mass-storage).
+// The kernel keeps a configured file open even if no other host is connected (fsg_lun_open).
 func (r *targets) usb(dir string) {
 	for _, gadget := range r.dirs(dir) {
 		for _, function := range r.dirs(dir + "/" + gadget + "/functions") {
@@ -250,7 +251,7 @@ func (r *targets) usb(dir string) {
 	}
 }
 
-// rnbd finds disks that are exported as RDMA block devices. Each mapped disk has a directory with a link to the disk
+// rnbd finds disks that are exported as RDMA block devices. Each exported disk has a directory that contains a link to the disk
 // (Documentation/ABI/testing/sysfs-class-rnbd-server).
 func (r *targets) rnbd(dir string) {
 	for _, device := range r.dirs(dir) {
@@ -261,8 +262,8 @@ func (r *targets) rnbd(dir string) {
 	}
 }
 
-// scst finds the devices of SCST, a target that is not part of Linux. The first line of the attribute filename is the name.
-// "[key]" follows if the name is not the default.
+// scst finds the devices of SCST, a target that is not part of Linux. The first line of the attribute "filename" is the name of
+// the open file. A line "[key]" follows if this name is not the default.
 func (r *targets) scst(dir string) {
 	for _, device := range r.Names(dir) {
 		if file := dir + "/" + device + "/filename"; r.Present(file) {
@@ -272,7 +273,7 @@ func (r *targets) scst(dir string) {
 	}
 }
 
-// targets collects exports. It keeps the first error.
+// targets collects the exports of all targets, and keeps the first error.
 type targets struct {
 	*Tree
 	exports []export
@@ -285,7 +286,7 @@ func (r *targets) add(by, name string, reach reach) {
 	}
 }
 
-// dirs returns the subdirectories of a directory, without the attributes next to them.
+// dirs returns the names of the subdirectories of a directory. It omits the attributes in the directory.
 func (r *targets) dirs(dir string) (names []string) {
 	entries, err := os.ReadDir(r.Path(dir))
 	r.note(err)
@@ -297,14 +298,14 @@ func (r *targets) dirs(dir string) (names []string) {
 	return names
 }
 
-// text reads an attribute, which is at most one page long, as in sysfs (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
+// text reads an attribute. As in sysfs, an attribute is at most one page long (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
 func (r *targets) text(name string) string {
 	text, err := r.Read(name)
 	r.note(err)
 	return text
 }
 
-// note records an error, unless it means that a file does not exist or no longer exists.
+// note records the first error. It ignores errors that only mean that a file does not exist.
 func (r *targets) note(err error) {
 	if err != nil && r.err == nil && !errors.Is(err, fs.ErrNotExist) {
 		r.err = err
@@ -316,7 +317,7 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// between returns the text between before and after, or "" if they are missing.
+// between returns the part of a text between two markers, or "" if one of them is missing.
 func between(text, before, after string) string {
 	_, rest, _ := strings.Cut(text, before)
 	found, _, ok := strings.Cut(rest, after)

@@ -17,7 +17,7 @@ import (
 type Node struct {
 	SysPath string
 	Block   bool   // true for a block device, false for a character device
-	Number  string // such as "259:0", or empty if the device is vanishing or has no number
+	Number  string // such as "259:0", or empty if the device has no number or is being removed
 }
 
 // Number returns the device number of a node, such as "259:0", and whether the node is a block device. It returns ""
@@ -40,7 +40,7 @@ func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
 	return d.Nodes, d.err
 }
 
-// DiskAt returns a block device with all nodes that give access to it.
+// DiskAt returns the block device at sysPath, together with all nodes that give access to it.
 func (t *Tree) DiskAt(sysPath string) Disk {
 	all, twins := reaching(t, sysPath)
 	d := Disk{Twins: twins}
@@ -54,19 +54,18 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 	return d
 }
 
-// Disk is a block device with the nodes that give access to it. An exclusive open of a disk also covers its partitions, and
-// an exclusive open of a partition covers its disk (bd_may_claim in block/bdev.c). The nodes include those of the disk's
-// twins.
+// Disk is a block device with the nodes that give access to it. An exclusive open of a disk fails if one of its partitions is
+// open exclusively, and vice versa (bd_may_claim in block/bdev.c). Nodes includes the nodes of the disk's twins.
 type Disk struct {
 	Nodes []Node   // the device itself first
-	Twins []string // sysfs paths of other block devices for the same disk
+	Twins []string // sysfs paths of other block devices that represent the same disk
 	err   error    // error from reading the numbers of the nodes
 }
 
 // Name returns the kernel's name of the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
-// Part returns the first matching block device of a disk.
+// Part returns the first block device among the nodes of a disk for which the function matches returns true.
 func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	i := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Block && matches(n) })
 	if i < 0 {
@@ -77,9 +76,9 @@ func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 
 // reaching returns the sysfs paths of all devices whose nodes give access to a device. The device's own path comes first.
 // For a disk, the others are its partitions, the nodes for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all nodes of
-// its twins. For an NVMe namespace, they include its disk or generic device, and its controllers. A controller accepts
-// commands for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). A partition, or a node for SCSI
-// commands, can also be accessed through its disk. An exclusive open of the disk does not detect users of these nodes.
+// its twins. For an NVMe namespace, they include its disk or generic device, and its controllers. A controller accepts commands
+// for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). For a partition or a node for SCSI commands, they
+// include the disk. An exclusive open of a disk does not detect a process that has one of the character devices open.
 func reaching(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {
@@ -127,9 +126,9 @@ func reaching(t *Tree, sysPath string) (all, twins []string) {
 	return all, twins
 }
 
-// otherWays returns the sysfs paths of other disks with the same WWID as the one at sysPath. The WWID is that of a
-// namespace (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). otherWays omits hidden disks,
-// which are paths that native multipathing has combined, and removable media, which have the WWID of the reader. A dm
+// otherWays returns the sysfs paths of other block devices that have the same WWID as the disk at sysPath. The WWID identifies an
+// NVMe namespace (wwid_show in drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). otherWays omits hidden disks,
+// because native multipathing has already combined them. It omits removable media, because their WWID identifies the reader. A dm
 // device has no WWID.
 func otherWays(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
@@ -151,8 +150,8 @@ func otherWays(t *Tree, sysPath string) (found []string) {
 	return found
 }
 
-// Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive
-// do not identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq does, because the kernel
-// increments it before another medium can be read, at the next poll or open (disk_check_events in block/disk-events.c,
-// sd_open).
+// Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive do not
+// identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq identifies the medium, because the kernel
+// increments the diskseq before another medium can be read. This happens at the next poll or open (disk_check_events in
+// block/disk-events.c, sd_open).
 func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }

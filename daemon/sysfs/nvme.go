@@ -8,10 +8,10 @@ package sysfs
 // controller. With native multipathing, the disk is called the head, and is below the subsystem in /sys/devices/virtual.
 // Each path to the head is a hidden disk below a controller.
 //
-// Names alone do not show which devices belong together. nvme_alloc_ns numbers a disk by the instance of the subsystem, and
-// nvme_add_ns_cdev numbers its generic node by the instance of the controller. The two numbers differ if an open node keeps
-// an earlier subsystem alive. Only the number after the last n is the same in all names. It is the instance of the
-// namespace in its subsystem (head->instance). The parent devices identify the subsystem and the controller.
+// Names alone do not show which devices belong together. nvme_alloc_ns uses the number of the subsystem in the name of a disk.
+// nvme_add_ns_cdev uses the number of the controller in the name of the generic node. The two numbers differ if an open node
+// keeps an earlier subsystem alive. Only the number after the last n is the same in all names. It is the number of the namespace
+// in its subsystem (head->instance). The parent devices identify the subsystem and the controller.
 
 import (
 	"path"
@@ -25,12 +25,12 @@ const (
 	nvmeGenericClass   = "nvme-generic"
 )
 
-// IsNVMe reports whether the block device at sysPath is a namespace.
+// IsNVMe reports whether the block device at sysPath is an NVMe namespace.
 func (t *Tree) IsNVMe(sysPath string) bool {
 	return slices.Contains([]string{nvmeClass, nvmeSubsystemClass}, t.Link(path.Dir(sysPath), "subsystem"))
 }
 
-// NVMeControllers returns the controllers that have access to a namespace, or nil for other devices.
+// NVMeControllers returns the controllers that have access to the namespace at sysPath, or nil for any other device.
 func (t *Tree) NVMeControllers(sysPath string) []string {
 	above := path.Dir(sysPath)
 	switch t.Link(above, "subsystem") {
@@ -56,7 +56,7 @@ func members(t *Tree, subsystem string) (controllers []string) {
 	return controllers
 }
 
-// NVMeSiblings returns all controllers of the subsystem to which a controller belongs, including itself.
+// NVMeSiblings returns all controllers in the subsystem of a controller, including the controller itself.
 func (t *Tree) NVMeSiblings(controller string) []string {
 	if subsystem := subsystemOf(t, controller); subsystem != "" {
 		return members(t, subsystem)
@@ -75,14 +75,14 @@ func subsystemOf(t *Tree, controller string) string {
 	return ""
 }
 
-// isPath reports whether a hidden disk below a controller is a path to a head.
+// isPath reports whether a device below a controller is a hidden disk that serves as a path to a head.
 func isPath(t *Tree, hidden, head string) bool {
 	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && sameNamespace(t, hidden, head)
 }
 
-// sameNamespace reports whether two devices of one subsystem represent the same namespace. It compares the attributes that
-// both have. Controllers may have private namespaces with the same ID, so the ID is sufficient only together with the wwid.
-// A generic node has neither attribute.
+// sameNamespace reports whether two devices of one subsystem represent the same namespace. It compares the attributes nsid and
+// wwid if both devices have them. The nsid alone is not sufficient, because controllers may have private namespaces with the same
+// ID. Generic nodes have neither attribute, so sameNamespace compares the numbers in their names.
 func sameNamespace(t *Tree, a, b string) bool {
 	told := false
 	for _, name := range []string{"nsid", "wwid"} {
@@ -106,8 +106,8 @@ func instanceOf(sysPath string) string {
 	return name[strings.LastIndexByte(name, 'n')+1:]
 }
 
-// NVMeNamespaces returns the disks that a controller reaches, without duplicates. It returns a head instead of the paths to
-// it. without lists the namespaces for which the kernel has no disk, such as a key-value namespace.
+// NVMeNamespaces returns the disks that a controller reaches, without duplicates. Instead of the paths to a head, it returns the
+// head. The second result lists the namespaces for which the kernel has no disk, such as key-value namespaces.
 func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 	for _, name := range t.Names(controller) {
 		d := controller + "/" + name
@@ -143,12 +143,12 @@ func headsOf(t *Tree, controller, hidden string) (heads []string) {
 	return heads
 }
 
-// NVMeGeneric returns the generic device of a namespace, such as ".../nvme4/ng4n2" for ".../nvme4/nvme3n2", or "". The two
-// devices have the same parent.
+// NVMeGeneric returns the generic device of a namespace, such as ".../nvme4/ng4n2" for ".../nvme4/nvme3n2". The two devices have
+// the same parent. NVMeGeneric returns "" if there is no such device.
 func (t *Tree) NVMeGeneric(sysPath string) string { return beside(t, sysPath, nvmeGenericClass) }
 
-// beside returns the device in the given kernel subsystem that represents the same namespace as the device at sysPath and
-// has the same parent, or "".
+// beside returns a device of the given kernel subsystem that has the same parent as the device at sysPath. Both devices represent
+// the same namespace. beside returns "" if there is no such device.
 func beside(t *Tree, sysPath, subsystem string) string {
 	parent := path.Dir(sysPath)
 	for _, name := range t.Names(parent) {
@@ -160,8 +160,8 @@ func beside(t *Tree, sysPath, subsystem string) string {
 	return ""
 }
 
-// nvmeNodes returns the other devices of a namespace, and the controllers that reach it. It returns nil for a device that is
-// not a namespace.
+// nvmeNodes returns the other devices that represent the namespace at sysPath, and the controllers that reach it. It returns nil
+// for a device that is not a namespace.
 func nvmeNodes(t *Tree, sysPath string) (found []string) {
 	if class := t.Link(sysPath, "subsystem"); class != "block" && class != nvmeGenericClass {
 		return nil

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysfs reads the kernel's files. These are attributes and links in sysfs, and the files in sysfs, procfs and
-// configfs that show how a block device is used. The daemon and the helper that opens device nodes share it, so both have
-// the same view. The package opens no device nodes and uses no ioctls.
+// Package sysfs reads attributes and links in sysfs. It also reads the files in sysfs, procfs and configfs that show how a block
+// device is used. The daemon and metalplug-reset share this package, so both interpret these files in the same way. The package
+// opens no device nodes and uses no ioctls.
 //
 // Follows Documentation/filesystems/sysfs.rst.
 package sysfs
@@ -29,19 +29,19 @@ var ErrGone = errors.New("gone")
 // AttrSize is the maximum size of an attribute in bytes. The kernel returns at most one page.
 const AttrSize = 4096
 
-// Devices is the directory of all devices. The rest of sysfs contains links to it.
+// Devices is the directory below which sysfs shows all devices. The other directories of sysfs contain links into it.
 const Devices = "/sys/devices/"
 
-// Tree contains the locations of the kernel's files. Its methods accept the kernel's names ("/sys/devices/…", "/dev/…",
-// "/proc/…") and translate them to the three directories. In the zero value, all three are the root directory.
+// Tree contains the locations of the kernel's files. Its methods accept kernel paths ("/sys/devices/…", "/dev/…", "/proc/…") and
+// translate them to these locations. The zero value is not usable, because it would only remove the prefixes.
 type Tree struct {
 	Sys  string // path of sysfs, "/sys"
 	Dev  string // path of the device nodes, "/dev"
 	Proc string // path of procfs, "/proc"
 }
 
-// At returns the tree whose three directories are below root. If root is empty, they are below the root directory of
-// this process.
+// At returns the tree whose locations are below the directory root. If root is empty, they are below the root directory of this
+// process.
 func At(root string) Tree { return Tree{Sys: root + "/sys", Dev: root + "/dev", Proc: root + "/proc"} }
 
 type prefixed struct{ prefix, root string }
@@ -66,16 +66,16 @@ func (t *Tree) Present(name string) bool {
 	return unix.Lstat(t.Path(name), &found) == nil
 }
 
-// Stat describes the file to which a kernel path leads. Unlike os.Stat, it allocates only the path, because each inspection
-// calls it dozens of times.
+// Stat follows links and describes the file at a kernel path. Unlike os.Stat, it allocates memory only for the path, because each
+// inspection calls it dozens of times.
 func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	err = unix.Stat(t.Path(name), &found)
 	return found, err
 }
 
-// ReadStart returns at most size bytes from the start of a file. It makes a single read without the Go poller, because some
-// drivers return EAGAIN, and os.ReadFile would then wait forever. It reads no further, because some devices hang when their
-// whole configuration space is read (pci_read_config). The error is [ErrGone] if there is no such file.
+// ReadStart returns at most size bytes from the start of a file. It calls read(2) once and bypasses Go's poller. Some drivers
+// return EAGAIN, which would make os.ReadFile wait forever. Some devices hang when their whole configuration space is read, so
+// ReadStart never reads more than size bytes (pci_read_config). The error is [ErrGone] if the file does not exist.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -140,8 +140,8 @@ func (t *Tree) Uint(sysPath, name string) uint64 {
 	return uint64(max(n, 0))
 }
 
-// Link returns the last element of the target of a link in sysfs, such as the name of the driver. It returns "" if the
-// link does not exist.
+// Link reads a link in sysfs and returns the last element of its target. For the link "driver", this is the name of the driver.
+// Link returns "" if the link does not exist.
 func (t *Tree) Link(sysPath, name string) string {
 	target, err := os.Readlink(t.Path(sysPath + "/" + name))
 	if err != nil {
@@ -150,8 +150,8 @@ func (t *Tree) Link(sysPath, name string) string {
 	return path.Base(target)
 }
 
-// Resolve returns the kernel's path to which a link such as "device" points. It returns "" if the link does not exist
-// or leads out of the tree.
+// Resolve follows a link such as "device" and returns the kernel path of its target. It returns "" if the link does not exist or
+// leads out of the tree.
 func (t *Tree) Resolve(name string) string {
 	real, err := filepath.EvalSymlinks(t.Path(name))
 	if err != nil {
@@ -198,7 +198,7 @@ func (t *Tree) Properties(sysPath string) map[string]string {
 	return properties
 }
 
-// DevNode returns the node of the device at sysPath, such as "/dev/nvme0n1", or "" if it has none.
+// DevNode returns the node of the device at sysPath, such as "/dev/nvme0n1", or "" if the device has no node.
 func (t *Tree) DevNode(sysPath string) string {
 	name := t.Properties(sysPath)["DEVNAME"]
 	if name == "" || path.Clean("/"+name) != "/"+name {
@@ -215,7 +215,7 @@ func Up(sysPath string) iter.Seq[string] {
 	}
 }
 
-// Numbered reports whether name consists of prefix and a number, like the kernel's device names.
+// Numbered reports whether a name consists of the given prefix and a number, such as "loop0" for the prefix "loop".
 func Numbered(name, prefix string) bool {
 	number, ok := strings.CutPrefix(name, prefix)
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""

@@ -2,18 +2,18 @@
 
 package sysfs
 
-// This file checks whether this machine uses a block device. It uses only facts that the kernel shows without opening
-// the device.
+// This file checks whether this machine uses a block device. It reads only files that the kernel provides, and never opens the
+// device.
 //
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.
 //
-// No single source shows every use. A mounted file system is in mountinfo, but btrfs shows its own device number there and
-// names only one of its devices. LVM, md and bcache are in holders/ while they are active. If the use is unknown, the
-// device is treated as in use.
+// No single source shows every use. A mounted file system is in mountinfo, but btrfs shows its own device number there and names
+// only one of its devices. LVM, md and bcache are in holders/ while they are active. If metalplug cannot determine whether a
+// device is in use, it treats the device as in use.
 //
-// A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) or dm combines
-// them. If one of them is in use, both are (see [Disk]).
+// A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) combines them. If one of
+// the two is in use, metalplug treats both as in use (see [Disk]).
 
 import (
 	"errors"
@@ -25,9 +25,10 @@ import (
 	"strings"
 )
 
-// Written returns the number of sectors that were written or discarded on the disk at sysPath and its partitions since the
-// disk appeared (Documentation/block/stat.rst). It does not count passthrough commands, anything while queue/iostats is 0,
-// or, before Linux 6.4, writes to an NVMe disk with native multipathing. The result is 0 if unknown.
+// Written returns the number of sectors that were written or discarded on the disk at sysPath and its partitions since the disk
+// appeared (Documentation/block/stat.rst). The kernel does not count passthrough commands, and counts nothing while queue/iostats
+// is 0. Before Linux 6.4, it did not count writes to an NVMe disk with native multipathing. The result is 0 if the number is
+// unknown.
 func Written(t *Tree, sysPath string) (sectors uint64) {
 	text, _ := t.Attr(sysPath, "stat")
 	fields := strings.Fields(text)
@@ -57,14 +58,14 @@ func (t *Tree) Partitions(sysPath string) []string {
 // Use is an error that describes how this machine uses a block device.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost reports whether this use is certainly by the host, and not by a pod that has the device.
+	// ByHost reports whether the host certainly uses the device. If ByHost is false, the user may be a pod that has the device.
 	ByHost bool
 	// Unread is the error from reading a file that shows the use, or nil. If it is not nil, the device is treated as in
 	// use.
 	Unread error
 }
 
-// Error returns the text, with the cause if there is one.
+// Error returns the text, followed by the cause if there is one.
 func (u *Use) Error() string {
 	if u.Unread != nil {
 		return u.Text + ": " + u.Unread.Error()
@@ -83,8 +84,9 @@ func unread(d Disk, question string, err error) error {
 	return &Use{Text: fmt.Sprintf("cannot determine whether %s is %s", d.Name(), question), Unread: err}
 }
 
-// InUse returns nil if nothing shows that a disk is in use, otherwise a *[Use]. It finds loop devices only by the names of
-// their backing files. If loops is not set, it ignores loop devices, because the caller asks them directly.
+// InUse returns nil if nothing shows that the disk d is in use. Otherwise, it returns a *[Use]. InUse finds loop devices only by
+// the names of their backing files. If the parameter loops is false, InUse ignores loop devices, because the caller queries them
+// directly.
 func (t *Tree) InUse(d Disk, loops bool) error {
 	if d.err != nil {
 		return unread(d, "used", d.err)
@@ -97,7 +99,7 @@ func (t *Tree) InUse(d Disk, loops bool) error {
 	return backing(t, d, loops)
 }
 
-// mounted checks the mounts of this host and of this process. A confined process may not have the same mounts as the host.
+// mounted checks the mounts of this host and of this process. The mounts of a confined process may differ from those of the host.
 // If procfs hides process 1 (hidepid=2), only the mounts of this process are checked.
 func mounted(t *Tree, d Disk) error {
 	var errs []error
@@ -132,9 +134,9 @@ func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
 	return p, ok
 }
 
-// partNamed resolves a name in /dev, and returns the part of the disk with that node. The kernel opens mounted and
-// swapped-to devices exclusively, and shows the number of the device below a loop device. For these uses, it is therefore
-// sufficient to check the name.
+// partNamed resolves links from a name in /dev, and returns the part of the disk to which the resulting node belongs. It is
+// sufficient to check the name, because metalplug-reset detects these uses reliably. The kernel opens mounted and swapped-to
+// devices exclusively, and shows the number of the device below a loop device.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
@@ -171,7 +173,7 @@ func held(t *Tree, d Disk) error {
 	return nil
 }
 
-// inBtrfs checks for file systems on the disk for which mountinfo names another device.
+// inBtrfs checks whether the disk is part of a mounted btrfs. For such a file system, mountinfo may name another device.
 func inBtrfs(t *Tree, d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
 		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
@@ -181,8 +183,8 @@ func inBtrfs(t *Tree, d Disk) error {
 	return nil
 }
 
-// backing checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an
-// exclusive open would not detect them. If an attribute cannot be read, the loop device is not set up.
+// backing checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an exclusive open
+// would not detect them. If the attribute of a zram or loop device cannot be read, this device is not set up.
 func backing(t *Tree, d Disk, loops bool) error {
 	for _, name := range t.Names("/sys/class/block") {
 		for _, kind := range []struct{ prefix, attr string }{{"loop", "loop/backing_file"}, {"zram", "backing_dev"}} {
@@ -209,8 +211,8 @@ type mount struct {
 	source string // the source passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it
 }
 
-// anonymous reports whether the number does not belong to a block device. In that case, only the source can name a block
-// device.
+// anonymous reports whether the number of a mount does not belong to a block device. In that case, only the source can name a
+// block device.
 func (m mount) anonymous() bool { return strings.HasPrefix(m.number, "0:") }
 
 // mounts yields the mounts in the text of mountinfo.
@@ -233,8 +235,8 @@ func mounts(table string) iter.Seq[mount] {
 	}
 }
 
-// isNode reports whether a name in /dev, without links, is the node of the given device in sysfs. In sysfs, "!"
-// replaces "/" in the name (dev_set_name).
+// isNode reports whether a name in /dev is the node of the given device. The name must not be a link. In the device's name in
+// sysfs, "!" replaces "/" (dev_set_name).
 func isNode(name, device string) bool {
 	return path.Base(name) == path.Base(strings.ReplaceAll(device, "!", "/"))
 }
