@@ -5,9 +5,9 @@ package device
 // The functions in this file check whether the host uses a block device, and whether the device contains data that could be
 // lost. A device that is in use or contains data must not be offered.
 //
-// Package sysfs reads the state of the kernel. For data that is not in use, the only source is udev's database, which may
-// be out of date. These checks are therefore only a first filter. The helper makes the final check by opening the node
-// exclusively.
+// Package sysfs reads the kernel's files, which show how a disk is used. Only udev's database shows data that is not in use, and
+// the database may be out of date. These checks are therefore only a first filter. metalplug-reset makes the final check by
+// opening the node exclusively.
 
 import (
 	"errors"
@@ -21,8 +21,8 @@ import (
 // onTop selects devices that are built on top of disks. In sysfs, these devices are not below their disks.
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
-// inUse returns why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device. If a
-// disk has two paths, each path shows only the use through that path, such as its writes.
+// inUse returns the reason why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device.
+// If two paths lead to a disk, each path shows only the use through this path, such as the writes.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
@@ -39,13 +39,13 @@ func inUse(h *Host, u udev.Device) error {
 
 var errTwin = errors.New("two paths to one disk, or a copy")
 
-// twin returns an error if another device may be a second path to the same disk. Such a disk is not offered, because
-// two pods could get it.
+// twin returns an error if another device may be a second path to the same disk. Neither path is offered, because two pods could
+// then get the same disk.
 func twin(name string) error {
 	return excludedf("%s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, errTwin)
 }
 
-// occupied checks for partitions, and for signatures that udev's builtin blkid has found on the device.
+// occupied returns an error if the device has partitions, or if udev's builtin blkid has found a signature on the device.
 func occupied(h *Host, u udev.Device) error {
 	if partitions := h.Partitions(u.SysPath); len(partitions) > 0 {
 		names := make([]string, len(partitions))
@@ -54,7 +54,7 @@ func occupied(h *Host, u udev.Device) error {
 		}
 		return dataf("partitions (%s)", strings.Join(names, ", "))
 	}
-	// The property is ignored for a partition, which inherits it from its disk (60-persistent-storage.rules).
+	// A partition inherits this property from its disk, so the property is ignored for partitions (60-persistent-storage.rules).
 	if table := u.Properties.Value("ID_PART_TABLE_TYPE"); table != "" && u.DevType != "partition" {
 		return dataf("a partition table (%s)", table)
 	}

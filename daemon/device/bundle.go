@@ -4,14 +4,14 @@ package device
 
 import "slices"
 
-// Bundle is the class of devices that combine devices from other resources. It matches no udev device and is not listed in
-// [Classes]. The inventory forms the bundles.
+// Bundle is the class of devices that consist of devices from other resources. It matches no udev device, so [Classes] does not
+// contain it. The inventory forms the bundles.
 var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are near each other"}
 
 // BundlePrefix begins the ID of a bundle. The ID of the first member follows.
 const BundlePrefix = "bundle"
 
-// Nears lists the values of the configuration key near, which limits the distance between the first member of a bundle and
+// Nears lists the values of the configuration key "near". This key limits the distance between the first member of a bundle and
 // the others.
 var Nears = []string{
 	"switch", // below the same PCI bridge, such as a port of a PCIe switch
@@ -22,10 +22,10 @@ var Nears = []string{
 
 // Members describes the devices that form a bundle.
 type Members struct {
-	Resources []string // resources without duplicates; the first one is the resource of the first member
-	Counts    []int    // number of devices of each resource
+	Resources []string // resources without duplicates, beginning with the resource of the first member
+	Counts    []int    // number of devices from each resource
 	Near      string   // one of [Nears]
-	Hold      bool     // whether unused members are withheld instead of being offered individually
+	Hold      bool     // unused members are withheld instead of being offered individually
 }
 
 // Kind returns the index of a resource in Resources, or -1.
@@ -36,7 +36,7 @@ func (m *Members) Kind(resource string) int {
 	return slices.Index(m.Resources, resource)
 }
 
-// BundleOf returns the rule for bundles that use devices from a resource, or nil.
+// BundleOf returns the rule for bundles whose members come from the given resource, or nil.
 func BundleOf(rules []Rule, resource string) *Rule {
 	i := slices.IndexFunc(rules, func(r Rule) bool { return r.Bundle.Kind(resource) >= 0 })
 	if i < 0 {

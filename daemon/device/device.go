@@ -3,9 +3,9 @@
 // Package device implements the classes of hardware that metalplug offers. Each class defines what a device is, how to
 // recognise the device after a reboot, whether it is healthy, and what a container needs to use it.
 //
-// A class is a value of type [Class], with match rules and a few functions in one file. Its functions read sysfs, procfs and
-// /dev through a [Host]. They store nothing, so each call reads everything again. They may block as long as the kernel does,
-// so they never run in the inventory's loop.
+// A class is a value of type [Class], with match rules and a few functions in one file. Its functions read sysfs, procfs and /dev
+// through a [Host]. They store nothing, so each call reads everything again. A call may block as long as the kernel does, so the
+// inventory's loop never makes such calls.
 package device
 
 import (
@@ -15,17 +15,18 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device identifies a device that a container can get. It does not include the device's state, which is read from sysfs.
+// Device identifies a device that a container can get. It does not include the state of the device, which must be read from
+// sysfs.
 type Device struct {
 	ID       string // stable across reboots and slots, unique on the machine, made by [MakeID]
 	Class    *Class
 	Model    string       // human-readable model name, or empty
 	SysPath  string       // sysfs path of the udev device from which the device was identified
-	Part     string       // name of the part of the udev device, or empty if the device is the whole udev device
+	Part     string       // name of the part, or empty if the device is the whole udev device
 	NUMANode int          // -1 if unknown
-	Udev     *udev.Device // the udev device from which the device was identified; shared; nil before the first inspection
+	Udev     *udev.Device // the udev device at SysPath, or nil before the first inspection. It must not be modified
 	rule     *Rule        // the rule that assigns the device to a resource, or nil
-	reached  string       // sysfs path of the first PCI function that leads to the device, if the device has no PCI parent
+	reached  string       // sysfs path of the first PCI function that leads to the device if it has no PCI parent, or empty
 	group    *members     // the nodes of a group; set only during an inspection
 }
 
@@ -37,7 +38,7 @@ func (d *Device) ClassName() string {
 	return d.Class.Name
 }
 
-// nodes returns the udev devices whose nodes make up the device.
+// nodes returns the udev devices whose nodes belong to the device d.
 func (d Device) nodes() []udev.Device {
 	if d.group != nil {
 		return d.group.all
@@ -64,13 +65,13 @@ func (n Node) Shared() bool {
 	}, n.Container)
 }
 
-// Allocation is the set of things that a container gets for one device.
+// Allocation describes the nodes and variables that a container gets for one device.
 type Allocation struct {
 	Nodes []Node
-	Env   map[string]string // variables that software for the class expects; values of several devices are joined by commas
+	Env   map[string]string // variables that software expects. The values for several devices are joined by commas
 }
 
-// Own returns the host paths of the nodes that belong to this device only.
+// Own returns the host paths of the nodes that belong to only this device.
 func (a Allocation) Own() []string {
 	var nodes []string
 	for _, n := range a.Nodes {
@@ -81,8 +82,8 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
-// Names of the classes. The configuration refers to a class by its name. A program that only reads the configuration
-// therefore does not link the class functions.
+// Names of the classes. The configuration contains only these names, so that a program that only reads the configuration does not
+// need to link the classes.
 const (
 	GPUName        = "gpu"
 	FPGAName       = "fpga"
@@ -92,52 +93,52 @@ const (
 	BundleName     = "bundle"
 )
 
-// Class is a kind of hardware. A nil function means that the class lacks this ability. Identify, Health and Allocate are
-// never nil. The functions must not use [Classes], because this would create an initialization cycle.
+// Class is a kind of hardware. If a function is nil, the class does not support what the function does. Identify, Health and
+// Allocate are never nil. The functions must not use [Classes], because this would create an initialization cycle.
 type Class struct {
 	Name string // name in the configuration
 	Doc  string // one-line description
 
-	// Match selects the subjects of the class, which are the udev devices that represent hardware. A subject must match one
-	// of these entries.
+	// Match selects the subjects of the class. A subject is a udev device that represents hardware of the class, and matches at
+	// least one of these entries.
 	Match []udev.Match
-	// Wakes selects other devices whose events require an inspection of all subjects of the class. Events above or below
-	// the sysfs path of a subject always require an inspection.
+	// Wakes selects other devices whose events require an inspection of all subjects of the class. An event above or below the
+	// sysfs path of a subject always requires an inspection of this subject.
 	Wakes []udev.Match
-	// Disks means that the devices are disks or give access to a disk. Such devices are inspected again when the host
-	// mounts a file system, or uses a disk for LVM, RAID, LUKS or similar.
+	// Disks means that the devices are disks or give access to a disk. Such devices are inspected again when the host mounts a
+	// file system, or when it uses a disk for LVM, RAID or LUKS.
 	Disks bool
-	// Renamed means that udev may rename the devices. A device that is missing at its path may therefore still be present.
+	// Renamed means that udev may rename the devices. A device that is no longer at its path may therefore still be present.
 	Renamed bool
-	// Every is the interval at which the subjects are inspected without an event. Polling is needed if the kernel does not
-	// report all changes in health. If Every is 0, only the periodic check of all devices inspects the subjects.
+	// Every is the interval at which the subjects are inspected without an event. It is needed if the kernel does not report all
+	// changes to the health of a device. If Every is 0, only the periodic check of all devices inspects the subjects.
 	Every time.Duration
 	// DevNodes are shell patterns for all nodes that the class gives to containers. A test compares them with the systemd
 	// unit and the SELinux policy.
 	DevNodes []string
 
-	// Identify returns the devices of a subject. If the subject has no device, the error gives the reason, such as
+	// Identify returns the devices that a subject represents. If it finds no device, it returns the reason as an error, such as
 	// [ErrExcluded], [ErrGone] or a read error.
 	Identify func(*Host, udev.Device) ([]Device, error)
-	// Offer returns why a device must not be offered now, or nil. A device that is not offered may still be healthy.
+	// Offer returns the reason why a device must not be offered now, or nil. A device that is not offered may still be healthy.
 	Offer func(*Host, Device) error
 	// Health returns nil for a healthy device, a [warning] if the device is still usable, or the reason why it is
 	// unhealthy. pci_health.go contains the checks that are the same for all PCI functions.
 	Health func(*Host, Device) error
 	// Target describes the device for a helper. It returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
-	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise one healthy function is
+	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise, one healthy function is
 	// enough.
 	NeedsAll bool
-	// Notice returns the mark for an event that reports a fault not shown in sysfs. Notice is called for every event on the
-	// machine.
+	// Notice returns the mark for an event if the event reports a fault that sysfs does not show. Notice is called for every
+	// event on the machine.
 	Notice func(udev.Event) (Mark, bool)
-	// Allocate adds the nodes and variables that a container needs.
+	// Allocate adds the nodes and variables that a container needs to the recipe.
 	Allocate func(*recipe, Device)
 }
 
-// slowCheck is the interval at which hardware is inspected for changes that cause no event. Examples are PCI functions that
-// vanish from a bus without hotplug, counters, and driver attributes.
+// slowCheck is the interval at which hardware is inspected for changes that cause no event. For example, a PCI function may
+// vanish from a bus that does not support hotplug, or a counter or a driver's attribute may change.
 const slowCheck = time.Minute
 
 // Classes lists the classes in order of precedence. A udev device belongs to the first class that matches it.
@@ -151,11 +152,11 @@ func ClassNamed(name string) *Class {
 	return nil
 }
 
-// Selects reports whether d is a subject of the class.
+// Selects reports whether the udev device d is a subject of the class.
 func (c *Class) Selects(d udev.Device) bool { return anyMatch(c.Match, d) }
 
-// WokenBy reports whether an event of d requires an inspection of all subjects of the class. One of the subjects may
-// represent a group that contains d.
+// WokenBy reports whether an event of the udev device d requires an inspection of all subjects of the class. For example, d may
+// belong to a group that one of the subjects represents.
 func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {
 	return anyMatch(c.Wakes, d) || slices.ContainsFunc(rules, func(r Rule) bool {
 		return r.Class == c && r.Group != nil && r.Group.names(d.DevNode)

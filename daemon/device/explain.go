@@ -15,21 +15,21 @@ import (
 // Step is one decision in the inspection of a device.
 type Step struct {
 	What string // "class", "identity", "offer", "rule", "health" or "nodes"
-	Name string // name of the class or resource that was tried, or empty for other steps
-	OK   bool   // whether the step found no reason to withhold the device
-	Why  string // human-readable finding or unmet condition
-	Rule string // resource whose rule decided, or empty
+	Name string // name of the class or resource that was tried, or empty if the step tried neither
+	OK   bool   // the step found no reason to withhold the device
+	Why  string // human-readable result, or the condition that the device does not meet
+	Rule string // resource of the rule that decided, or empty
 	Key  string // key of the rule that decided: "match", "match.PCI_ID", "exclude.PCI_ID" or "name"
 }
 
-// Explained is the result of inspecting one device, with the steps that led to it.
+// Explained is the result of inspecting one device, together with the steps that led to this result.
 type Explained struct {
 	Sighting
 	Steps []Step
 }
 
-// Explain inspects a udev device like [Look], and derives the steps from the result. If Look finds no device, Explain
-// returns one sighting whose device has no ID. Like Look, it may block.
+// Explain inspects a udev device in the same way as [Look], and explains the result in steps. If it finds no device, it returns a
+// single sighting whose device has no ID. Like Look, it may block.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
 	found, _ := lookAt(h, rules, withFunction(h, &seen))
 	all := make([]Explained, len(found))
@@ -79,7 +79,8 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	e.add("nodes", "", err, strings.Join(names, " "))
 }
 
-// explainClass adds the step that shows the class of a udev device, and for class node also the rules that were tried.
+// explainClass adds the step that shows the class of a udev device. For class node, it also adds a step for each rule that was
+// tried.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	if c := selecting(u); c != nil {
 		e.add("class", c.Name, nil, "the class matches it: "+c.Doc)
@@ -100,7 +101,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	}
 }
 
-// add adds a step with the reason in err, or with the text in found if err is nil.
+// add adds a step. The step shows the error err, or the text found if err is nil.
 func (e *Explained) add(what, name string, err error, found string) {
 	if err != nil {
 		found = err.Error()
@@ -108,7 +109,7 @@ func (e *Explained) add(what, name string, err error, found string) {
 	e.Steps = append(e.Steps, Step{What: what, Name: name, OK: err == nil, Why: found})
 }
 
-// tried adds a step with a rule's decision.
+// tried adds a step that shows the decision of a rule.
 func (e *Explained) tried(what, name string, t try, found string) {
 	e.add(what, name, t.err, found)
 	s := &e.Steps[len(e.Steps)-1]
@@ -120,15 +121,15 @@ func (e *Explained) tried(what, name string, t try, found string) {
 	}
 }
 
-// Taker returns the first of the given rules that would take the device. If no rule would take it, the error contains
-// the reason. Taker reads sysfs, but no disk.
+// Taker returns the first of the given rules that would take the device. If no rule would take it, Taker returns the reason as an
+// error. Taker reads files in sysfs, but does not read disks.
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	blind := *h
 	blind.Touch = Touch{}
 	err := errors.New("no rule matches it")
 	for _, f := range Look(&blind, rules, s.Device.Udev) {
 		switch {
-		case s.Device.ID != "" && s.Device.ID != f.Device.ID: // another part
+		case s.Device.ID != "" && s.Device.ID != f.Device.ID: // this is another part
 		case f.Offer == nil:
 			return f.Device.rule, nil
 		default:
@@ -138,7 +139,7 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	return nil, err
 }
 
-// describe returns the keys by which a rule matches a device.
+// describe returns a text with the keys, values and patterns by which a rule matches a device.
 func (r *Rule) describe(h *Host, u matched) string {
 	if len(r.Match) == 0 {
 		return "every " + r.Class.Name

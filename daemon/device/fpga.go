@@ -2,27 +2,29 @@
 
 package device
 
-// This file handles FPGAs. They are ports on DFL cards (Intel, Altera, Silicom) with the kernel's drivers or the older OPAE
-// drivers, and Xilinx and AMD cards with XRT or the xdma driver (fpga_xilinx.go).
+// This file handles FPGAs. A device is either a port on a DFL card (Intel, Altera, Silicom) or a whole card from Xilinx or AMD
+// (fpga_xilinx.go). DFL cards use the kernel's drivers or the older OPAE drivers. Xilinx and AMD cards use XRT or the xdma
+// driver.
 //
 // Follows: Documentation/fpga/dfl.rst; Documentation/ABI/testing/sysfs-platform-dfl-port and sysfs-class-fpga-manager;
 // drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers, plugins/xfpga/sysfs.c in
 // OPAE/opae-sdk.
 //
-// Identity: the PCI address of the card and the number of the port on it. No card exposes a serial number in sysfs to
-// unprivileged users, and the ID of its accelerator (afu_id, xclbinuuid) changes with each programming. The number in
+// Identity: the PCI address of the card and the number of the port on it. Unprivileged users cannot read the serial number of a
+// card in sysfs. The ID of the accelerator (afu_id, xclbinuuid) changes each time the card is programmed. The number in
 // dfl-port.N depends on the order of discovery.
 //
-// Health: the DFL port has no latched error, and has not stopped the accelerator for drawing too much power. An error stays
-// latched until a process writes its value back or the port is reset. According to the card's fpga_manager, the last
-// programming did not fail. After a failure, the FPGA's content is unknown until it is programmed again. In addition, the
-// checks in pci_health.go apply. The kernel sends no event for these changes, so the state is read every minute.
+// Health: a DFL port is healthy if it has no latched error, and if it has not stopped the accelerator for drawing too much power.
+// An error stays latched until a process writes its value back or the port is reset. In addition, the card's fpga_manager must
+// not report that the last programming has failed. After a failure, the content of the FPGA is unknown until the FPGA is
+// programmed again. The checks in pci_health.go also apply. The kernel sends no event for these changes, so the state is read
+// every minute.
 //
-// Nodes: /dev/dfl-port.N, but never /dev/dfl-fme.N, through which a process can reprogram the whole card and release its
-// ports. The drivers require no capability to open dfl-fme.
+// Nodes: a container gets /dev/dfl-port.N, but never /dev/dfl-fme.N. Through dfl-fme, a process can reprogram the whole card and
+// release its ports, and the driver does not require any capability to open it.
 //
-// Reset: a DFL port is reset within a millisecond. The reset affects nothing else, and does not clear the memory attached
-// to the accelerator. Cards of other families have no reset.
+// Reset: resetting a DFL port takes less than a millisecond. The reset affects only the port, and does not clear the memory
+// attached to the accelerator. Cards of other families cannot be reset.
 //
 // Needs: sysfs. The class needs no ioctl or capability, and does not open device nodes.
 
@@ -36,16 +38,16 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// FPGA is the class of accelerators in FPGAs. Each DFL port and each Xilinx card is a device.
+// FPGA is the class of FPGA accelerators. Each DFL port and each Xilinx card is a device.
 var FPGA = Class{
 	Name: FPGAName,
 	Doc:  "FPGA accelerators: ports of DFL cards, and Xilinx cards with XRT or xdma",
 	Match: []udev.Match{
-		// The subsystem of a port is its bus, and its driver may be missing at first.
+		// The subsystem of a port is its bus. The driver may not be bound yet.
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},
-	// The management function of a card is a sibling of the function that represents the card.
+	// In sysfs, the management function of a card is a sibling of the function that represents the card.
 	Wakes: []udev.Match{{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xclmgmt"}}},
 	Every: slowCheck,
 	DevNodes: []string{
@@ -96,8 +98,8 @@ func fpgaHealth(h *Host, d Device) error {
 	return joined(err, programmed(h, FunctionIn(d.SysPath)))
 }
 
-// programmed returns the error from the last programming of an FPGA, such as "write init error" (state_show of fpga-mgr.c).
-// The error does not show which port on the card is affected.
+// programmed returns the error from the last programming of an FPGA, such as "write init error" (state_show of fpga-mgr.c). The
+// error does not show which port of the card was programmed.
 func programmed(h *Host, function string) error {
 	const class = "/sys/class/fpga_manager"
 	for _, name := range h.Names(class) {
@@ -112,8 +114,8 @@ func programmed(h *Host, function string) error {
 	return nil
 }
 
-// powerStopped is the power state in which the port blocks all traffic to the accelerator (AP6). AP1 and AP2 only slow down
-// the accelerator temporarily.
+// powerStopped is the power state AP6, in which the port blocks all traffic to the accelerator. The states AP1 and AP2 only slow
+// down the accelerator temporarily.
 const powerStopped = 6
 
 // dflHealth reads the latched errors of a port. Errors remain until a process writes their value back

@@ -2,23 +2,24 @@
 
 package device
 
-// This file handles FPGA cards from Xilinx and AMD that use XRT or the xdma driver. xdma drives the DMA engine in users'
-// own designs.
+// This file handles FPGA cards from Xilinx and AMD that use XRT or the xdma driver. The xdma driver is for FPGA designs that
+// contain Xilinx's DMA engine.
 //
 // Follows: src/runtime_src/core/pcie/driver/linux/xocl of Xilinx/XRT (userpf/xocl_sysfs.c, mgmtpf/mgmt-sysfs.c);
 // XDMA/linux-kernel/xdma/xdma_cdev.c of Xilinx/dma_ip_drivers.
 //
-// A card with XRT has two PCI functions, but is one device. Its user function, which has the xocl driver, represents the
-// card. A virtual machine may see only the user function.
+// A card with XRT has two PCI functions, but is offered as one device. The user function, which has the xocl driver, represents
+// the card. In a virtual machine, the management function may be missing.
 //
-// Health: with XRT, both functions are ready and not offline, the state of the user function is not bad, and the management
-// function answers. The xdma driver does not report health.
+// Health: with XRT, both functions must be ready and not offline, and neither may report a bad state. In addition, the management
+// function must answer. The xdma driver does not report the health of a card.
 //
-// Nodes: with XRT, the render node. /dev/xclmgmtN, through which the card is programmed, is never added, but class node can
-// offer it. With xdma, the nodes intended for users of the design, which are user, bypass, the DMA channels h2c and c2h,
-// and events. Three kinds of nodes are never added: control, which can make a DMA engine read and write any memory, xvc,
-// which gives access to the FPGA's debug interface, and the descriptors of the engines (bypass_h2c, bypass_c2h). The number
-// in xdmaN depends on the order of discovery. No link stays correct when the numbers change.
+// Nodes: with XRT, a container gets the render node. It never gets /dev/xclmgmtN, through which a process can program the card,
+// but class node can offer that node. With xdma, a container gets the nodes that are intended for users of the design. These are
+// user, bypass, events, and the DMA channels h2c and c2h. Three kinds of nodes are never added. Through the node control, a
+// process can make a DMA engine read and write any memory. The node xvc gives access to the FPGA's debug interface. The nodes
+// bypass_h2c and bypass_c2h give access to the descriptors of the engines. The number in xdmaN depends on the order of discovery,
+// and no link stays correct when the numbers change.
 
 import (
 	"errors"
@@ -44,8 +45,8 @@ func xrtHealth(h *Host, user string) error {
 	return xrtState(h, management, "xclmgmt")
 }
 
-// xrtState checks the attributes that an XRT driver exposes for a function. Numbers are decimal, or hexadecimal with the
-// prefix 0x. For example, xocl's attribute ready is "0x1".
+// xrtState checks the attributes that an XRT driver exposes for a function. The attributes contain decimal numbers, or
+// hexadecimal numbers with the prefix 0x. For example, xocl shows "0x1" in the attribute "ready".
 func xrtState(h *Host, function, driver string) error {
 	for _, good := range []struct {
 		name string
@@ -63,8 +64,8 @@ func xrtState(h *Host, function, driver string) error {
 	return nil
 }
 
-// xrtManagement returns the management function of the card to which a user function belongs. It returns "" if this machine
-// has no such function.
+// xrtManagement returns the management function of a card, given the user function of the card. It returns "" if this machine has
+// no such function.
 func xrtManagement(h *Host, user string) string {
 	slot, _, _ := strings.Cut(path.Base(user), ".")
 	for _, name := range h.Names(path.Dir(user)) {
@@ -79,11 +80,11 @@ func xrtManagement(h *Host, user string) string {
 // xdmaNodes matches the names of the devices intended for users of the FPGA design.
 const xdmaNodes = "xdma[0-9]*_user|xdma[0-9]*_bypass|xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*|xdma[0-9]*_events_[0-9]*"
 
-// xdmaEngines matches the names of the devices that the driver creates for each DMA engine. Until one of these devices
-// exists, the driver is still initialising the card.
+// xdmaEngines matches the names of the devices that the driver creates for each DMA engine. If none of these devices exists, the
+// driver is still initialising the card.
 const xdmaEngines = "xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*"
 
-// addXDMA adds the nodes of a function with driver xdma.
+// addXDMA adds the nodes of a PCI function that is bound to the xdma driver.
 func (r *recipe) addXDMA(function string) {
 	engines := 0
 	for _, name := range r.Names(function + "/xdma") {

@@ -2,32 +2,34 @@
 
 package device
 
-// This file handles GPUs and other PCI accelerators with the drivers nvidia, amdgpu, i915 and xe, and the drivers in the
+// This file handles GPUs and other PCI accelerators. It supports the drivers nvidia, amdgpu, i915 and xe, and the drivers in the
 // accel subsystem.
 //
 // Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst;
 // Documentation/ABI/testing/sysfs-bus-pci; include/linux/pci_ids.h (base class 0x03, class 0x1200).
 //
-// Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. It stays the same
-// when the card moves to another slot. A GPU without such an ID (Intel, AMD's consumer cards, accelerators) is identified
-// by its PCI address, which belongs to the slot. Node numbers are never used, because DRM assigns the lowest free minor to
-// a new device (drm_minor_alloc).
+// Identity: an ID that the hardware reports, either NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. This ID stays the same when
+// the card moves to another slot. A GPU that reports no ID (Intel, AMD's consumer cards, accelerators) is identified by its PCI
+// address, which belongs to the slot. The number of a node is never part of the identity, because DRM assigns the lowest free
+// minor to a new device (drm_minor_alloc).
 //
 // Parts: a partitioned GPU is offered as its parts instead of as a whole, because the parts use the memory of the whole
 // GPU. Parts are MIG devices (gpu_mig.go), AMD's partitions (gpu_amd.go) and virtual functions, which are separate PCI
 // functions.
 //
-// Health: a driver is bound, Gaudi's driver reports the card as operational, and the checks in pci_health.go succeed. Marks
-// record faults that a driver reports only once (gpu_health.go, gpu_xid.go). The mark for DRM's WEDGED lasts until the
-// driver reports "none" or is bound again. The marks for ERROR and RESET from i915 last until ERROR=0. The mark for a
-// failed amdgpu reset lasts until a reset succeeds. The mark for an NVIDIA Xid lasts until the driver reports the recovery
-// action None (Xid 154) or is bound again.
+// Health: a driver must be bound, and the checks in pci_health.go must succeed. Gaudi's driver must also report that the card is
+// operational. Marks record faults that a driver reports only once (gpu_health.go, gpu_xid.go). A mark for WEDGED, which DRM
+// reports, lasts until the driver reports WEDGED=none or is bound again. A mark for ERROR or RESET, which i915 reports, lasts
+// until the driver reports ERROR=0. A mark for a failed reset of an amdgpu device lasts until a reset succeeds. A mark for an
+// NVIDIA Xid lasts until the driver reports the recovery action None (Xid 154) or is bound again.
 //
-// Nodes: the driver's nodes below the function, which are /dev/dri/card*, /dev/dri/renderD* and /dev/accel/accel*.
-// /dev/accel/accel_controlD*, which controls Gaudi, is never added. gpu_nvidia.go and gpu_amd.go add more.
+// Nodes: a container gets the nodes that the driver creates below the PCI function, which are /dev/dri/card*, /dev/dri/renderD*
+// and /dev/accel/accel*. It never gets /dev/accel/accel_controlD*, which controls a Gaudi card. gpu_nvidia.go and gpu_amd.go add
+// other nodes.
 //
-// Reset: not automatic, because the drivers of NVIDIA, AMD and Intel do not survive a reset of the PCI function. The method
-// "pci" takes 0.1 s and is for drivers that survive it (daemon/reset/pci.go, resetSafeDrivers).
+// Reset: metalplug does not reset a GPU automatically, because the drivers of NVIDIA, AMD and Intel would not survive a reset of
+// the PCI function. The method "pci" takes 0.1 s. It is for other drivers, which survive the reset (daemon/reset/pci.go,
+// resetSafeDrivers).
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. The class needs no ioctl or capability, and does not open device
 // nodes.
@@ -42,19 +44,18 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// GPU is the class of graphics processors and accelerators. Each PCI function, or each part of a partitioned GPU, is a
-// device.
+// GPU is the class of graphics processors and accelerators. A device is a PCI function, or a part of a partitioned GPU.
 var GPU = Class{
 	Name: GPUName,
 	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and the subsystem accel)",
 	Match: []udev.Match{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "3????"}},
-		// FPGA cards also have this PCI class (xocl, dfl-pci). The vendor or the driver shows whether a device is an
+		// FPGA cards also have this PCI class (xocl, dfl-pci). Only the vendor or the driver shows whether such a device is an
 		// accelerator.
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
-	// The nodes of NVIDIA's modules have no device in sysfs and cause no event. The closest kernel event is the one for the
+	// NVIDIA's modules create nodes without a device in sysfs, so the nodes cause no event. The nearest event is the one for the
 	// module.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
@@ -81,8 +82,8 @@ const (
 	vendorAMD    = "1002"
 )
 
-// Drivers and vendors of displays in virtual machines and management controllers. Such displays cannot compute, but have
-// the same PCI class as GPUs. virtio-gpu has class 0x0380, like data-centre GPUs, and also has a render node.
+// Drivers and vendors of display adapters in virtual machines and management controllers. Such an adapter cannot compute, but has
+// the same PCI class as a GPU. virtio-gpu even has a render node, and has the class 0x0380 like data-centre GPUs.
 const (
 	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|hibmc-drm|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
 		"vmwgfx|hyperv_drm"
@@ -127,7 +128,7 @@ func gpuOffer(h *Host, d Device) error {
 			return err
 		}
 	}
-	// The display that the firmware uses may have a driver that cannot render. Such a display is only for the console.
+	// The firmware's display adapter may have a driver that cannot render. Such an adapter serves only the console.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return byNamef("the console display (boot_vga), without a render node")
@@ -171,7 +172,7 @@ func gpuAllocate(r *recipe, d Device) {
 	}
 }
 
-// addFunction adds the nodes that the driver has created below the PCI function.
+// addFunction adds the nodes that the driver has created below a PCI function.
 func (r *recipe) addFunction(function string) {
 	cards, renders := drmNames(r.Host, function, "card"), drmNames(r.Host, function, "renderD")
 	if len(renders) > 0 && len(cards) == 0 {
@@ -189,9 +190,9 @@ func (r *recipe) addFunction(function string) {
 	}
 }
 
-// drmNames returns the names of a PCI function's DRM devices. It returns only names that consist of prefix and a number. The
-// prefixes "card" and "renderD" select devices with a node, and omit connectors. With virtio_gpu, the DRM devices are one
-// directory deeper (virtio_gpu_probe).
+// drmNames returns the names of the DRM devices below a PCI function. It returns only names that consist of the given prefix and
+// a number. The prefixes "card" and "renderD" select the devices that have a node, and thus omit connectors. With virtio_gpu, the
+// DRM devices are one directory deeper (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
 	for _, name := range h.Names(sysPath) {

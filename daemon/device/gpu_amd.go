@@ -2,26 +2,25 @@
 
 package device
 
-// This file handles GPUs with AMD's driver, whole or divided into partitions (XCP). An Instinct in mode DPX, TPX, QPX or
-// CPX is divided.
+// This file handles GPUs with AMD's driver. An Instinct GPU in mode DPX, TPX, QPX or CPX is divided into partitions (XCP).
 //
 // Follows: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdxcp/amdgpu_xcp_drv.c,
 // amdkfd/kfd_topology.c (node_show, kfd_topology_add_device), amdgpu_ras.c (amdgpu_ras_badpages_read).
 //
-// Identity: unique_id, otherwise the PCI address. The ID of a partition also contains the mode and the partition's index,
-// as in "cpx3". The index is the position in the compute driver's topology, to which the driver adds the partitions in
-// order (kfd_topology_add_device). The name amdgpu_xcp_N of a partition's node cannot identify the partition, because N
-// counts across all GPUs.
+// Identity: unique_id, or the PCI address if the GPU has no unique_id. The ID of a partition also contains the mode and the
+// partition's index, as in "cpx3". The compute driver adds the partitions of a GPU to its topology in order
+// (kfd_topology_add_device). The index is the position of the partition in this topology. The name amdgpu_xcp_N of a partition's
+// node cannot identify the partition, because N counts across all GPUs.
 //
 // Only the compute driver shows which nodes belong to a partition. It reports the minor of the partition's render node. The
 // nodes of all partitions except the first belong to platform devices without a PCI parent, and exist even if the GPU is
 // not partitioned. The kernel sends no event when the mode changes, so the GPU is inspected every minute.
 //
-// Health: the health of the GPU. The RAS counters are not read (gpu_health.go). A bad memory page that cannot be retired
-// causes a warning.
+// Health: a partition is healthy if its GPU is. The RAS counters are not read (gpu_health.go). A bad memory page that cannot be
+// retired causes a warning.
 //
-// Nodes: the render node, the card node, and /dev/kfd, which all GPUs share. A process can use a GPU through /dev/kfd
-// only if it has access to the render node of that GPU.
+// Nodes: a container gets the render node, the card node, and /dev/kfd, which all GPUs share. A process can use a GPU through
+// /dev/kfd only if it has access to the render node of that GPU.
 
 import (
 	"errors"
@@ -34,7 +33,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// amdDevices returns the GPU and, if it is partitioned, its parts.
+// amdDevices returns the GPU, followed by its parts if it is partitioned.
 func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	var err error
 	if gpu.ID, err = amdIdentity(h, sysPath); err != nil {
@@ -54,9 +53,8 @@ func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	return devices, nil
 }
 
-// amdIdentity returns the device ID of a GPU, made from the number that the manufacturer gave the chip
-// (amdgpu_get_unique_id). On consumer cards, the attribute with this number is missing or empty, so the PCI address
-// identifies the card.
+// amdIdentity derives the device ID of a GPU from the unique number of the chip (amdgpu_get_unique_id). On consumer cards, the
+// attribute with this number is missing or empty, so the PCI address identifies the card.
 func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
 	switch {
@@ -72,7 +70,7 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	return MakeID("gpu", path.Base(sysPath)), nil
 }
 
-// amdMode returns the partition mode of a GPU in lower case, or "" if it is not partitioned.
+// amdMode returns the partition mode of a GPU in lower case, or "" if the GPU is not partitioned.
 func amdMode(h *Host, sysPath string) string {
 	mode, err := h.Attr(sysPath, "current_compute_partition")
 	// The other modes are SPX, which means one partition, and UNKNOWN.
@@ -103,9 +101,9 @@ func kfdNodes(h *Host, function string) []string {
 	return renders
 }
 
-// kfdAt reports whether a location in the topology belongs to the PCI function with the given address. A location contains
-// bus, device and function in 16 bits. The location of a partition also contains the number of the partition. Some kernels
-// put this number in the function bits, and others in the upper four bits.
+// kfdAt reports whether a location in the topology belongs to the PCI function with the given address. The low 16 bits of a
+// location contain the bus, device and function. The location of a partition also contains the number of the partition. Some
+// kernels store this number in the bits of the function, and others in the upper four bits.
 func kfdAt(domain, location uint64, address string) bool {
 	const function, partition = 0x7, 0xf0000000
 	var d, bus, slot, f uint64
@@ -119,7 +117,7 @@ func kfdAt(domain, location uint64, address string) bool {
 	return domain == d && location == bus<<8|slot<<3|f
 }
 
-// amdOffer returns an error for a partitioned GPU as a whole.
+// amdOffer returns an error for a whole GPU that is partitioned.
 func amdOffer(h *Host, d Device) error {
 	mode := amdMode(h, d.SysPath)
 	switch {
@@ -131,9 +129,8 @@ func amdOffer(h *Host, d Device) error {
 	return excludedf("divided (%s) into partitions, which are offered instead", mode)
 }
 
-// addAMD adds the nodes of a GPU or partition, and the compute driver's /dev/kfd. The module creates /dev/kfd before it
-// probes any GPU (kfd_chardev_init). A kernel without CONFIG_HSA_AMD does not have this node, but the GPUs can still
-// render.
+// addAMD adds the nodes of a GPU or partition, and the compute driver's /dev/kfd. The module creates /dev/kfd before it probes
+// any GPU (kfd_chardev_init). A kernel without CONFIG_HSA_AMD does not create this node, but its GPUs can still render.
 func (r *recipe) addAMD(d Device) {
 	if d.Part == "" {
 		r.addFunction(d.SysPath)
@@ -143,8 +140,8 @@ func (r *recipe) addAMD(d Device) {
 	r.addIfThere("/dev/kfd")
 }
 
-// addPartition adds the nodes of a partition. These are the render node that the compute driver reports, and the card node
-// of the same DRM device. Any links that udev creates to these nodes contain the name amdgpu_xcp_N.
+// addPartition adds the render node that the compute driver reports for a partition, and the card node of the same DRM device. It
+// does not use udev's links to these nodes, because the names of the links contain amdgpu_xcp_N.
 func (r *recipe) addPartition(d Device) {
 	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
@@ -160,8 +157,9 @@ func (r *recipe) addPartition(d Device) {
 	}
 }
 
-// amdHealth returns a warning if bad memory pages could not be retired. These pages have the flag F, in lines such as
-// "0x00000001 : 0x00001000 : F". The flag R means that the page is retired, and P that its retirement is pending.
+// amdHealth returns a warning if bad memory pages could not be retired. A line such as "0x00000001 : 0x00001000 : F" describes a
+// page, and F means that the page could not be retired. The flag R means that the page is retired, and the flag P means that its
+// retirement is pending.
 func amdHealth(h *Host, sysPath string) error {
 	text, _ := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages") // only some chips have this attribute
 	bad := 0

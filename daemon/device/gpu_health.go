@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// gpuNotice evaluates DRM events, and messages from GPU drivers in the kernel log.
+// gpuNotice evaluates DRM events, and the messages that GPU drivers write to the kernel log.
 func gpuNotice(e udev.Event) (Mark, bool) {
 	switch {
 	case e.Action == udev.Logged:
@@ -27,7 +27,7 @@ func gpuNotice(e udev.Event) (Mark, bool) {
 		return Mark{}, false
 	}
 	m := Mark{SysPath: FunctionIn(e.Device.SysPath), Source: "drm"}
-	if m.SysPath == "" { // for a GPU in a system on chip, which has no PCI function, use the device above the directory drm
+	if m.SysPath == "" { // a GPU in a system on chip has no PCI function, so use the device above the directory "drm"
 		m.SysPath = path.Dir(path.Dir(e.Device.SysPath))
 	}
 	p := e.Device.Properties
@@ -59,8 +59,8 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 	return Mark{}, false
 }
 
-// amdReset parses the result of a reset by amdgpu, "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". The start
-// of a reset causes no mark, because the GPU's unique_id cannot be read until the reset ends.
+// amdReset parses the message with the result of a reset by amdgpu, such as "GPU reset(3) succeeded!" or "GPU reset end with ret
+// = -110". The start of a reset causes no mark. During the reset, the GPU is incomplete, because its unique_id cannot be read.
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {

@@ -9,25 +9,25 @@ package device
 // NVIDIA/open-gpu-kernel-modules; "Device Nodes and Capabilities" and "CUDA Device Enumeration" in NVIDIA's MIG User Guide;
 // select_gpu_device in src/cli/common.c of NVIDIA/libnvidia-container.
 //
-// The directory /proc/driver/nvidia/capabilities/gpu<device minor>/mig contains a directory gi<N> for each GPU instance.
-// Each gi<N> contains a directory ci<N> for each compute instance. Both kinds of directories contain a file named access,
-// with the minor of a node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance.
-// The UUID is a hash of a number that only the driver knows (nvGenerateSmcUuid). Only NVML returns the UUID.
+// The directory /proc/driver/nvidia/capabilities/gpu<device minor>/mig contains a directory gi<N> for each GPU instance. Each
+// gi<N> contains a directory ci<N> for each compute instance. Both kinds of directories contain a file "access" with the minor of
+// a node in /dev/nvidia-caps. The files show neither the profile (1g.10gb) nor the UUID of an instance. The UUID is a hash of a
+// number that only the driver knows (nvGenerateSmcUuid). Only NVML returns the UUID.
 //
-// Identity: the GPU's UUID and the numbers of the GPU instance and the compute instance. The UUIDs of MIG devices had the
-// same form in drivers before 470 (MIG-GPU-<UUID>/<GI>/<CI>). This identity is valid as long as the instance exists. A new
-// instance in the same place has the same identity, but may differ in size. Operators must therefore repartition a GPU only
-// while no pod holds it.
+// Identity: the GPU's UUID and the numbers of the GPU instance and the compute instance. Drivers before 470 used the same numbers
+// in the UUID of a MIG device (MIG-GPU-<UUID>/<GI>/<CI>). The identity is valid as long as the instance exists. A new instance
+// with the same numbers has the same identity, but may differ in size. Operators must therefore repartition a GPU only while no
+// pod holds it.
 //
-// Health: the health of the GPU. The kernel sends no event when instances are created or destroyed, so the GPU is
+// Health: a MIG device is healthy if its GPU is. The kernel sends no event when instances are created or destroyed, so the GPU is
 // inspected every minute.
 //
-// Nodes: the nodes of the GPU, through which every process talks to the driver, and the nodes of the two capabilities
-// that the driver requires for access to an instance. CUDA uses the first instance that it can access.
+// Nodes: a container gets the nodes of the GPU, through which every process communicates with the driver. It also gets the nodes
+// of the two capabilities that the driver requires for access to an instance. CUDA uses the first instance that it can access.
 //
-// NVIDIA_VISIBLE_DEVICES contains the GPU's UUID. NVIDIA's container toolkit cannot identify instances from these files,
-// and rejects values that it does not know. For the UUID of a GPU, the toolkit adds the driver's libraries but no
-// capability, so a container cannot access other instances.
+// The variable NVIDIA_VISIBLE_DEVICES contains the UUID of the GPU. NVIDIA's container toolkit cannot identify instances from
+// these files, and rejects values that it does not know. If the value is the UUID of a GPU, the toolkit adds the driver's
+// libraries but no capabilities. A container therefore cannot access other instances.
 
 import (
 	"path"
@@ -39,8 +39,8 @@ import (
 
 const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
 
-// migParts returns the compute instances of the GPU with the given device minor, as "gi<N>/ci<N>". divided reports whether
-// the GPU has a GPU instance, with or without compute instances.
+// migParts returns the compute instances of the GPU with the given device minor, as "gi<N>/ci<N>". The result divided reports
+// whether the GPU has any GPU instance, even one without compute instances.
 func migParts(h *Host, minor string) (parts []string, divided bool) {
 	mig := nvidiaCapabilities + minor + "/mig"
 	for _, gi := range h.Names(mig) {
@@ -70,7 +70,7 @@ func migDevices(h *Host, gpu Device, minor string) []Device {
 	return devices
 }
 
-// migOffer returns an error for a partitioned GPU, because CUDA cannot use it as a whole.
+// migOffer returns an error for a partitioned GPU, because CUDA cannot use such a GPU as a whole.
 func migOffer(h *Host, minor string) error {
 	parts, divided := migParts(h, minor)
 	switch {
@@ -82,7 +82,7 @@ func migOffer(h *Host, minor string) error {
 	return nil
 }
 
-// addMIG adds the capability nodes of a MIG device, one for its GPU instance and one for its compute instance.
+// addMIG adds the capability nodes of a MIG device. One node is for its GPU instance, and one is for its compute instance.
 func (r *recipe) addMIG(minor, part string) {
 	for _, instance := range []string{path.Dir(part), part} {
 		// The file contains the minor of the capability's node (nv_cap_procfs_read).

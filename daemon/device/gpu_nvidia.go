@@ -2,7 +2,8 @@
 
 package device
 
-// This file handles GPUs with NVIDIA's driver, proprietary or open. The driver exposes little in sysfs.
+// This file handles GPUs with NVIDIA's driver, either proprietary or open. The driver shows little in sysfs, so most information
+// comes from procfs.
 //
 // Follows: kernel-open/nvidia/nv-procfs.c (nv_procfs_read_gpu_info), nv-chardev-numbers.h and nv-caps.c of
 // NVIDIA/open-gpu-kernel-modules.
@@ -10,9 +11,9 @@ package device
 // Identity: the GPU's UUID, which nvidia-smi, CUDA and the CDI specs of nvidia-ctk also use. After each load of the driver,
 // the UUID is unknown until a process, such as nvidia-persistenced, has used the GPU.
 //
-// Nodes: the nodes with the device minor that the driver reports. The minor depends on neither the PCI address nor the
-// UUID, and no link stays correct when the minors change. A resource that needs stable nodes across reboots should use CDI.
-// nvidia-modprobe creates the nodes without an event.
+// Nodes: a container gets the node with the device minor that the driver reports, and the nodes that all GPUs share. The minor
+// depends neither on the PCI address nor on the UUID, and no link stays correct when the minors change. A resource that needs
+// stable nodes across reboots should use CDI. nvidia-modprobe creates the nodes, which causes no event.
 
 import (
 	"errors"
@@ -23,8 +24,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// nvidiaInformation parses the driver's lines "Key: value" about the GPU at a PCI address, and also returns the UUID.
-// For an unknown UUID, older drivers write question marks, and newer ones omit the line.
+// nvidiaInformation parses the lines "Key: value" that the driver shows for the GPU at a PCI address. It also returns the UUID.
+// If the UUID is unknown, older drivers show question marks, and newer drivers omit the line.
 func nvidiaInformation(h *Host, address string) (information map[string]string, uuid string, err error) {
 	text, err := h.Read("/proc/driver/nvidia/gpus/" + address + "/information")
 	switch {
@@ -52,7 +53,7 @@ func keyed(text, separator string) map[string]string {
 	return all
 }
 
-// nvidiaDevices returns the GPU and, if it is partitioned, its parts.
+// nvidiaDevices returns the GPU, followed by its parts if it is partitioned.
 func nvidiaDevices(h *Host, gpu Device, address string) ([]Device, error) {
 	information, uuid, err := nvidiaInformation(h, address)
 	if err != nil {

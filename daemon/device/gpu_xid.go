@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles numbered errors (Xids), which NVIDIA's driver reports only in the kernel log.
+// This file handles Xids, which are numbered errors that NVIDIA's driver reports only in the kernel log.
 //
 // Follows: src/nvidia/arch/nvalloc/unix and src/common/sdk/nvidia/inc/nverror.h of NVIDIA/open-gpu-kernel-modules
 // (XID_PRINT_WITH_ATTR, ROBUST_CHANNEL_*); "Xid Errors" in NVIDIA's documentation; internal/rm/health.go of
@@ -14,23 +14,24 @@ import (
 	"strings"
 )
 
-// xidAction is the Xid with which newer drivers report the required recovery action, as in "GPU recovery action changed
-// from 0x0 (None) to 0x1 (GPU Reset Required)". It follows the Xid of the cause.
+// xidAction is the Xid that newer drivers use to report which recovery action is required. An example is "GPU recovery action
+// changed from 0x0 (None) to 0x1 (GPU Reset Required)". The driver first reports the Xid of the cause.
 const xidAction = 154
 
-// xidOfApplications returns the errors that a program causes, or that affect only one program. They are channel errors (13,
-// 31, 43, 45, 68, 109), memory retired in time (63), and a contained memory error (94).
+// xidOfApplications returns the errors that a program causes, and those that affect only one program. These are channel errors
+// (13, 31, 43, 45, 68, 109), the retirement of faulty memory (63), and contained memory errors (94).
 func xidOfApplications() []int { return []int{13, 31, 43, 45, 63, 68, 94, 109} }
 
-// xidFatal returns the errors after which the GPU computes incorrectly or not at all until it is reset. They concern memory
-// (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158, 167), and NVLink
+// xidFatal returns the errors after which the GPU must be reset, because it computes incorrectly or not at all. They concern
+// memory (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158, 167), and NVLink
 // and C2C (74, 136, 173).
 func xidFatal() []int {
 	return []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 }
 
-// xidMark parses the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." A number that
-// neither xidOfApplications nor xidFatal returns is only a warning, because the driver reports many undocumented numbers.
+// xidMark parses the text of an Xid, such as "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." The driver
+// reports many undocumented numbers. A number that neither xidOfApplications nor xidFatal returns therefore causes only a
+// warning.
 func xidMark(sysPath, text string) (Mark, bool) {
 	_, text, ok := strings.Cut(text, "): ")
 	digits, message, _ := strings.Cut(text, ",")
@@ -44,7 +45,7 @@ func xidMark(sysPath, text string) (Mark, bool) {
 		return xidVerdict(sysPath, message)
 	case slices.Contains(xidOfApplications(), number):
 		return Mark{}, false
-	case number >= 144 && number <= 150: // NVLink of Blackwell, whose message includes the severity
+	case number >= 144 && number <= 150: // NVLink errors of Blackwell, whose messages include the severity
 		m.Warning = strings.Contains(strings.ToLower(message), "nonfatal")
 	default:
 		m.Warning = !slices.Contains(xidFatal(), number)
@@ -52,8 +53,8 @@ func xidMark(sysPath, text string) (Mark, bool) {
 	return m, true
 }
 
-// xidVerdict parses the recovery action that the driver requires. "None" means that the GPU is healthy again,
-// regardless of earlier reports.
+// xidVerdict parses the recovery action that the driver requires. The action "None" means that the GPU is healthy again,
+// regardless of earlier Xids.
 func xidVerdict(sysPath, message string) (Mark, bool) {
 	begin, end := strings.LastIndexByte(message, '('), strings.LastIndexByte(message, ')')
 	if begin < 0 || end < begin {

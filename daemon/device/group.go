@@ -6,8 +6,8 @@ package device
 //
 // Follows Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block) and Documentation/ABI/stable/sysfs-bus-usb.
 //
-// The inspection of any member finds all members in sysfs, so every event leads to the same group. The first member
-// represents the group. The other members are parts of it, and are not offered.
+// The inspection of any member finds all members in sysfs, so an event of any member leads to the same group. The first member
+// represents the group. The other members are parts of the group, and are not offered individually.
 
 import (
 	"cmp"
@@ -29,16 +29,16 @@ const (
 	GroupPCI = "pci" // each PCI function has its own group
 )
 
-// Group is a set of device nodes that are offered as one device. The patterns have the syntax of [udev.Glob] and match
-// names such as "/dev/snd/controlC0". The Match and Exclude fields of the rule apply only to the hardware that By selects,
-// and only to properties that the kernel reports for this hardware. Without By, Match and Exclude are empty.
+// Group is a set of device nodes that are offered as one device. The patterns have the syntax of [udev.Glob] and match names such
+// as "/dev/snd/controlC0". If By is set, the fields Match and Exclude of the rule apply to the hardware that By selects, and only
+// to properties that the kernel reports for this hardware. Otherwise, Match and Exclude are empty.
 type Group struct {
-	Nodes    []string // each must match a node, otherwise the device is incomplete
-	Optional []string // matching nodes, if any, also belong to the device
+	Nodes    []string // if one of these patterns matches no node, the device is incomplete
+	Optional []string // nodes that match these patterns also belong to the device
 	By       string   // [GroupUSB] or [GroupPCI], or empty for one group of nodes from the whole machine
 }
 
-// names reports whether any pattern matches a node.
+// names reports whether one of the patterns matches a node.
 func (g *Group) names(node string) bool { return node != "" && g.rank(node) >= 0 }
 
 // rank returns the index of the first pattern that matches a node, or -1. The optional patterns come last.
@@ -46,8 +46,8 @@ func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns an [ErrIncomplete] error with the required patterns that match no member. taken names the owners of nodes
-// that belong to other devices.
+// missing returns an [ErrIncomplete] error that names the required patterns without a matching member. The map taken contains the
+// owners of nodes that belong to other devices.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -65,8 +65,8 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	return joined(reasons...)
 }
 
-// hardware returns the sysfs path of the USB device or PCI function to which the node at sysPath belongs, depending on By,
-// or "". ok reports whether the node belongs to a group.
+// hardware returns the sysfs path of the hardware that has the node at sysPath. Depending on By, this is a USB device, a PCI
+// function, or "" for the whole machine. The result ok reports whether the node belongs to a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
@@ -89,8 +89,8 @@ func usbAbove(h *Host, sysPath string) string {
 	return ""
 }
 
-// members returns the nodes in the owner's group, in the order of the patterns. owner is the hardware of the group, or
-// empty for the whole machine.
+// members returns the nodes of a group, in the order of the patterns. The parameter owner is the hardware of the group, or empty
+// for the whole machine.
 func (g *Group) members(h *Host, owner string) []udev.Device {
 	var members []udev.Device
 	for _, kind := range []string{"/sys/dev/char", "/sys/dev/block"} {
@@ -104,7 +104,7 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 				continue
 			}
 			if of, ok := g.hardware(h, sysPath); ok && of == owner {
-				member, _ := udev.ReadKernel(h.Sys, sysPath) // if the device has vanished, only its path is set
+				member, _ := udev.ReadKernel(h.Sys, sysPath) // if the device no longer exists, only its path is set
 				members = append(members, member)
 			}
 		}
@@ -115,10 +115,10 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule with a group
-// that contains u has precedence. owner is then the hardware of the group. If no rule has such a group, the result is the
-// first rule that takes u as a separate device. A member of a group is never a separate device, even if an earlier rule
-// would take it as one, because two containers could then get the node.
+// nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule whose group
+// contains u has precedence. In this case, the result owner is the hardware of the group. If no group contains u, nodeRule
+// returns the first rule that takes u as a separate device. A member of a group is never a separate device, even if an earlier
+// rule would take it, because two containers could then get the same node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
 	if u.DevNode == "" {
 		return nil, "", nil
@@ -141,8 +141,8 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, trie
 // errNoMember means that a udev device is not in the group of a rule.
 var errNoMember = errors.New("not a member of its group")
 
-// groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. Hardware with only
-// optional nodes has no group.
+// groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. Hardware that has only
+// optional nodes does not form a group.
 func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	g := r.Group
 	if !g.names(u.DevNode) {
@@ -168,9 +168,9 @@ type members struct {
 	missing error         // the error for missing nodes
 }
 
-// identifyGroup identifies a group from its first member, which represents the group. It returns an error if u is another
-// member, or if a member must not be offered or gives access to a disk. udev knows the content of a disk only for the
-// disk's own node.
+// identifyGroup identifies a group if u is its first member, which represents the group. Otherwise, it returns an error. It also
+// returns an error if a member must not be offered or gives access to a disk. Disks are not allowed, because udev reports the
+// content of a disk only for the disk's own node.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
@@ -189,7 +189,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	all[0] = *u // unlike the other members, u has its udev links
 	model := ""
 	if owner != "" {
-		model, _ = h.Attr(owner, "product") // only USB devices report it
+		model, _ = h.Attr(owner, "product") // only USB devices have this attribute
 	}
 	return []Device{{
 		ID: id, Model: model, NUMANode: commonNUMANode(h, all), rule: r,
@@ -197,8 +197,8 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}}, nil
 }
 
-// ownMembers returns the nodes of a group. taken maps each matching node that belongs to another class, or to the group of
-// an earlier rule, to the name of its owner.
+// ownMembers returns the nodes of a group. A matching node may belong to another class, or to the group of an earlier rule. The
+// map taken contains the owners of these nodes.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
@@ -214,8 +214,8 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	return members, taken
 }
 
-// groupID returns the ID of a group. It begins with the resource, because several resources may have a group on the same
-// hardware.
+// groupID returns the ID of a group. The ID contains the name of the resource, because several resources may have a group on the
+// same hardware.
 func groupID(h *Host, r *Rule, owner string) string {
 	parts := []string{"group", strings.ReplaceAll(r.Resource, "/", ":")}
 	switch r.Group.By {
@@ -227,11 +227,11 @@ func groupID(h *Host, r *Rule, owner string) string {
 	return MakeID(parts...)
 }
 
-// usbIdentity returns the vendor, product and serial number of a USB device. Without a serial number, it returns the
+// usbIdentity returns the vendor, product and serial number of a USB device. If the device has no serial number, it returns the
 // controller and the ports to which the device is connected.
 func usbIdentity(h *Host, sysPath string) []string {
 	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
-		vendor, _ := h.Attr(sysPath, "idVendor") // if vendor and product are missing, the serial number must be enough
+		vendor, _ := h.Attr(sysPath, "idVendor") // without vendor and product, the serial number must be sufficient
 		product, _ := h.Attr(sysPath, "idProduct")
 		return []string{vendor + ":" + product, serial}
 	}
@@ -240,13 +240,13 @@ func usbIdentity(h *Host, sysPath string) []string {
 		return []string{"usb", path.Base(sysPath)}
 	}
 	controller := sysPath
-	for !sysfs.Numbered(path.Base(controller), "usb") && controller != "/" { // the root hub, directly below its controller
+	for !sysfs.Numbered(path.Base(controller), "usb") && controller != "/" { // the root hub is directly below its controller
 		controller = path.Dir(controller)
 	}
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
 }
 
-// commonNUMANode returns the NUMA node that the members share, or -1 if no member has one or the members differ.
+// commonNUMANode returns the NUMA node of the members, or -1 if it is unknown or the members have different ones.
 func commonNUMANode(h *Host, members []udev.Device) int {
 	node := -1
 	for _, m := range members {
@@ -261,8 +261,8 @@ func commonNUMANode(h *Host, members []udev.Device) int {
 	return node
 }
 
-// linksBeside returns all links in the directories where udev's rules create links to this kind of node, such as /dev/v4l
-// for /dev/video0 and /dev/serial for /dev/ttyUSB0. Some of the links point to other nodes.
+// linksBeside returns all links in the directories in which udev's rules create links to such a node. For example, links to
+// /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. Some of the links point to other nodes.
 func linksBeside(h *Host, node string) []string {
 	var links []string
 	for _, by := range []string{"/by-id/", "/by-path/"} {

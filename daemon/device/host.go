@@ -8,7 +8,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Host is the machine whose devices are inspected. It is the only interface between the classes and the kernel.
+// Host is the machine whose devices are inspected. The classes access the kernel only through a Host.
 type Host struct {
 	sysfs.Tree
 	Touch
@@ -16,20 +16,19 @@ type Host struct {
 	Notes map[string]Note // keys are device IDs; not modified during an inspection
 }
 
-// Note contains what the inventory knows about a device, for use during its inspection. The zero value means that nothing
-// is known.
+// Note contains the facts from the inventory that the inspection of a device needs. The zero value means that no fact is known.
 type Note struct {
-	Held        bool   // a pod holds the device or the daemon works on it, so an inspection must not disturb it
+	Held        bool   // a pod holds the device or the daemon works on the device, so an inspection must not disturb them
 	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
 	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
-	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data. After
-	// an erasure, udev's database is out of date until udevd has inspected the disk again.
+	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data, because
+	// udev's database is out of date after an erasure until udevd has inspected the disk again.
 	Proven bool
 }
 
-// Instance returns a number that distinguishes the devices that appear at one sysfs path during a boot, or 0 if it is
-// unknown. The number is the inode number of the directory, which the kernel does not reuse for a long time
-// (kernfs_new_node, fs/kernfs/dir.c).
+// Instance returns a number for the device at a sysfs path, or 0 if it is unknown. If another device appears at the same path
+// before the next boot, it has another number. The number is the inode number of the directory, which the kernel does not reuse
+// for a long time (kernfs_new_node, fs/kernfs/dir.c).
 func (h *Host) Instance(sysPath string) uint64 {
 	found, err := h.Stat(sysPath)
 	if err != nil {
@@ -38,8 +37,8 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has one. It returns -1 if there is
-// no such node, or if the node is offline, because the kubelet rejects NUMA nodes that it does not know.
+// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has a NUMA node. It returns -1 if there
+// is none. It also returns -1 if the NUMA node is offline, because the kubelet rejects NUMA nodes that it does not know.
 func (h *Host) NUMANode(sysPath string) int {
 	for p := range sysfs.Up(sysPath) {
 		node, err := h.Int(p, "numa_node")

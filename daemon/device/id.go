@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// idSize is the maximum length of a device ID. The device plugin API v1beta1 allows 63 characters (api.proto). A device
-// has at most 1000 shares, which the kubelet sees as ID::0 to ID::999.
+// idSize is the maximum length of a device ID. The device plugin API v1beta1 allows 63 characters (api.proto). A device has at
+// most 1000 shares, and their IDs range from ID::0 to ID::999.
 const idSize = 63 - len("::999")
 
-// MakeID joins the parts of a hardware identity with "-" into a device ID of at most 58 bytes. The ID contains only
-// characters that CDI allows in device names (letters, digits, "_", ".", ":", "-", with a letter or digit at both ends). It
-// never contains "::", which precedes the number of a share. If MakeID replaces or removes characters, it adds eight
-// hexadecimal digits of the SHA-256 of the original, so that the ID stays unique.
+// MakeID joins the parts of a hardware identity with "-" into a device ID of at most 58 bytes. The ID contains only characters
+// that CDI allows in device names (letters, digits, "_", ".", ":", "-", with a letter or digit at both ends). It never contains
+// "::", because "::" precedes the number of a share. If MakeID replaces or removes characters, it appends eight hexadecimal
+// digits of the SHA-256 of the original identity, so that the ID stays unique.
 func MakeID(parts ...string) string {
 	original := strings.Join(parts, "-")
 	id := strings.ReplaceAll(strings.Map(idRune, original), "::", ":-")

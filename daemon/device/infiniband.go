@@ -2,30 +2,30 @@
 
 package device
 
-// This file handles RDMA devices, which are InfiniBand and RoCE adapters or their virtual functions.
+// This file handles RDMA devices. An RDMA device is an InfiniBand or RoCE adapter, or a virtual function of such an adapter.
 //
 // Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
 // drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
 //
-// Identity: the node GUID, which the vendor assigns (RoCE derives it from the MAC address). Names are not used, because
-// rdma-core's udev rule renames a device such as mlx5_0 soon after it appears, and the number in uverbsN depends on the
+// Identity: the node GUID, which the vendor assigns. RoCE adapters derive it from the MAC address. The name of a device is not
+// used, because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the
 // order of discovery. An unconfigured virtual function has the GUID 0, so its PCI address identifies it.
 //
-// If virtual functions of an adapter are RDMA devices of this host, the adapter is not offered, because it shares its link
-// with the virtual functions.
+// If this host uses virtual functions of an adapter as RDMA devices, metalplug does not offer the adapter itself, because the
+// adapter shares its link with the virtual functions.
 //
-// Health: at least one port is ACTIVE and its link is up. The kernel sends no event when the state of a port changes, so
-// the state is read every five seconds. In addition, the checks in pci_health.go apply. If each RDMA device belongs to one
-// network namespace ("rdma system set netns exclusive"), a pod with its own network namespace cannot open devices in the
-// host's namespace (ib_uverbs_open returns EPERM), unless the pod's network plugin moves the device into the pod's
-// namespace. The restriction causes only a warning, because pods in the host's network namespace can open the devices.
+// Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
+// state is read every five seconds. The checks in pci_health.go also apply. After "rdma system set netns exclusive", each RDMA
+// device belongs to one network namespace. A pod with its own network namespace can then open a device only if the pod's network
+// plugin moves the device into this namespace. Otherwise, ib_uverbs_open returns EPERM. This mode causes only a warning, because
+// pods in the host's network namespace can still open the devices.
 //
-// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to connect by
-// address. If the resource requests them, also umadN of each port, with which a process sends packets to the fabric
-// manager, and issmN, which only InfiniBand ports have. A process that opens issmN becomes the subnet manager.
+// Nodes: a container gets /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to
+// connect by address. A resource can also request the nodes umadN and issmN of each port. A process uses umadN to send packets to
+// the fabric manager. Only InfiniBand ports have issmN, and a process that opens issmN becomes the subnet manager.
 //
-// Reset: not automatic, because no RDMA driver survives a reset of the PCI function. When a process closes uverbsN, the
-// driver frees all resources of the process on the adapter (ib_uverbs_close).
+// Reset: metalplug does not reset an RDMA device automatically, because no RDMA driver survives a reset of the PCI function. When
+// a process closes uverbsN, the driver frees all resources of the process on the adapter (ib_uverbs_close).
 //
 // Needs: sysfs. The class needs no ioctl or capability, and does not open device nodes. Containers need a sufficient
 // RLIMIT_MEMLOCK, or CAP_IPC_LOCK.
@@ -46,13 +46,13 @@ var InfiniBand = Class{
 	Name:  InfiniBandName,
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
 	Match: []udev.Match{{Subsystem: "infiniband"}},
-	// The device that has the node is a sibling of the subject, and appears before the subject.
+	// In sysfs, the device that has the node is a sibling of the subject. It appears before the subject.
 	Wakes: []udev.Match{
 		{Subsystem: "infiniband_verbs"},
 		{Subsystem: "infiniband_mad"},
 		{Subsystem: "misc", Properties: map[string]string{"DEVNAME": rdmaCM}},
 	},
-	Renamed:  true,            // rdma-core's 60-rdma-persistent-naming.rules renames them
+	Renamed:  true,            // rdma-core's 60-rdma-persistent-naming.rules renames RDMA devices
 	Every:    5 * time.Second, // the kernel sends no event when a port loses its link
 	DevNodes: []string{"/dev/infiniband/uverbs[0-9]*", rdmaCM, "/dev/infiniband/umad[0-9]*", "/dev/infiniband/issm[0-9]*"},
 	Identify: infinibandIdentify,
@@ -86,7 +86,7 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 	}}, nil
 }
 
-// infinibandOffer returns an error for a physical function whose virtual functions are RDMA devices of this host.
+// infinibandOffer returns an error for a physical function if this host uses its virtual functions as RDMA devices.
 func infinibandOffer(h *Host, d Device) error {
 	function := FunctionIn(d.SysPath)
 	if function == "" || h.Uint(function, "sriov_numvfs") == 0 {
@@ -98,7 +98,7 @@ func infinibandOffer(h *Host, d Device) error {
 			parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
 		}
 	}
-	if len(parts) == 0 { // virtual functions without an RDMA device belong to virtual machines, or are unused
+	if len(parts) == 0 { // virtual functions without an RDMA device are unused, or belong to virtual machines
 		return nil
 	}
 	return excludedf("divided into virtual functions, which are offered instead: %s", strings.Join(parts, ", "))
@@ -114,8 +114,8 @@ func namespaceWarning(h *Host) error {
 		"(rdma system set netns shared)")
 }
 
-// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter is dead, reading the state
-// blocks until the request times out. The device is usable if one of its ports is usable.
+// infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter does not respond, reading the
+// state blocks until the request times out. A device is usable if at least one of its ports is usable.
 func infinibandHealth(h *Host, d Device) error {
 	var reasons []error
 	for _, port := range h.Names(d.SysPath + "/ports") {
@@ -159,7 +159,8 @@ func infinibandAllocate(r *recipe, d Device) {
 	}
 }
 
-// addInfiniBand adds an RDMA device's nodes of one kind. There is either one node for the device or one for each port.
+// addInfiniBand adds the nodes of one kind, such as "uverbs" or "umad", for an RDMA device. Depending on the kind, the device has
+// one node, or one node for each port.
 func (r *recipe) addInfiniBand(sysPath, kind string) {
 	class, missing := "infiniband_mad", "load the ib_umad module"
 	switch kind {
@@ -172,8 +173,8 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	if len(names) == 0 {
 		r.fail(incompletef("it has no %s device: %s", kind, missing))
 	}
-	// rdma-core's links contain the PCI address. The links in by-ibdev are outdated after a rename, because the kernel
-	// sends no event for the uverbs device.
+	// The links that rdma-core creates in by-path contain the PCI address. The links in by-ibdev are outdated after a device is
+	// renamed, because the kernel sends no event for the uverbs device.
 	const directory = "/dev/infiniband/by-path/"
 	links := r.Names(directory)
 	for i := range links {
@@ -184,9 +185,9 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	}
 }
 
-// besides returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. These devices
-// are below the same function or, for rxe, among the virtual devices. Their attribute ibdev contains the current name of
-// the RDMA device.
+// besides returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. They are below the
+// same PCI function, or among the virtual devices if the driver is rxe. Their attribute "ibdev" contains the current name of the
+// RDMA device.
 func besides(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string

@@ -13,15 +13,15 @@ import (
 
 // Sighting is the result of inspecting one device.
 type Sighting struct {
-	Device     *Device    // if the hardware could not be identified, only Class and SysPath are set
+	Device     *Device    // if the hardware was not identified, the device has no ID
 	Resource   string     // resource of the first matching rule, or empty
 	Allocation Allocation // empty if the device cannot be given to a container
-	Nodes      []Node     // the existing nodes of a device without an Allocation
-	Target     *Target    // target at the time of identification, or nil
-	Offer      error      // why the device must not be offered, or nil
-	Health     error      // why the device is unhealthy, or nil
-	// Fingerprint identifies the content of the disk. It is empty if the disk was not read. Asked is the fingerprint that
-	// the probe had to compare with the content.
+	Nodes      []Node     // if Allocation is empty, the nodes that exist
+	Target     *Target    // target at the time of the inspection, or nil if no helper can work on the device
+	Offer      error      // reason why the device must not be offered, or nil
+	Health     error      // reason why the device is unhealthy, or nil
+	// Fingerprint identifies the content of the disk. It is empty if the disk was not read. Asked is the earlier fingerprint that
+	// was sent to the probe.
 	Fingerprint, Asked string
 	Blank              bool      // the probe found no data on the disk
 	Size               int64     // size of the disk in bytes, or 0 if unknown
@@ -31,40 +31,41 @@ type Sighting struct {
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]
-	objection          error     // why the device must not be offered, before the rule's exceptions apply
+	objection          error     // reason why the device must not be offered, before the rule's exceptions apply
 }
 
-// HostUse reports whether this host uses the disk, for example as a file system or swap. This includes use through devices
-// on top of the disk, unless a pod holds the disk and may have created them.
+// HostUse reports whether this host uses the disk, for example as a file system or swap. Devices that are built on top of the
+// disk also count, unless a pod holds the disk, because the pod may have created them.
 func (s *Sighting) HostUse(held bool) bool {
 	var use hostUse
 	return errors.As(s.Offer, &use) && (use.certain || !held)
 }
 
-// Twin records that the device at another sysfs path has the same identity. The disk is then not offered, because it
-// may be a second path to the same medium, which two pods must not share.
+// Twin records that another device has the same identity. A disk is then not offered, because both devices may be paths to the
+// same medium, which two pods must not share.
 func (s *Sighting) Twin(other string) {
 	if s.Target.IsDisk() && !errors.Is(s.Offer, errTwin) {
 		s.Offer = joined(s.Offer, twin(path.Base(other)))
 	}
 }
 
-// Look inspects one udev device. It finds the devices that the udev device contains, with their resources, their health,
-// the reasons why they must not be offered, and the nodes for a container. It reads sysfs, and may block for as long as the
-// kernel does. It returns nothing if the udev device is not a subject of any class. The sightings share memory with seen,
-// so the caller must not modify seen.
+// Look inspects one udev device. It finds the devices that the udev device contains. For each device, it determines the resource,
+// the health, the nodes for a container, and the reason why the device must not be offered. It reads sysfs, and may block for as
+// long as the kernel does. It returns nothing if the udev device is not a subject of any class. The sightings share memory with
+// seen, so the caller must not modify seen.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, withFunction(h, seen))
 	if !ok {
 		return nil
 	}
 	for i := range found {
-		found[i].Device.group = nil // needed only during the inspection
+		found[i].Device.group = nil // the group is needed only during the inspection
 	}
 	return found
 }
 
-// lookAt implements [Look]. If it finds no device, ok is false and the only sighting contains the reason.
+// lookAt implements [Look]. The result ok is false if the udev device is not a subject of any class or no longer exists. If
+// lookAt identifies no device, the Offer of the only sighting contains the reason.
 func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 	class := selecting(*u)
 	unidentified := func(err error) []Sighting {
@@ -148,8 +149,8 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	return s
 }
 
-// selecting returns the class whose subject is u, or nil. [Generic] matches any device with a node, but its subjects
-// are only the devices that a rule requests.
+// selecting returns the class that has u as a subject, or nil. It never returns [Generic], because only rules select the subjects
+// of that class.
 func selecting(u udev.Device) *Class {
 	if i := slices.IndexFunc(Classes, func(c *Class) bool { return c.Selects(u) }); i >= 0 {
 		return Classes[i]

@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles faults that are reported by events but not shown in sysfs, and the events that clear these faults.
+// This file handles faults that events report, but that sysfs does not show. It also handles the events that clear these faults.
 //
 // Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery);
 // Documentation/PCI/pci-error-recovery.rst.
@@ -15,12 +15,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The inventory
-// keeps the mark until another one replaces or clears it. Until then, the hardware is unhealthy.
+// Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The inventory keeps
+// a mark until another mark replaces or clears it. Until then, the hardware is unhealthy.
 //
-// Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a
-// source clears all marks. It reports a fresh start, which means that the hardware was removed or inserted, or that a
-// driver was bound to it. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
+// Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a source
+// clears all marks. It reports a fresh start. This means that the hardware was removed or inserted, or that a driver was bound to
+// the hardware. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
 	// A mark replaces the marks with the same source at its path. Source "a" also clears "a/b", and an empty source clears
@@ -30,7 +30,7 @@ type Mark struct {
 	Warning bool   `json:"warning,omitempty"` // the hardware is still usable
 }
 
-// Notice returns the mark that an event causes. If it causes none, ok is false.
+// Notice returns the mark that an event causes. If the event causes no mark, ok is false.
 func Notice(e udev.Event) (m Mark, ok bool) {
 	if e.Device.Properties.Value("SYNTH_UUID") != "" { // events of "udevadm trigger" do not mean that the hardware has changed
 		return Mark{}, false
@@ -55,9 +55,9 @@ func Notice(e udev.Event) (m Mark, ok bool) {
 }
 
 // noticeRecovery evaluates the kernel's reports about the recovery of a PCI function from an error. The kernel reports the
-// start and the success of the recovery for the function itself. Linux 6.12.107 reports a failure for each function below
-// the bridge (report_perm_failure_detected). Older kernels report a failure only for the bridge. Only a fresh start clears
-// the mark of a failure.
+// start and the success of the recovery for the function itself. Linux 6.12.107 reports a failure for each function below the
+// bridge (report_perm_failure_detected). Older kernels report a failure only for the bridge. Only a fresh start clears the mark
+// for a failure.
 func noticeRecovery(d udev.Device) (Mark, bool) {
 	m := Mark{SysPath: d.SysPath, Source: "recovery"}
 	switch d.Properties.Value("ERROR_EVENT") {
@@ -72,8 +72,8 @@ func noticeRecovery(d udev.Device) (Mark, bool) {
 	return m, d.Subsystem == "pci"
 }
 
-// FunctionIn returns the beginning of a sysfs path up to the nearest PCI function, or "". It uses only the names in the
-// path, so the device need not exist.
+// FunctionIn returns the path of the nearest PCI function at or above a sysfs path, or "". It uses only the names in the path, so
+// the device need not exist.
 func FunctionIn(sysPath string) string {
 	for p := range sysfs.Up(sysPath) {
 		if udev.IsPCIAddress(path.Base(p)) {
@@ -83,9 +83,9 @@ func FunctionIn(sysPath string) string {
 	return ""
 }
 
-// Function returns the sysfs path of the PCI function at or above the device. If there is none, it returns the first
-// function that leads to the device, such as the first of several controllers of an NVMe namespace. It returns "" if no
-// function leads to the device.
+// Function returns the sysfs path of the PCI function at or above the device. If the path contains no PCI function, it returns
+// the first function that leads to the device. For example, an NVMe namespace may have several controllers, and each of them has
+// a function. It returns "" if no function leads to the device.
 func (d *Device) Function() string {
 	return cmp.Or(d.reached, FunctionIn(d.SysPath))
 }

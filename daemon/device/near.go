@@ -14,14 +14,14 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Population is the set of devices on the node that belong to one class, whether or not a rule takes them.
+// Population is the set of all devices of one class on this machine. It includes devices that no rule takes.
 type Population struct {
 	host    *Host
 	class   *Class
 	devices []matched
 }
 
-// NewPopulation identifies the devices of a class. It reads sysfs.
+// NewPopulation identifies the devices of a class among the given udev devices. It reads sysfs.
 func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 	p := &Population{host: h, class: class}
 	for i := range seen {
@@ -30,7 +30,7 @@ func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 		if of != class && (of != nil || class != &Generic || u.DevNode == "") {
 			continue
 		}
-		found, _ := class.Identify(h, *u) // after an error there is no device
+		found, _ := class.Identify(h, *u) // after an error, it returns no device
 		for _, d := range found {
 			d.Udev = u
 			p.devices = append(p.devices, d.matched())
@@ -39,9 +39,9 @@ func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 	return p
 }
 
-// Unmatched returns the first key whose pattern matches no device, and a text with the nearest pattern that does match. If
-// each key matches some device, key is empty, and the text names the device that matches the most keys. The text is empty if
-// one device matches all keys.
+// Unmatched returns the first key whose pattern matches no device, and a text that suggests a similar pattern. If the pattern of
+// each key matches some device, key is empty, and the text names the device that matches the most keys. The text is empty if one
+// device matches all keys.
 func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 	if len(p.devices) == 0 {
 		return "", "this node has no device of class " + p.class.Name
@@ -72,8 +72,8 @@ func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 	return "", text
 }
 
-// nearest returns the end of a message about a pattern that no device matches. It suggests another pattern, or lists the
-// values or the keys that exist.
+// nearest returns the end of a message about a pattern that no device matches. The message suggests another pattern, or lists the
+// existing values or keys.
 func (p *Population) nearest(key, pattern string) string {
 	all := p.properties(key)
 	keys := slices.Sorted(maps.Keys(all))
@@ -95,9 +95,8 @@ func (p *Population) nearest(key, pattern string) string {
 	return "; they have no " + key + ", but " + strings.Join(keys, " ")
 }
 
-// properties returns the sorted values of all properties of the devices, by key. It includes the given key, which may name
-// an attribute in sysfs. If a device lacks a property, it gets the property that the kernel reports for the nearest device
-// above it.
+// properties returns the sorted values of all properties of the devices, by key. It includes the given key, which may name an
+// attribute in sysfs. If a device lacks a property, properties uses the value that the kernel reports for the nearest parent.
 func (p *Population) properties(key string) map[string][]string {
 	all := make(map[string][]string)
 	for _, u := range p.devices {
@@ -125,10 +124,11 @@ func (p *Population) properties(key string) map[string][]string {
 	return all
 }
 
-// resembling returns a pattern that matches the value of a property and resembles one of the alternatives in the given
-// pattern. It returns "" if no alternative resembles the value. alike receives only the letters and digits of both texts.
+// resembling returns a pattern that matches the value of a property and resembles one of the alternatives in the given pattern.
+// It returns "" if no alternative resembles the value. The function alike compares two texts, of which it receives only the
+// letters and digits.
 func resembling(pattern, value string, alike func(value, wanted string) bool) string {
-	const short = 3 // many values contain a shorter text
+	const short = 3 // too many values contain a text that is shorter than this
 	for alternative := range strings.SplitSeq(pattern, "|") {
 		wanted := fold(alternative)
 		if len(wanted) < short || !alike(fold(value), wanted) {
@@ -148,10 +148,10 @@ func resembling(pattern, value string, alike func(value, wanted string) bool) st
 	return ""
 }
 
-// maxValues is the maximum number of values in a message.
+// maxValues is the maximum number of values that a message lists.
 const maxValues = 3
 
-// some quotes a few of the values.
+// some returns a text that quotes a few of the values.
 func some(values []string) string {
 	var quoted []string
 	for _, value := range values[:min(len(values), maxValues)] {
@@ -164,8 +164,7 @@ func some(values []string) string {
 	return text
 }
 
-// fold returns the letters and digits of a text in lower case, without the special characters of patterns and regular
-// expressions, and without a leading 0x.
+// fold converts a text to lower case and removes everything except ASCII letters and digits. It also removes a leading 0x.
 func fold(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.TrimPrefix(strings.ToLower(text), "0x"), func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r)

@@ -2,24 +2,26 @@
 
 package device
 
-// Class node contains all other devices with a node, if a rule requests them. Examples are serial adapters, cameras,
-// /dev/kvm, VFIO groups, DSA and IAA work queues, and disks. Sets of nodes that form one device are in group.go.
+// This file handles class node, which offers any other device that has a node if a rule requests it. Examples are serial
+// adapters, cameras, /dev/kvm, VFIO groups, DSA and IAA work queues, and disks. group.go handles sets of nodes that form one
+// device.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); udev's rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
-// Identity: the serial number, which stays the same when the device moves to another port. Without a serial number, it is
-// the path through the buses, which belongs to the port. Without such a path, it is the name of the node, which is correct
-// for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values. See node_identity.go.
+// Identity: the serial number, which stays the same when the device moves to another port. A device without a serial number is
+// identified by its path through the buses, which belongs to the port. A device without such a path is identified by the name of
+// its node, which is correct for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values. See
+// node_identity.go.
 //
-// Health: the node exists, and the checks in pci_health.go succeed for the function above the node. A VFIO group is
-// unhealthy if any of its functions is.
+// Health: the node must exist, and the checks in pci_health.go must succeed for the PCI function above it. A VFIO group is
+// unhealthy if one of its functions is unhealthy.
 //
-// Nodes: the device's own node. The path on the host is a link that udev derives from the identity. A VFIO group also
-// needs /dev/vfio/vfio, and a VFIO device without a group needs /dev/iommu.
+// Nodes: a container gets the device's own node. The path on the host is a link that udev derives from the identity. A VFIO group
+// also needs /dev/vfio/vfio, and a VFIO device without a group needs /dev/iommu.
 //
-// Reset: each function of a VFIO group is reset, which takes 0.1 s per function. A disk cannot be reset, but it can be
-// erased. See daemon/reset.
+// Reset: metalplug resets each function of a VFIO group, which takes 0.1 s per function. A disk cannot be reset, but metalplug
+// can erase it. See daemon/reset.
 //
 // Needs: udev's database and, for disks, the files that block.go needs. The class needs no ioctl or capability, and does
 // not open device nodes.
@@ -32,12 +34,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Generic is the class of all devices with a node. It has no Match. Rules select its subjects.
+// Generic is the class for any device that has a node. Instead of Match, the rules select its subjects.
 var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	// A VFIO group can be opened only if its functions have suitable drivers. In sysfs, the functions are not above the
-	// group.
+	// A VFIO group can be opened only if its functions have suitable drivers. In sysfs, these functions are not above the group.
 	Wakes:    []udev.Match{onTop, {Subsystem: "pci"}},
 	Disks:    true,
 	DevNodes: []string{"/dev/*"},
@@ -56,7 +57,8 @@ func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u), NUMANode: nodeNUMA(h, u)}}, nil
 }
 
-// nodeNUMA returns the NUMA node of a device node, or of the first function in a VFIO group, or -1.
+// nodeNUMA returns the NUMA node of a device. For a VFIO group, this is the NUMA node of the first function. nodeNUMA returns -1
+// if the NUMA node is unknown.
 func nodeNUMA(h *Host, u udev.Device) int {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
 		return h.NUMANode(functions[0])
@@ -64,8 +66,8 @@ func nodeNUMA(h *Host, u udev.Device) int {
 	return h.NUMANode(u.SysPath)
 }
 
-// barred returns an error for a node that would give a container access to more than its device, such as to a disk that
-// this host uses. Rules cannot overrule this error.
+// barred returns an error if a node gives access to more than the device itself, for example to a disk that this host uses. Rules
+// cannot overrule this error.
 func barred(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {
@@ -102,7 +104,7 @@ func nodeOffer(h *Host, d Device) error {
 	return joined(reasons...)
 }
 
-// diskOffer checks the disks that a node gives access to. It returns why the node must not be offered, or nil.
+// diskOffer checks the disks to which a node gives access. It returns the reason why the node must not be offered, or nil.
 func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	var reasons []error
 	for _, disk := range disksBehind(h, u) {
@@ -119,7 +121,7 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)
 		}
 		reasons = append(reasons, inUse(h, disk))
-		if disk.SysPath != u.SysPath { // udev's information about the disk's content is missing here
+		if disk.SysPath != u.SysPath { // here, udev's information about the content of the disk is missing
 			reasons = append(reasons, byNamef("another path to %s: match it by DEVNAME to offer it anyway", path.Base(disk.SysPath)))
 		}
 	}
@@ -129,8 +131,8 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	return joined(reasons...)
 }
 
-// disksBehind returns the block devices whose content a node gives access to. It returns the node itself, or the disk
-// that belongs to a SCSI generic node.
+// disksBehind returns the block devices whose content can be accessed through a node. For a block device, this is the device
+// itself. For a SCSI generic node, it is the disk of this node.
 func disksBehind(h *Host, u udev.Device) []udev.Device {
 	switch u.Subsystem {
 	case "block":

@@ -6,9 +6,9 @@ package device
 //
 // Follows udev's builtins usb_id and path_id, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
-// The serial number stays the same when the device moves to another port. The path through the buses belongs to the port.
-// The name of the node is correct for nodes without hardware, and is the last resort for other nodes. Several nodes of one
-// device have the same serial number and path, so their IDs include a part that distinguishes them.
+// The serial number stays the same when the device moves to another port. The path through the buses belongs to the port. The
+// name of the node is correct for nodes without hardware. For other nodes, it is the last resort. If a device has several nodes,
+// they have the same serial number and path, so their IDs include a part that distinguishes them.
 
 import (
 	"cmp"
@@ -21,10 +21,10 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// nodeID returns the ID that is derived from the strongest known identity.
+// nodeID derives an ID from the most reliable identity that is known.
 func nodeID(h *Host, u udev.Device) string {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
-		return MakeID("node", u.Subsystem, path.Base(functions[0])) // the number of the group depends on the order of discovery
+		return MakeID("node", u.Subsystem, path.Base(functions[0])) // the group's number depends on the order of discovery
 	}
 	p := u.Properties
 	identity := cmp.Or(p.Value("DM_UUID"), p.Value("MD_UUID"))
@@ -47,8 +47,8 @@ func nodeID(h *Host, u udev.Device) string {
 	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
 }
 
-// nodeIDOf returns the ID of a node. The ID consists of the device's identity, and of a part that distinguishes the node
-// from other nodes of the device.
+// nodeIDOf returns the ID of a node. It consists of the identity of the device, and of a part that distinguishes the node from
+// the device's other nodes.
 func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	parts := []string{"node", identity}
 	if number := u.Properties.Value("ID_USB_INTERFACE_NUM"); number != "" {
@@ -60,9 +60,9 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	return MakeID(parts...)
 }
 
-// nodeMember distinguishes the nodes of one piece of hardware. If a device can have several nodes of one kind, such as
-// partitions, ports of a serial adapter or nodes of a camera, the result contains a number. For other nodes, the result is
-// the name of the kind, or empty.
+// nodeMember returns a text that distinguishes a node from the other nodes of the same device. The text contains a number if a
+// device can have several nodes of this kind. Examples are partitions, ports of a serial adapter and nodes of a camera. For other
+// nodes, the text is the name of the kind, or empty.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {
 	case "block":
@@ -94,8 +94,8 @@ func hidAbove(u udev.Device) string {
 	return path.Dir(path.Dir(u.SysPath))
 }
 
-// hidIdentity returns the identity of an HID device, or nil. Most versions of udev do not provide this identity, because
-// they have no rule for HID devices. The identity consists of the bus, vendor, product, serial number or port, and
+// hidIdentity returns the identity of the HID device of a hidraw node, or nil. Most versions of udev have no rule for HID
+// devices, so they do not provide an identity. The identity consists of the bus, vendor, product, serial number or port, and
 // interface.
 func hidIdentity(h *Host, u udev.Device) []string {
 	above := hidAbove(u)
@@ -112,7 +112,7 @@ func hidIdentity(h *Host, u udev.Device) []string {
 		return nil
 	}
 	identity := []string{"hid"}
-	for number := range strings.SplitSeq(strings.ToLower(p["HID_ID"]), ":") { // bus, vendor, product of "0003:00001050:00000407"
+	for number := range strings.SplitSeq(strings.ToLower(p["HID_ID"]), ":") { // bus, vendor, product: "0003:00001050:00000407"
 		identity = append(identity, strings.TrimPrefix(number, "0000"))
 	}
 	identity = append(identity, serial)
@@ -122,12 +122,12 @@ func hidIdentity(h *Host, u udev.Device) []string {
 	return identity
 }
 
-// pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices of
-// the same kind, or nil. pciIdentity uses an index, because the numbers in the names depend on the order of discovery
-// across all functions.
+// pciIdentity returns the address of the PCI function directly above u, and the index of u among the function's devices of the
+// same kind. It returns nil if there is no such function. The index is used because the numbers in the names depend on the order
+// in which the devices of all functions were found.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {
-		_, number, _ := strings.Cut(path.Base(queue), ".") // in "wq0.1" the 0 depends on the order of discovery
+		_, number, _ := strings.Cut(path.Base(queue), ".") // in "wq0.1", the 0 depends on the order of discovery
 		return []string{path.Base(path.Dir(u.DevNode)), pciAddress(u.SysPath), "wq" + number}
 	}
 	function := FunctionIn(u.SysPath)
@@ -145,5 +145,5 @@ func pciIdentity(h *Host, u udev.Device) []string {
 	return identity
 }
 
-// byNumber compares names of one kind by their final number, so that "ttyS9" precedes "ttyS10".
+// byNumber compares two names of the same kind by their final number, so that "ttyS9" precedes "ttyS10".
 func byNumber(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// recipe collects everything that a container needs for a device. After the first error, it adds nothing more. The nodes
-// found before the error belong to the device, but are not enough for a container.
+// recipe collects everything that a container needs for a device. After the first error, nothing more is added. The nodes that
+// were found before the error belong to the device, but are not sufficient for a container.
 type recipe struct {
 	*Host
 	Allocation
@@ -35,9 +35,9 @@ func (r *recipe) fail(err error) {
 	}
 }
 
-// add adds a node that the container requires. The path in the container is the node's usual name. The path on the host is
-// the first given link that points to the node, because a link still identifies the same device after a reboot. If the node
-// is missing, add records an [ErrIncomplete] error.
+// add adds a node that the container requires. The path in the container is the usual name of the node. The path on the host is
+// the first of the given links that points to the node, because such a link still identifies the same device after a reboot. If
+// the node is missing, add records an [ErrIncomplete] error.
 func (r *recipe) add(name string, links ...string) {
 	target, err := r.Stat(name)
 	if err != nil {
@@ -65,7 +65,7 @@ func (r *recipe) addIfThere(name string) {
 }
 
 // addDRM adds the nodes of DRM devices, such as "card0" or "renderD128". The host path is the link that udev's 60-drm.rules
-// create for a PCI function, if it exists.
+// create for a PCI function, if this link exists.
 func (r *recipe) addDRM(function string, names ...string) {
 	for _, name := range names {
 		kind := "-render"
@@ -76,8 +76,8 @@ func (r *recipe) addDRM(function string, names ...string) {
 	}
 }
 
-// linksIn returns udev's links to the node of u in directories with one of the given names, such as "by-id". The order of
-// the names determines the order of the links.
+// linksIn returns udev's links to the node of u that are in a directory with one of the given names, such as "by-id". The links
+// are in the order of these names.
 func linksIn(u udev.Device, directories ...string) []string {
 	var links []string
 	for _, directory := range directories {

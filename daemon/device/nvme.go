@@ -7,26 +7,26 @@ package device
 // Follows: drivers/nvme/host/sysfs.c, core.c and multipath.c; Documentation/admin-guide/nvme-multipath.rst;
 // 60-persistent-storage.rules of udev.
 //
-// Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace reports. If the namespace reports
-// none of them, the wwid consists of the vendor, serial number, model and namespace ID. Nothing else is stable. The numbers
-// in nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not the namespace ID.
+// Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace reports. If the namespace reports none of
+// them, the wwid consists of the vendor, serial number, model and namespace ID. Nothing else is stable. The numbers in a name
+// such as nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not the namespace ID.
 //
-// Health: a controller of the namespace is live, and the checks in pci_health.go succeed for the controller's function.
-// With native multipathing, one working path is enough.
+// Health: a controller of the namespace must be live, and the checks in pci_health.go must succeed for the controller's PCI
+// function. With native multipathing, one working path is enough.
 //
-// Nodes: /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. If a rule requests it, also
-// /dev/ngXnY, with the link from metalplug's udev rule (udev/60-metalplug.rules). Partitions are never offered, because,
-// since Linux 6.2, a process that can open a partition can read the whole namespace (nvme_user_cmd checks without the
-// partition flag). /dev/nvmeX is never added. To give a container a whole controller, offer its VFIO group with class node.
+// Nodes: a container gets /dev/nvmeXnY. The path on the host is the link that udev derives from the wwid. A rule can also request
+// /dev/ngXnY, for which metalplug's udev rule creates the link (udev/60-metalplug.rules). Partitions are never offered. Since
+// Linux 6.2, a process that can open a partition can read the whole namespace (nvme_user_cmd checks without the partition flag).
+// /dev/nvmeX is never added. To give a container a whole controller, offer its VFIO group with class node.
 //
-// Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block,
-// queue/zoned). It is offered only if the rule matches ATTR{queue/zoned}.
+// Zones: a host-managed zoned namespace is a disk that rejects most writes (Documentation/ABI/stable/sysfs-block, queue/zoned).
+// metalplug offers it only if the rule matches ATTR{queue/zoned}.
 //
-// With native multipathing, a namespace that several controllers can reach is a disk below its subsystem, without a PCI
-// parent. Its paths are hidden disks without a node, whose udev devices are never subjects.
+// With native multipathing, a namespace that several controllers can reach is a disk below its subsystem, and has no PCI parent.
+// The paths to this disk are hidden disks, which have no node and are never subjects.
 //
-// Reset: the controller is reset if it has no other namespace. The reset takes 0.1 s. I/O to its namespaces waits during the
-// reset. The resource configures the erase method. See daemon/reset.
+// Reset: metalplug resets the controller if it has no other namespace. The reset takes 0.1 s, during which I/O to the namespace
+// waits. The configuration of the resource selects the erase method. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, and the mountinfo of process 1. The class needs no ioctl or capability, and does not open
 // device nodes.
@@ -49,10 +49,10 @@ var NVMe = Class{
 	Doc:   "NVMe namespaces",
 	Match: []udev.Match{{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/nvme*n*"}}},
 	Wakes: []udev.Match{
-		// With multipathing, the controller that reports the state is not above the disk in sysfs.
+		// With multipathing, the controllers, which report the state, are not above the disk in sysfs.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
-		{Subsystem: "nvme-generic"}, // this node is a sibling of the disk, and appears after it
+		{Subsystem: "nvme-generic"}, // in sysfs, this device is a sibling of the disk. It appears after the disk
 		onTop,
 	},
 	Disks:    true,
@@ -80,8 +80,8 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{d}, nil
 }
 
-// nvmeID makes an ID from a wwid (wwid_show). The wwid of a namespace without an identifier contains the encoded serial
-// number, which nvmeID decodes. The ID omits the model, because the serial number is enough.
+// nvmeID makes an ID from a wwid (wwid_show). If the namespace reports no identifier, the wwid contains the serial number in
+// hexadecimal form, which nvmeID decodes. The ID omits the model, because the serial number is enough.
 func nvmeID(wwid string) string {
 	fallback, ok := strings.CutPrefix(wwid, "nvme.")
 	fields := strings.Split(fallback, "-") // vendor, serial number, model, namespace ID
@@ -113,7 +113,8 @@ func nvmeOffer(h *Host, d Device) error {
 	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
-// nvmeWritable returns an error for a read-only namespace, and for a zoned one unless the rule requests it.
+// nvmeWritable returns an error for a read-only namespace. It also returns an error for a zoned namespace, unless the rule
+// requests zoned namespaces.
 func nvmeWritable(h *Host, d Device) error {
 	if h.Uint(d.SysPath, "ro") != 0 {
 		return excludedf("it is read-only")
@@ -180,7 +181,7 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 	if nodes != NVMeGeneric {
 		links := linksIn(*d.Udev, "by-id")
-		// Two links contain the model and serial number. The longer one also contains the namespace ID, and never points to
+		// Two links contain the model and serial number. The longer link also contains the namespace ID, so it never points to
 		// another disk.
 		slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
 		r.add(d.Udev.DevNode, slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)...)
@@ -190,11 +191,11 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 }
 
-// nvmeGenericLink begins the link that metalplug's udev rule creates to a generic node. The wwid follows.
+// nvmeGenericLink is the beginning of the link that metalplug's udev rule creates for a generic node. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the character device node. The path passed to the kubelet must be a link. The kubelet stores the path
-// with the pod, and after a reboot the kernel's name may belong to another disk.
+// addGeneric adds the generic node of a namespace, which is a character device. The path for the kubelet must be a link. The
+// kubelet stores the path with the pod, but after a reboot, the kernel's name may belong to another disk.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

@@ -2,7 +2,7 @@
 
 package device
 
-// This file handles the address and vendor of a PCI function, and checks whether the function answers.
+// This file finds the address and vendor of a PCI function, and checks whether the function answers.
 //
 // Follows Documentation/ABI/testing/sysfs-bus-pci and drivers/pci/pci-sysfs.c.
 
@@ -24,7 +24,8 @@ func pciAddress(sysPath string) string {
 	return ""
 }
 
-// pciVendor returns the vendor of a PCI function in the form of the kernel's PCI_ID, four digits in upper case.
+// pciVendor returns the vendor ID of a PCI function as in the kernel's property PCI_ID, with four hexadecimal digits in upper
+// case.
 func pciVendor(u udev.Device) string {
 	vendor, _, _ := strings.Cut(u.Properties.Value("PCI_ID"), ":")
 	return vendor
@@ -37,11 +38,11 @@ func (h *Host) asleep(function string) bool {
 	return err == nil && status == "suspended"
 }
 
-// pciAnswers returns an error if a PCI function no longer answers. It assumes that a suspended function answers, unless
-// wake is set. After a surprise removal, every read returns all ones (PCI_SET_ERROR_RESPONSE), while the cached attributes
-// vendor and device are unchanged. A virtual function also has all ones as its vendor and device ID (PCI Express, Single
-// Root I/O Virtualization, VF Vendor ID). However, its command and status registers, which are the next four bytes, are
-// valid.
+// pciAnswers returns an error if a PCI function no longer answers. If the parameter wake is false, it assumes that a suspended
+// function answers. After a surprise removal, each read returns only ones (PCI_SET_ERROR_RESPONSE), while the cached attributes
+// "vendor" and "device" stay the same. The vendor and device ID of a virtual function also consist of ones (PCI Express, Single
+// Root I/O Virtualization, VF Vendor ID). However, the next four bytes, which are the command and status registers, contain other
+// values.
 func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	if !wake && h.asleep(sysPath) {
 		return nil
@@ -50,7 +51,7 @@ func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	head, err := h.ReadStart(sysPath+"/config", size)
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil // this sysfs has no such file, so there is nothing to check
+		return nil // without this file, there is nothing to check
 	case err != nil:
 		return err
 	case len(head) < 2:

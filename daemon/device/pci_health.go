@@ -2,18 +2,18 @@
 
 package device
 
-// This file contains the health checks that apply to all PCI hardware. They check the error counters and the link width of
-// a function, and whether the function answers.
+// This file contains the health checks that apply to all PCI hardware. They check whether a function answers, and they check its
+// error counters and link width.
 //
-// Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (counted by Linux, without access to the
-// hardware); drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
+// Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux counts without access to the hardware);
+// drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
-// A fatal error means that the link was unreliable and that data was lost. A nonfatal error only causes a warning. Some
-// nonfatal errors are just requests that a function does not support. The driver can recover from the others. If the
-// recovery fails, the kernel reports the failure (mark.go). Corrected errors are normal.
+// A fatal error means that the link was unreliable and that data was lost. A nonfatal error only causes a warning. Some nonfatal
+// errors only mean that a function does not support a request. The driver can recover from the other nonfatal errors, and the
+// kernel reports it if the recovery fails (mark.go). Corrected errors are normal.
 //
-// A link that is narrower than both of its ends support causes a warning. The contacts of such a link may be worn or dirty,
-// but the link works. The link speed is not checked, because it is reduced when the link is idle (ASPM).
+// A link causes a warning if it is narrower than both of its ends support. Such a link works, but its contacts may be worn or
+// dirty. The link speed is not checked, because an idle link runs at a lower speed (ASPM).
 
 import (
 	"fmt"
@@ -23,13 +23,13 @@ import (
 	"strings"
 )
 
-// Names of attributes that count errors, as in [Counter].
+// Names of the attributes that count errors, for use in [Counter].
 const (
 	FatalErrors    = "aer_dev_fatal"
 	NonfatalErrors = "aer_dev_nonfatal"
 )
 
-// Counter is the number of errors that the kernel has counted for a piece of hardware since its discovery.
+// Counter is the number of errors of a piece of hardware that the kernel has counted since it discovered the hardware.
 type Counter struct {
 	SysPath string // sysfs path of the hardware
 	Name    string // name of the attribute
@@ -37,8 +37,8 @@ type Counter struct {
 	Fatal   bool // an increase makes the hardware unhealthy instead of causing a warning
 }
 
-// Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears the mark. The
-// reason contains the increase, rounded down to a power of ten, so that most increases do not change the reason.
+// Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears the mark. The reason
+// contains this increase, rounded down to a power of ten, so that most further errors do not change the reason.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
 	for rise := c.Value - before; rise >= 10; rise /= 10 {
@@ -54,8 +54,9 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// functionsOf returns the sorted sysfs paths of the PCI functions that lead to a device. These are the functions of a
-// VFIO group, the functions of a namespace's controllers, or the function above the device.
+// functionsOf returns the sorted sysfs paths of the PCI functions that lead to a device. For a VFIO group, these are the
+// functions in the group. For an NVMe namespace, they are the functions of its controllers. For any other device, it is the
+// function above the device.
 func functionsOf(h *Host, d Device) []string {
 	var all []string
 	for _, u := range d.nodes() {
@@ -74,8 +75,8 @@ func functionsOf(h *Host, d Device) []string {
 	return slices.Compact(all)
 }
 
-// pciHealth checks the functions of a device. The device is unhealthy if none of them answers, or if a required
-// function does not answer.
+// pciHealth checks the functions of a device. The device is unhealthy if no function answers. If its class needs all functions,
+// the device is unhealthy if one of them does not answer.
 func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
@@ -91,8 +92,8 @@ func pciHealth(h *Host, s *Sighting) {
 	}
 }
 
-// Answers returns an error if a PCI function no longer answers, or if the physical function of a virtual function does not
-// answer. It assumes that a suspended function answers, unless wake is set.
+// Answers returns an error if a PCI function no longer answers. For a virtual function, it also returns an error if the physical
+// function does not answer. If the parameter wake is false, it assumes that a suspended function answers.
 func (h *Host) Answers(function string, wake bool) error {
 	err := h.pciAnswers(function, wake)
 	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
@@ -103,9 +104,9 @@ func (h *Host) Answers(function string, wake bool) error {
 	return err
 }
 
-// errorCounters reads the error counters of the kernel. They exist if the kernel, rather than the firmware, handles the
-// errors (AER). A counter is the number in a line "TOTAL_ERR_NAME COUNT". The names of the other lines depend on the
-// kernel.
+// errorCounters reads the kernel's error counters for a function. The counters exist only if the kernel, and not the firmware,
+// handles the errors (AER). A line such as "TOTAL_ERR_FATAL 3" contains the value of a counter. The names in the other lines
+// depend on the kernel.
 func errorCounters(h *Host, function string) []Counter {
 	var counters []Counter
 	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
@@ -121,12 +122,12 @@ func errorCounters(h *Host, function string) []Counter {
 	return counters
 }
 
-// widest is the maximum number of lanes of a link. If a function does not answer, current_link_width shows a higher number.
-// If the function has no link, it shows 0.
+// widest is the maximum number of lanes of a link. current_link_width shows a higher number if the function does not answer, and
+// 0 if the function has no link.
 const widest = 32
 
-// linkWarning returns a warning for a link that is narrower than both the function and the bridge above it support. A
-// card with more lanes than its slot is normal.
+// linkWarning returns a warning if a link is narrower than both the function and the bridge above it support. It is normal that a
+// card has more lanes than its slot.
 func linkWarning(h *Host, function string) string {
 	if h.asleep(function) {
 		return ""

@@ -9,31 +9,30 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Reasons why a class does not offer a device. An error wraps one of them and adds details.
+// Reasons why a class does not offer a device. The returned errors wrap one of these reasons and add details.
 var (
 	// ErrGone means that the hardware is no longer present.
 	ErrGone = sysfs.ErrGone
-	// ErrExcluded means that containers must not get the device in its present state. For example, the device is read-only,
-	// assigned to virtual machines, or partitioned, so that its parts are offered instead. A rule cannot overrule this
-	// reason.
+	// ErrExcluded means that containers must not get the device in its present state. For example, the device is read-only or
+	// assigned to virtual machines, or its parts are offered instead. A rule cannot overrule this reason.
 	ErrExcluded = errors.New("not for containers")
-	// ErrByName means that containers do not need this kind of device, such as the display of a management controller. A
-	// rule that names exactly this device overrules this reason.
+	// ErrByName means that containers do not need this kind of device. An example is the display adapter of a management
+	// controller. A rule that names the device exactly overrules this reason.
 	ErrByName = errors.New("offered only if a rule names it")
-	// ErrInUse means that this host uses the device. While a pod holds the device, the inventory ignores this error and
-	// [ErrData], because the pod may cause them.
+	// ErrInUse means that this host uses the device. While a pod holds the device, the inventory ignores ErrInUse and [ErrData],
+	// because the pod may be their cause.
 	ErrInUse = errors.New("in use")
-	// ErrData means that the disk contains data. If the data is from a pod, the disk can be erased.
+	// ErrData means that the disk contains data. If a pod left this data, the disk can be erased.
 	ErrData = errors.New("it holds data")
 	// ErrIncomplete means that nodes of the device are missing, or that its driver has not finished its setup.
 	ErrIncomplete = errors.New("not complete")
-	// ErrForeign means that the content of a disk differs from what the last pod left on the disk.
+	// ErrForeign means that the disk no longer contains exactly the data that its last pod left.
 	ErrForeign = errors.New("written by others")
 	// ErrUnanswered means that a helper has not answered, so the state of the disk is unknown.
 	ErrUnanswered = errors.New("no answer")
 	// ErrUnproven means that there is no evidence that the disk is unused.
 	ErrUnproven = errors.New("unproven")
-	// ErrPart means that the udev device is a part of a device that another udev device represents.
+	// ErrPart means that the udev device is only a part of a device, and that another udev device represents this device.
 	ErrPart = errors.New("a part")
 )
 
@@ -43,12 +42,12 @@ func OnlyInUse(err error) bool {
 	return used && !unsuited(err) && !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrGone)
 }
 
-// OnlyData reports whether the disk is not offered only because it contains data. The host does not use such a disk.
+// OnlyData reports whether the disk is not offered only because it contains data. In this case, the host does not use the disk.
 func OnlyData(err error) bool {
 	return errors.Is(err, ErrData) && OnlyInUse(err) && !errors.Is(err, ErrInUse)
 }
 
-// OnlyUnanswered reports whether the disk is not offered only because no helper has answered about it.
+// OnlyUnanswered reports whether the disk is not offered only because a helper did not answer a request about it.
 func OnlyUnanswered(err error) bool {
 	known := unsuited(err) || errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrGone)
 	return errors.Is(err, ErrUnanswered) && !known
@@ -57,7 +56,8 @@ func OnlyUnanswered(err error) bool {
 // unsuited reports whether the device is not offered because of its kind, and not because of its state.
 func unsuited(err error) bool { return errors.Is(err, ErrExcluded) || errors.Is(err, ErrByName) }
 
-// hostUse is an [ErrInUse] error for a disk that this host itself uses. certain means that no pod can have caused the use.
+// hostUse is an [ErrInUse] error for a disk that this host itself uses. If the field certain is set, no pod can have caused this
+// use.
 type hostUse struct {
 	error
 	certain bool
@@ -66,8 +66,8 @@ type hostUse struct {
 // Unwrap returns the reason.
 func (u hostUse) Unwrap() error { return u.error }
 
-// warning describes a problem with a usable device that the operator should handle. A [Class].Health function may return it
-// as its error.
+// warning describes a problem that the operator should solve, although the device is still usable. The function Health of a
+// [Class] may return a warning as its error.
 type warning string
 
 // Error returns the text.

@@ -4,11 +4,10 @@ package device
 
 // This file checks whether a container can still use its devices after "systemctl daemon-reload".
 //
-// Container runtimes with systemd's cgroup driver pass each node to systemd as /dev/char/MAJOR:MINOR or
-// /dev/block/MAJOR:MINOR. If that link does not exist, they omit the node (opencontainers/cgroups, devices/systemd.go). They
-// also set the kernel's device rules directly, so the node works until systemd applies its own list. From then on, the
-// container cannot open the device. udevd creates these links for all nodes that it knows. A node that a vendor's program
-// creates has no link.
+// Container runtimes with systemd's cgroup driver pass each node to systemd as /dev/char/MAJOR:MINOR or /dev/block/MAJOR:MINOR.
+// The runtimes omit a node if this link does not exist (opencontainers/cgroups, devices/systemd.go). They also set the kernel's
+// device rules directly, so the node works until systemd applies its own list. From then on, the container cannot open the node.
+// udevd creates such a link for each node of a device that it knows. A node that a vendor's program creates has no link.
 
 import (
 	"fmt"
@@ -17,8 +16,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// reloadWarning lists the nodes without the link that systemd needs, or returns "". The device is still offered, because it
-// works until the next daemon-reload. Other device plugins have the same problem.
+// reloadWarning returns a warning that lists the nodes without the link that systemd needs. It returns "" if all nodes have this
+// link. The device is offered despite the warning, because it works until the next daemon-reload. Other device plugins have the
+// same problem.
 func reloadWarning(h *Host, a Allocation) string {
 	var without []string
 	for _, n := range a.Nodes {
@@ -33,8 +33,8 @@ func reloadWarning(h *Host, a Allocation) string {
 	return strings.Join(without, ", ") + ": systemctl daemon-reload would take it from running containers"
 }
 
-// number returns the name of a device node's number below /dev, such as "char/195:0" or "block/259:1". It returns "" if
-// name is not a device node.
+// number returns the path of systemd's link to a device node, relative to /dev, such as "char/195:0" or "block/259:1". It returns
+// "" if the file with the given name is not a device node.
 func (h *Host) number(name string) string {
 	found, err := h.Stat(name)
 	switch number, block := sysfs.Number(found); {

@@ -16,10 +16,11 @@ import (
 
 // Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
 //
-// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns for
-// [udev.Glob]. A property that the device lacks is taken from its nearest parent for which the kernel reports it. For
-// example, PCI_SLOT_NAME works for an InfiniBand device, and DRIVER for an NVMe namespace. "METALPLUG_ID" is the ID of the
-// device. "METALPLUG_PART" is the name of a part of a device. A whole device has no such property.
+// The keys of Match and Exclude are names of udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns
+// for [udev.Glob]. If the device lacks a property, it inherits the property that the kernel reports for the nearest parent. For
+// example, a rule can match PCI_SLOT_NAME for an InfiniBand device, and DRIVER for an NVMe namespace. The key "METALPLUG_ID"
+// stands for the ID of the device. The key "METALPLUG_PART" stands for the name of a part of a device, and never matches a whole
+// device.
 type Rule struct {
 	Resource   string
 	Class      *Class
@@ -27,46 +28,45 @@ type Rule struct {
 	Exclude    map[string]string // any match excludes the device
 	AllowInUse bool              // offer the device even if this host uses it
 	Extras     []string          // optional nodes of the class, such as "umad" and "issm"
-	Group      *Group            // only for class node: forms one device from several nodes, or nil
-	Bundle     *Members          // only for class bundle, or nil
-	Nodes      string            // only for class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty means NVMeBlock
+	Group      *Group            // the nodes that form one device, or nil; only for class node
+	Bundle     *Members          // the members of a bundle, or nil; only for class bundle
+	Nodes      string            // [NVMeBlock], [NVMeGeneric] or [NVMeBoth], or empty for NVMeBlock; only for class nvme
 
-	// Scrub is the configured method for erasing a disk between two pods. It is empty if disks are not erased, and
-	// [ScrubUnset] if no configuration file sets it. Only a whole disk can be erased, so a rule that sets Scrub offers no
-	// node that gives access to only a part of a disk.
+	// Scrub is the method by which a disk is erased between two pods. It is empty if disks are not erased, and [ScrubUnset] if no
+	// configuration file sets it. metalplug can erase only a whole disk. A rule that sets Scrub therefore does not offer a node
+	// that gives access to only a part of a disk.
 	Scrub string
-	// ErasedAtStart means that the data of the last pod is erased before a container gets the device.
+	// ErasedAtStart means that the data of the previous pod is erased before a container gets the device.
 	ErasedAtStart bool
 	// ClearedAtRelease means that a device is reset or erased after its last pod ends, and is not offered until then.
 	ClearedAtRelease bool
-	// Claims is the number of claims that may hold a device at the same time. It is 0 if pods get the devices through the
-	// device plugin.
+	// Claims is the number of claims that may hold a device at the same time. It is 0 if pods get the devices through the device
+	// plugin API.
 	Claims int
-	// Init is the unit that must run each time the hardware appears, before the device is offered. It is empty if no unit
-	// must run.
+	// Init is the unit that must run each time the hardware appears, before the device is offered. It is empty if there is no
+	// such unit.
 	Init string
 }
 
-// ScrubUnset is the [Rule].Scrub of a resource that does not configure how a disk is erased. The rule of such a resource
-// offers no disk.
+// ScrubUnset is the value of [Rule].Scrub if the resource does not configure how its disks are erased. Such a rule offers no
+// disk.
 const ScrubUnset = "unset"
 
-// partProperty is the property with which rules distinguish the parts of a device from each other and from the whole
-// device.
+// partProperty is the property that rules use to select parts of a device. A whole device does not have this property.
 const partProperty = "METALPLUG_PART"
 
-// IDProperty is the property with which rules select a device by its ID.
+// IDProperty is the property that rules use to select a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is a udev device that is compared with rules, along with the ID and the part name of the device that was found in
-// it.
+// matched is a udev device in the form in which rules match it. The fields id and part come from the device that was identified
+// from the udev device.
 type matched struct {
 	udev.Device
 	id   func() string // nil if there is no ID
 	part string
 }
 
-// matched returns d in the form that is compared with rules.
+// matched returns the device d in the form in which rules match it.
 func (d Device) matched() matched { return matched{*d.Udev, func() string { return d.ID }, d.Part} }
 
 // try is a rule's decision about a device.
@@ -75,8 +75,8 @@ type try struct {
 	err  error // why the rule does not take the device, or nil
 }
 
-// tryRules tries the rules of a class until one takes u. It returns that rule, or nil. Rules with a group do not take
-// single devices.
+// tryRules tries the rules of a class until one takes u. It returns this rule, or nil. It skips rules with a group, because they
+// do not take single devices.
 func tryRules(h *Host, rules []Rule, class *Class, u matched) (taker *Rule, tries []try) {
 	for i := range rules {
 		r := &rules[i]
@@ -92,7 +92,8 @@ func tryRules(h *Host, rules []Rule, class *Class, u matched) (taker *Rule, trie
 	return nil, tries
 }
 
-// ruleFor returns the first rule that takes d, or an error with the reasons from all rules of the class.
+// ruleFor returns the first rule that takes the device d. If there is none, it returns an error with the reasons from all rules
+// of the class.
 func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	taker, tries := tryRules(h, rules, d.Class, d.matched())
 	if taker != nil {
@@ -121,7 +122,7 @@ type mismatch struct {
 // Error returns the reason.
 func (m mismatch) Error() string { return m.what }
 
-// matches returns nil if the rule takes u, otherwise a [mismatch].
+// matches returns nil if the rule takes u. Otherwise, it returns a [mismatch].
 func (r *Rule) matches(h *Host, u matched) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
 		if value, ok := h.property(u, key); ok && fits(key, r.Exclude[key], value) {
@@ -152,8 +153,8 @@ func fits(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// forgive returns nil if the rule overrules all reasons in err, and otherwise err. A rule can allow devices in use, and can
-// name a device of a kind that containers do not usually need.
+// forgive returns nil if the rule overrules all reasons in err. Otherwise, it returns err. A rule can allow devices in use. It
+// can also name a device of a kind that containers do not usually need.
 func (r *Rule) forgive(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
@@ -165,7 +166,8 @@ func (r *Rule) forgive(err error) error {
 	return nil
 }
 
-// byName reports whether the rule selects its devices by an exact slot, hardware ID, driver or node, without wildcards.
+// byName reports whether the rule selects its devices by a slot, hardware ID, driver or node, and the pattern contains no
+// wildcards.
 func (r *Rule) byName() bool {
 	for _, key := range []string{"PCI_SLOT_NAME", "PCI_ID", "DRIVER", "DEVNAME"} {
 		if value, ok := r.Match[key]; ok && !strings.ContainsAny(value, "*?[") {
@@ -175,7 +177,7 @@ func (r *Rule) byName() bool {
 	return false
 }
 
-// property returns a udev property of u or of a parent device, or for "ATTR{name}" an attribute of u.
+// property returns a udev property of u or of a parent device. For a key "ATTR{name}", it returns an attribute of u.
 func (h *Host) property(u matched, key string) (string, bool) {
 	switch {
 	case key == IDProperty && u.id != nil:
@@ -198,7 +200,7 @@ func (h *Host) property(u matched, key string) (string, bool) {
 	return "", false
 }
 
-// AttrKey returns the name from a key of the form "ATTR{name}".
+// AttrKey returns the name of the attribute from a key of the form "ATTR{name}".
 func AttrKey(key string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(key, "ATTR{")
 	if !ok {
@@ -207,7 +209,7 @@ func AttrKey(key string) (name string, ok bool) {
 	return strings.CutSuffix(name, "}")
 }
 
-// joined is like errors.Join, but the text of the error is a single line.
+// joined is like errors.Join, but the text of the resulting error is a single line.
 func joined(errs ...error) error {
 	var err error
 	for _, next := range errs {

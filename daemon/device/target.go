@@ -8,7 +8,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// identity returns the given attributes that exist and are not empty. They form the identity of a target.
+// identity returns those of the given attributes that exist and are not empty. These attributes form the identity of a target.
 func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	var all []Attribute
 	for _, name := range names {
@@ -19,10 +19,10 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	return all
 }
 
-// nvmeTarget returns the target of a namespace. The target includes the serial number of the controller, from which the ID
-// of a namespace without an identifier is derived. diskseq increases each time a disk appears
-// (Documentation/ABI/testing/sysfs-block). A reset of the controller stops all its namespaces for a moment. The reset is
-// therefore automatic only if the controller has a single namespace.
+// nvmeTarget returns the target for a namespace. The identity includes the serial number of the controller, because the ID of a
+// namespace that reports no identifier is derived from it. It also includes the diskseq, which increases each time a disk appears
+// (Documentation/ABI/testing/sysfs-block). A reset of the controller briefly stops all its namespaces. The reset is therefore
+// automatic only if the controller has a single namespace.
 func nvmeTarget(h *Host, d Device) *Target {
 	t := &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
@@ -41,7 +41,7 @@ func nvmeTarget(h *Host, d Device) *Target {
 	return t
 }
 
-// portTarget returns the target of an FPGA port. The reset keeps the port's driver bound, and affects nothing else.
+// portTarget returns the target for an FPGA port. A reset keeps the port's driver bound, and affects only this port.
 func portTarget(h *Host, d Device) *Target {
 	if h.Link(d.SysPath, "driver") != "dfl-port" {
 		return nil
@@ -49,8 +49,8 @@ func portTarget(h *Host, d Device) *Target {
 	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Auto: "dfl-port", Identity: h.identity(d.SysPath, "dev", "id")}
 }
 
-// functionTarget returns the target of a PCI function. The function is identified by its PCI IDs and by the ID that the
-// hardware reports, if any.
+// functionTarget returns the target for a PCI function. The identity consists of the PCI IDs of the function, and of the ID that
+// the hardware reports, if any.
 func functionTarget(h *Host, d Device) *Target {
 	return &Target{
 		Class: d.Class.Name, SysPath: d.SysPath,
@@ -58,8 +58,8 @@ func functionTarget(h *Host, d Device) *Target {
 	}
 }
 
-// nodeTarget returns the target of a disk without a class of its own, or of a VFIO group or device. It returns nil for
-// partitions.
+// nodeTarget returns the target for a device of class node if it is a disk, or a VFIO group or device. It returns nil for any
+// other device, such as a partition.
 func nodeTarget(h *Host, d Device) *Target {
 	switch {
 	case d.group != nil:
@@ -70,7 +70,7 @@ func nodeTarget(h *Host, d Device) *Target {
 		return nil
 	}
 	known := []string{"diskseq", "wwid", "device/wwid", "device/serial", "dev"}
-	if sysfs.Removable(&h.Tree, d.SysPath) { // the identity of the drive stays the same when its medium is replaced
+	if sysfs.Removable(&h.Tree, d.SysPath) { // the other attributes identify the drive, whose medium can be replaced
 		known = []string{"diskseq", "dev"}
 	}
 	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true, Identity: h.identity(d.SysPath, known...)}

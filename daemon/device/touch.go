@@ -11,28 +11,27 @@ import (
 	"time"
 )
 
-// Touch contains the functions that need to open a device's node. The daemon may not open nodes, so these functions call
-// the helpers. The functions are nil if there is no real hardware, as with a recording. All functions block until they have
-// an answer or ctx ends, and are safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of
-// ctx.
+// Touch contains the functions that need access to the node of a device. The daemon may not open nodes, so these functions call
+// the helpers. With a recording, there is no real hardware, and the functions are nil. Each function blocks until it has an
+// answer or ctx ends, and is safe for concurrent use. The work on a device must end [AnswerTime] before the deadline of ctx.
 type Touch struct {
-	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the
-	// disk, Probe neither reads it nor opens it exclusively, because doing so could disturb an exclusive open by the pod.
-	// The error is [ErrInUse] if the host uses the disk, and [ErrUnanswered] if there is no answer in time.
+	// Probe returns the content of a disk, and the health that the disk reports. It writes nothing. If a pod holds the disk,
+	// Probe neither reads the disk nor opens it exclusively, because the pod's own exclusive open could then fail. The error is
+	// [ErrInUse] if the host uses the disk, and [ErrUnanswered] if the helper does not answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Report, error)
-	// Survey reads a disk from an offset. It stops at the first block with data, at the end of the disk, or at the
-	// deadline of ctx. It changes nothing. Its errors are those of Probe.
+	// Survey reads a disk from an offset. It stops at the first block with data, at the end of the disk, or at the deadline of
+	// ctx. It changes nothing, and returns the same errors as Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Report, error)
-	// Prepare makes a device ready for its next container. It resets the device, then erases a disk or verifies that the
-	// disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains
-	// anything that must not be erased. After these errors, the disk is unchanged.
+	// Prepare makes a device ready for its next container. It first resets the device. Then it erases the disk, or verifies that
+	// the disk is blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk contains data
+	// that must not be erased. After one of these errors, the disk is unchanged.
 	Prepare func(ctx context.Context, t Target, w Work) (Report, error)
-	// Holders returns the processes that have one of the nodes open. The nodes are host paths.
+	// Holders returns the processes that have one of the given nodes open. The nodes are paths on the host.
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 
-// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read, or if the
-// quick check finds no data. The only error is [ErrInUse]. Print blocks for at most 20 s.
+// Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read, or if the quick check
+// finds no data. Print returns no other error than [ErrInUse], and blocks for at most 20 s.
 func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	if t.Probe == nil {
 		return "", nil
@@ -46,37 +45,37 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	return reading.Fingerprint, nil
 }
 
-// AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time is up, and
-// must then still report its last step.
+// AnswerTime is the time that is reserved for the answer of a helper. A helper may notice late that its time is up. It must still
+// have time to report its last step.
 const AnswerTime = 4 * time.Second
 
-// Target describes a device so that a helper can find and verify it. If a device has no target, helpers cannot work on it. A
-// request to metalplug-reset includes the fields that have a name in JSON.
+// Target describes a device so that a helper can find and verify it. Helpers cannot work on a device without a target. A request
+// to metalplug-reset includes only the fields that have a name in JSON.
 type Target struct {
 	Class   string `json:"class"`
 	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link in any part
 	Disk    bool   `json:"-"`       // the device has content that can be read and erased
-	Sole    bool   `json:"-"`       // only one pod or process of this host may have the device open at a time
-	// Identity lists attributes and the values that they must have. Surrounding blanks are ignored.
+	Sole    bool   `json:"-"`       // only one pod, or one process of this host, may have the device open at a time
+	// Identity lists the attributes of the device, and the values that they must have. White space around a value is ignored.
 	Identity []Attribute `json:"identity,omitempty"`
-	// Auto is the automatic reset method for the current state of the device, or empty. Such a reset keeps the driver bound,
-	// and affects nothing else.
+	// Auto is the automatic reset method for the current state of the device, or empty. Such a reset keeps the driver bound, and
+	// affects only this device.
 	Auto string `json:"-"`
 	// Siblings are the sysfs paths of other disks that a reset affects.
 	Siblings []string `json:"-"`
 	// Fingerprint is the [Report].Fingerprint of the data that a pod left on a disk or that the operator adopted, or empty. A
-	// helper refuses to erase other content, with [ErrForeign]. A probe reads the same places again, so that the fingerprints
-	// can be compared.
+	// helper refuses to erase other data and returns [ErrForeign]. A probe reads the same blocks again, so that the daemon can
+	// compare the fingerprints.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Written is the [Sighting].Written of a disk at the time when its last pod ended or the operator allowed the erasure.
-	// If more was written since then, the disk is not erased. Written is nil if unknown.
+	// Written is the value of [Sighting].Written when the last pod ended, or when the operator allowed the erasure. If more data
+	// was written since then, the disk is not erased. Written is nil if the value is unknown.
 	Written *uint64 `json:"written,omitempty"`
-	Offered bool    `json:"-"` // the disk is offered with any content, so a probe only checks for exclusive opens
-	// Together lists the Siblings for a reset. No pod holds these disks. The helper checks each of them like the device
-	// itself, and refuses the request if the list does not contain all affected disks.
+	Offered bool    `json:"-"` // the disk is offered regardless of its content, so a probe only checks for exclusive opens
+	// Together lists the disks that are reset together with this one, and that no pod holds. The helper checks each of them in
+	// the same way as this device. It refuses the request if the list does not contain all affected disks.
 	Together []string `json:"together,omitempty"`
-	// Pods lists the known UIDs of the pods that have had the disk. A process of these pods that cannot be inspected may
-	// have the disk open.
+	// Pods lists the known UIDs of the pods that have held the disk. If a process of these pods cannot be inspected, the helper
+	// must assume that the process has the disk open.
 	Pods []string `json:"pods,omitempty"`
 }
 
@@ -86,7 +85,7 @@ func (t *Target) IsDisk() bool { return t != nil && t.Disk }
 // IsSole reports whether only one pod or process may have the target open at a time.
 func (t *Target) IsSole() bool { return t != nil && t.Sole }
 
-// Alike reports whether both targets have the same identity.
+// Alike reports whether t and the other target have the same identity.
 func (t *Target) Alike(other *Target) bool { return slices.Equal(t.identity(), other.identity()) }
 
 func (t *Target) identity() []Attribute {
@@ -96,12 +95,12 @@ func (t *Target) identity() []Attribute {
 	return t.Identity
 }
 
-// Appearance returns the number that the kernel gives a disk when the disk appears (diskseq, since Linux 5.15). If the same
-// disk appears again, it has a new number. The kernel counts from 1 after each boot. The result is empty if the number is
+// Appearance returns the number that the kernel assigns to a disk when the disk appears (diskseq, since Linux 5.15). If the same
+// disk appears again, it gets a new number. The kernel counts from 1 after each boot. The result is empty if the number is
 // unknown.
 func (t *Target) Appearance() string { return t.Attributes()["diskseq"] }
 
-// Medium returns the identity of the disk itself, which is the same in any slot and machine. It is empty for a disk that
+// Medium returns the identity of the disk itself, which is the same in any slot and machine. The result is empty for a disk that
 // can be identified only by its name or location.
 func (t *Target) Medium() string {
 	all := t.Attributes()
@@ -114,7 +113,7 @@ func (t *Target) Medium() string {
 	return strings.Join(parts, " ")
 }
 
-// Attributes returns the identity by attribute name, or nil.
+// Attributes returns the identity as a map from attribute names to values, or nil.
 func (t *Target) Attributes() map[string]string {
 	if len(t.identity()) == 0 {
 		return nil
@@ -126,50 +125,50 @@ func (t *Target) Attributes() map[string]string {
 	return all
 }
 
-// Attribute is the value of a sysfs attribute, with a name below the path of a device, such as "wwid" or
-// "device/serial".
+// Attribute is a sysfs attribute with its value. The name, such as "wwid" or "device/serial", is relative to the path of a
+// device.
 type Attribute struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Holder is a process that has a node open. It may also represent all processes of a pod that could not be inspected. Such
-// a pod may have any node open that the kubelet has given it.
+// Holder is a process that has a node open. It may also represent all processes of a pod that could not be inspected. Such a pod
+// may have any of the nodes open that the kubelet gave it.
 type Holder struct {
 	PID     int
 	Command string // name of the process in /proc/PID/comm
 	Node    string // the requested host path
-	PodUID  string // UID of the pod of the process, or empty for a process of this host
-	Unread  string // why the processes of PodUID could not be inspected, or empty for a process that has Node open
+	PodUID  string // UID of the pod that the process belongs to, or empty for a process of this host
+	Unread  string // why the processes of the pod could not be inspected, or empty for a process that has Node open
 }
 
-// Report is the answer of a helper about a device.
+// Report is a helper's answer to a request about a device.
 type Report struct {
 	// Content describes the data on the disk in words, for example "ext4". It is empty for a blank disk.
 	Content string `json:"content,omitempty"`
-	// Fingerprint identifies the content. A later probe with this fingerprint in its [Target] returns a fingerprint that
-	// can be compared with it. Fingerprint is empty for a blank disk, and if the disk was not read.
+	// Fingerprint identifies the content. If a later probe has this fingerprint in its [Target], its report contains a
+	// fingerprint that can be compared with this one. Fingerprint is empty if the disk is blank or was not read.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Claimed means that the kernel refuses an exclusive open although nothing else shows that the disk is in use. Only a
-	// probe reports it.
+	// Claimed means that the kernel refuses an exclusive open, although nothing else shows that the disk is in use. Only a probe
+	// sets this field.
 	Claimed bool   `json:"claimed,omitempty"`
 	Smart   Smart  `json:"smart,omitzero"`   // only for a probe of an NVMe namespace
-	Done    string `json:"done,omitempty"`   // only for [Touch].Prepare: a description of the work and its verification
+	Done    string `json:"done,omitempty"`   // describes the work and its verification; only for [Touch].Prepare
 	Size    int64  `json:"size,omitempty"`   // size of the disk in bytes, or 0 if unknown
-	Read    int64  `json:"read,omitempty"`   // only for [Touch].Survey: all bytes before this offset are blank
+	Read    int64  `json:"read,omitempty"`   // all bytes before this offset are blank; only for [Touch].Survey
 	Erased  bool   `json:"erased,omitempty"` // [Touch].Prepare erased the disk and verified the erasure
-	// Appearance is the [Target.Appearance] of the disk after [Touch].Prepare. It is empty if another medium may have replaced
-	// the disk, or if the kernel does not number disks.
+	// Appearance is the [Target.Appearance] of the disk after [Touch].Prepare. It is empty if the disk may have been replaced, or
+	// if the kernel does not number disks.
 	Appearance string `json:"appearance,omitempty"`
 }
 
 // Work is the task for [Touch].Prepare, which resets a device before it erases anything.
 type Work struct {
-	Resource string `json:"resource,omitempty"` // the resource that must permit the work, which the helper checks
+	Resource string `json:"resource,omitempty"` // the helper checks that the configuration of this resource permits the work
 	// Method is the reset method, such as "nvme-controller", "dfl-port", "vfio" or "pci", or empty. "pci:flr" selects one
 	// of the methods in the attribute reset_method.
 	Method string `json:"method,omitempty"`
-	Scrub  string `json:"scrub,omitempty"`  // the erase method, such as "discard", or empty; it requires Tenant or ByHand
+	Scrub  string `json:"scrub,omitempty"`  // erase method, such as "discard", or empty. It requires Tenant or ByHand
 	Tenant bool   `json:"tenant,omitempty"` // a pod on this node left the content of the disk
 	Blank  bool   `json:"-"`                // the disk must be blank
 	// ByHand means that the operator has ordered the work. The helper then also erases data that no pod wrote, and the
@@ -177,7 +176,7 @@ type Work struct {
 	ByHand bool `json:"byHand,omitempty"`
 }
 
-// Smart is the health that an NVMe controller reports (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health
+// Smart contains the health information of an NVMe controller (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health
 // Information).
 type Smart struct {
 	Known       bool   `json:"known"`       // whether the controller has reported its health
@@ -188,12 +187,12 @@ type Smart struct {
 	MediaErrors uint64 `json:"mediaErrors"` // number of data blocks that could not be recovered
 }
 
-// probeLimit is the maximum duration of a probe. A disk that needs more time for 48 MiB is not healthy.
+// probeLimit is the maximum duration of a probe. A disk that needs more time to read 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
-// says returns the problems that a disk reports. If sick is true, these are the reasons why the disk is unhealthy.
-// Otherwise, they are the problems of a disk that is still usable. The bits are those of the NVM Express Base Specification
-// 2.0, figure 207, as in nvme.h of libnvme.
+// says describes the problems that a disk reports. If the parameter sick is true, it describes the problems that make a disk
+// unhealthy. Otherwise, it describes the problems of a disk that is still usable. The bits are those of the NVM Express Base
+// Specification 2.0, figure 207, as in nvme.h of libnvme.
 func (s Smart) says(sick bool) string {
 	var all []string
 	for bit, says := range []struct {
@@ -217,15 +216,15 @@ func (s Smart) says(sick bool) string {
 	return strings.Join(all, "; ")
 }
 
-// aim records the target with the identity of the inspected device. A device that replaces this one later must not match
-// the target.
+// aim records the target of the inspected device, which contains the identity of this device. If another device replaces it
+// later, this other device must not match the target.
 func (s *Sighting) aim(h *Host) {
 	d := *s.Device
 	if d.Class.Target == nil {
 		return
 	}
 	target := d.Class.Target(h, d)
-	if target.IsDisk() { // another disk may have replaced this one during the identification
+	if target.IsDisk() { // during the identification, another disk may have replaced this one
 		again, err := d.Class.Identify(h, *d.Udev)
 		if err != nil || !slices.ContainsFunc(again, func(other Device) bool { return other.ID == d.ID }) {
 			s.Offer = joined(s.Offer, incompletef("it was replaced by another disk"))
@@ -235,10 +234,9 @@ func (s *Sighting) aim(h *Host) {
 	s.Target = target
 }
 
-// probe adds the facts that only the helper can find out, because only the helper can open the node. A disk that is not
-// proven blank is not offered, unless its resource allows disks in use. probe does not read a disk that a pod holds, or that
-// metalplug withholds for another reason. If a disk will be erased before its next use, probe only checks for exclusive
-// opens.
+// probe adds the facts that only metalplug-reset can find, because only this helper can open the node. A disk that is not proven
+// blank is not offered, unless its resource allows disks in use. probe does not read a disk that a pod holds, or that is not
+// offered for another reason. If a disk will be erased before its next use, probe only checks for exclusive opens.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return
@@ -255,13 +253,12 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	switch {
 	case err != nil && mayBeUsed: // the resource allows disks in use, so the disk need not be blank
 	case err != nil && !n.Held && errors.Is(err, ErrInUse):
-		// Until the disk is erased, a pod may have the disk, or a device that the pod created on the disk, open
-		// exclusively.
+		// Until the disk is erased, a pod may have it open exclusively. The pod may also have built another device on the disk.
 		if reading.Claimed {
 			err = hostUse{err, false}
 		}
 		s.Offer = joined(s.Offer, err)
-	case known && (err == nil || errors.Is(err, ErrUnanswered)): // data found by udev is sufficient
+	case known && (err == nil || errors.Is(err, ErrUnanswered)): // the data that udev found is a sufficient reason
 	case err != nil && !n.Held:
 		s.Offer = joined(s.Offer, incompletef("it cannot be proven empty: %w", err))
 	case reading.Content != "":

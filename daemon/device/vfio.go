@@ -2,8 +2,8 @@
 
 package device
 
-// This file handles hardware that a kernel driver hands to one process as a whole. Such hardware includes VFIO groups and
-// devices, and DSA and IAA work queues.
+// This file handles devices that a kernel driver gives to a single process as a whole. These are VFIO groups and devices, and the
+// work queues of DSA and IAA.
 //
 // Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),
 // drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.
@@ -17,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that belong to a VFIO group,
-// regardless of their driver. It omits bridges in the group. It returns nil if u is not a VFIO group or device.
+// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices in a VFIO group, regardless of their
+// drivers. It omits bridges. It returns nil if u is not a VFIO group or device.
 func vfioFunctions(h *Host, u udev.Device) []string {
 	switch u.Subsystem {
 	case "vfio":
@@ -31,7 +31,8 @@ func vfioFunctions(h *Host, u udev.Device) []string {
 	return nil
 }
 
-// vfioMembers returns the sysfs paths of all devices in the IOMMU group that has the same number as a VFIO group.
+// vfioMembers returns the sysfs paths of all devices in a VFIO group. These are the devices in the IOMMU group with the same
+// number.
 func vfioMembers(h *Host, u udev.Device) []string {
 	directory := "/sys/kernel/iommu_groups/" + strings.TrimPrefix(path.Base(u.DevNode), noIOMMU) + "/devices/"
 	var members []string
@@ -47,8 +48,8 @@ func vfioMembers(h *Host, u udev.Device) []string {
 // vfio-platform and vfio_mdev.
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
-// vfioViable returns an error if a process could not open a VFIO group. It returns nil if u is not a VFIO group. Each
-// device in the group must have a VFIO driver, a driver that does no DMA (driver_managed_dma), or no driver.
+// vfioViable returns an error if u is a VFIO group that a process could not open. A process can open a group only if each of its
+// devices has a VFIO driver, a driver that manages its own DMA (driver_managed_dma), or no driver.
 func vfioViable(h *Host, u udev.Device) error {
 	if u.Subsystem != "vfio" {
 		return nil
@@ -71,15 +72,15 @@ func vfioViable(h *Host, u udev.Device) error {
 	return joined(reasons...)
 }
 
-// noIOMMU is the prefix of the name of a group without an IOMMU (vfio_noiommu, which taints the kernel).
+// noIOMMU is the prefix in the name of a group that has no IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
-// vfioCompanions maps a subsystem to the node that a VFIO group or device needs in addition to its own. /dev/vfio/vfio is
+// vfioCompanions contains the node that a VFIO group or device needs in addition to its own node, by subsystem. /dev/vfio/vfio is
 // the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
-// withFunction returns the virtual udev device of a VFIO group with the properties of the first function in the group
-// (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER), so that rules can match the hardware. It returns other devices unchanged.
+// withFunction adds the properties of the first function in a VFIO group (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER) to the udev
+// device of the group, so that rules can match the hardware. It returns any other device unchanged.
 func withFunction(h *Host, u *udev.Device) *udev.Device {
 	if u.Subsystem != "vfio" {
 		return u
@@ -97,19 +98,19 @@ func withFunction(h *Host, u *udev.Device) *udev.Device {
 	return u
 }
 
-// nodeAuto returns the automatic reset method of a VFIO group, or "". A process that opens the group controls all its
-// functions. If one of them is not a PCI function, or cannot be reset separately, the group has no reset. A function that
-// cannot be reset separately lacks the attribute reset (pci_dev_reset_attr_is_visible).
+// nodeAuto returns the automatic reset method of a VFIO group, or "". A process that opens the group controls all its functions.
+// The group cannot be reset if one of its devices is not a PCI function or cannot be reset separately. Such a function does not
+// have the attribute "reset" (pci_dev_reset_attr_is_visible).
 func nodeAuto(h *Host, d Device) string {
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {
 		if !isVFIO(h.Link(function, "driver")) {
-			continue // a device that the kernel uses, or that is unused
+			continue // the kernel uses this device, or it is unused
 		}
 		if h.Link(function, "subsystem") != "pci" || !h.Present(function+"/reset") {
 			return ""
 		}
-		// A reset can open only a group.
+		// The reset method opens the group, and cannot open a device without a group.
 		if group := h.Link(function, "iommu_group"); d.Udev.Subsystem != "vfio" && (group == "" || !h.Present("/sys/devices/virtual/vfio/"+group)) {
 			return ""
 		}
@@ -121,7 +122,7 @@ func nodeAuto(h *Host, d Device) string {
 	return "vfio"
 }
 
-// queueOf returns the sysfs path of the work queue of a DSA or IAA node, such as .../dsa0/wq0.1 for
+// queueOf returns the sysfs path of the work queue to which a DSA or IAA node belongs. For example, it returns .../dsa0/wq0.1 for
 // .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). It returns "" for other nodes.
 func queueOf(u udev.Device) string {
 	if u.Subsystem != "dsa" || u.DevNode == "" {
@@ -130,7 +131,7 @@ func queueOf(u udev.Device) string {
 	return path.Dir(u.SysPath)
 }
 
-// queueReady returns an error if a process cannot use a work queue of DSA or IAA. It returns nil if u is not a work
+// queueReady returns an error if u is a work queue of DSA or IAA that a process cannot use. It returns nil if u is not a work
 // queue.
 func queueReady(h *Host, u udev.Device) error {
 	queue := queueOf(u)
