@@ -17,7 +17,7 @@ const (
 	RestOffer = "offer" // they are offered by their own resources
 )
 
-// defaultNear is the default value of the key near.
+// defaultNear is the default value of the key near in a file.
 const defaultNear = "any"
 
 // bundleKeys lists the keys of a bundle resource, in addition to the keys that all resources have.

@@ -33,11 +33,12 @@ const (
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
-// only reports whether s is not empty and contains only characters in chars. Names are checked without package regexp,
-// which would add 0.3 MB to a helper.
+// only reports whether s is not empty and contains only characters in the set chars. Names are checked without package
+// regexp, which would add 0.3 MB to a helper.
 func only(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
 
-// word reports whether s starts and ends with a character in chars. The characters in between may also be in inner.
+// word reports whether s starts and ends with a character in the set chars. The characters in between may also be in the set
+// inner.
 func word(s, chars, inner string) bool {
 	return only(s, chars+inner) && !strings.ContainsAny(s[:1]+s[len(s)-1:], inner)
 }
@@ -75,7 +76,7 @@ func isTemplate(name string) bool {
 	return found && only(prefix, letters+digits+`:_.\-`)
 }
 
-// checkName checks a resource name by the kubelet's rule for registrations (IsExtendedResourceName in
+// checkName checks a resource name in the same way as the kubelet does at a registration (IsExtendedResourceName in
 // k8s.io/kubernetes/pkg/apis/core/v1/helper).
 func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
@@ -89,7 +90,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkCDIKind checks a CDI kind by the CDI specification, section "Kind". The kind may be empty.
+// checkCDIKind checks a CDI kind as the CDI specification requires in the section "Kind". The kind may be empty.
 func checkCDIKind(kind string) error {
 	if kind == "" {
 		return nil
@@ -157,7 +158,7 @@ func checkPattern(pattern string) error {
 // placeholders lists the parts of a template that daemon/plugin replaces.
 var placeholders = []string{"{id}", "{pci}", "{node}"}
 
-// visibleGPUs is the variable from which NVIDIA's runtime chooses the GPUs for a container.
+// visibleGPUs is the variable that tells NVIDIA's runtime which GPUs a container gets.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
 // checkVariable accepts the names of variables that metalplug does not set itself.

@@ -65,7 +65,7 @@ type Config struct {
 	Hardware  Hardware
 	Reset     Reset
 	Resources []Resource // ordered by precedence; a device belongs to the first resource that matches
-	Files     []string   // files from which the configuration was read, in the order in which they were read
+	Files     []string   // files that the configuration was read from, in this order
 
 	source Problem // position of the recording in hardware.source; its field What is empty
 	// places maps resource names to their tables in the files. It is separate from Resources, so that a resource that
@@ -108,17 +108,16 @@ type Reset struct {
 type Resource struct {
 	Name    string            // name, an extended resource in Kubernetes, required
 	Class   string            // class, the name of the devices' class, required
-	Match   map[string]string // match, patterns by property, all of which must match (see [device.Rule]), default none
+	Match   map[string]string // match, patterns by property, which must all match (see [device.Rule]), default none
 	Exclude map[string]string // exclude, patterns by property, which exclude a device if any of them matches, default none
 
 	Shares int    // shares, how many times each device is offered, 1 to 1000, default 1
 	Prefer string // prefer, [Packed] or [Spread], default packed
 	Inject string // inject, [InjectNodes] or [InjectCDI], default nodes
-	// cdi_kind, the vendor/class of another CDI spec whose device names are used instead of metalplug's own, default
-	// empty
+	// cdi_kind, the vendor/class of another CDI spec, if its device names are used instead of metalplug's own, default empty
 	CDIKind     string
 	Permissions string            // permissions, a container's rights to the nodes, from "rwm" for read, write and mknod, default rw
-	Env         map[string]string // env, templates by variable, in which {id}, {pci} and {node} are replaced, default none
+	Env         map[string]string // env, templates by variable, with {id}, {pci} and {node} for values of the devices, default none
 	AllowInUse  bool              // allow_in_use, offers a device even if this host uses it, only for nvme and node, default false
 	// umad and issm, the nodes for management datagrams and for a subnet manager, only for infiniband, default none
 	Extras []string
@@ -234,8 +233,8 @@ func (r Resource) ClearedAtRelease() bool { return r.Reset.AtRelease() || r.Unit
 // NeedsSpec reports whether the container runtime needs a CDI spec written by metalplug for the devices.
 func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
 
-// WritesSpecs reports whether the daemon writes CDI specs for the resource, either one for its devices or one for each
-// claim.
+// WritesSpecs reports whether the daemon writes CDI specs for the resource. It writes either one spec for all devices or one
+// for each claim.
 func (r Resource) WritesSpecs() bool { return r.NeedsSpec() || r.Serve == ServeDRA }
 
 // Variable returns the name of the environment variable that contains the IDs of a container's devices. For
@@ -258,7 +257,7 @@ func (c Config) Resource(name string) (r Resource, ok bool) {
 	return c.Resources[i], true
 }
 
-// Rules returns the rules of all resources, in the order in which they are tried.
+// Rules returns the rules of all resources, in the order of their precedence.
 func (c Config) Rules() []device.Rule {
 	rules := make([]device.Rule, len(c.Resources))
 	for i, r := range c.Resources {

@@ -11,7 +11,7 @@ func Default() Config {
 	return c
 }
 
-// basic returns the defaults of all keys whose defaults do not depend on other keys.
+// basic returns the defaults that do not depend on the values of other keys.
 func basic() Config {
 	return Config{
 		Paths: Paths{

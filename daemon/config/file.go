@@ -77,8 +77,8 @@ func (f *file) beside(path toml.Key) (keys []string) {
 }
 
 // meant returns the known key that is most similar to an unknown one, or "". It first tries a key in the same table with a
-// similar or longer name. It then tries a key with the same name in another table, and finally the replacement in the map
-// foreign.
+// similar or longer name. After that, it tries a key with the same name in another table, and finally the replacement in the
+// map foreign.
 func (f *file) meant(path toml.Key) string {
 	name := strings.ToLower(path[len(path)-1])
 	if near := similar(name, f.beside(path)); near != "" {

@@ -16,8 +16,8 @@ const resourceKey = "resource"
 // after "resource".
 type lineIndex map[string]int
 
-// newLineIndex combines the keys of a document with their lines. The parameter keys contains the keys in the order in which
-// the parser returns them ([toml.MetaData.Keys]). The function [keyLines] returns the lines in the same order.
+// newLineIndex combines the keys of a document with their lines. The parser ([toml.MetaData.Keys]) and the function
+// [keyLines] return the keys and the lines in the same order.
 func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	index := make(lineIndex, len(keys))
 	element := -1 // index of the current resource table
@@ -28,8 +28,8 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 			}
 			path = append(toml.Key{resourceKey, strconv.Itoa(element)}, path[1:]...)
 		}
-		// A table can occur twice, for example as [resource.reset] after reset.method. Its line is that of the first
-		// occurrence, even if the table is only a part of a key there.
+		// A table can occur twice, for example as [resource.reset] after reset.method. The line of a table is the line of
+		// its first occurrence, even if the table is only a part of a key there.
 		for ; len(path) > 0; path = path[:len(path)-1] {
 			if _, ok := index[path.String()]; !ok {
 				index[path.String()] = lines[i]

@@ -16,10 +16,10 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// Load reads a configuration file and then the drop-ins conf.d/*.toml in the same directory, sorted by name. A key in a
+// Load reads a configuration file, and after it the drop-ins conf.d/*.toml in the same directory, sorted by name. A key in a
 // later file replaces the earlier value. A [[resource]] with the name of an earlier or built-in resource overrides that
-// resource key by key. The tables match, exclude and env are each replaced as a whole. The resources in files come first, in
-// the order in which the files name them, followed by the other built-in resources. The file must exist unless it is
+// resource key by key. The tables match, exclude and env are each replaced as a whole. The resources that the files name
+// come first, in the order of the files. The other built-in resources follow. The file must exist unless it is
 // [DefaultFile]. Any error is a [Problems]. After an error, the returned Config still contains the names of the files.
 func Load(file string) (Config, error) {
 	if file == "" {
@@ -28,7 +28,7 @@ func Load(file string) (Config, error) {
 	return load(file, file == DefaultFile)
 }
 
-// load reads the files. The main file may be missing if optional is set.
+// load reads the files. The main file may be missing if the flag optional is set.
 func load(main string, optional bool) (Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(main))
 	if err != nil {
@@ -144,8 +144,8 @@ func parse(name, text string) *file {
 	return &file{name: name, tree: tree, lines: newLineIndex(keyLines(text), meta.Keys())}
 }
 
-// apply sets c from all files, and returns the problems, sorted by file and line. A relative path of a recording is relative
-// to dir.
+// apply sets c from all files, and returns the problems, sorted by file and line. The path of a recording may be relative to
+// dir.
 func (c *Config) apply(dir string, files ...*file) (problems Problems) {
 	root, known := &table{}, make(map[string]toml.Key)
 	for _, f := range files {
@@ -212,7 +212,8 @@ func syntax(name string, err error) Problem {
 	}
 	return Problem{
 		File: name,
-		// The parser returns line 0 if a file with one line ends too early, and the next line if a line ends too early.
+		// If a file with one line ends too early, the parser returns line 0. If a line ends too early, it returns the next
+		// line.
 		Line: max(1, parseError.Position.Line-strings.Count(parseError.Message, "got '\\n'")),
 		Key:  plain(parseError.LastKey),
 		What: strings.TrimSuffix(plain(parseError.Message), ".") + remedy,

@@ -37,8 +37,9 @@ func (h Hardware) Source() string {
 	return "recording:" + h.Recording
 }
 
-// Pending returns the parts of next that a daemon with configuration c does not apply at a reload. The result contains
-// one sentence for each key in [paths], [hardware] and [reset] that differs. A reload applies every [[resource]].
+// Pending returns the parts of the configuration next that a daemon with the configuration c does not apply at a reload. The
+// result contains one sentence for each key in [paths], [hardware] and [reset] that differs. A reload applies every
+// [[resource]].
 func (c Config) Pending(next Config) (all []string) {
 	then := next.fixed()
 	for i, now := range c.fixed() {
@@ -58,8 +59,8 @@ func (c Config) fixed() (all [][2]string) {
 		[2]string{"reset.holders", c.Reset.Holders}, [2]string{"reset.units", c.Reset.Units})
 }
 
-// Reloaded returns the configuration that a daemon with c uses after it has reloaded next. It is next without the changes
-// that [Config.Pending] lists.
+// Reloaded returns the configuration that a daemon with the configuration c uses after a reload. The result is the
+// configuration next without the changes that [Config.Pending] lists.
 func (c Config) Reloaded(next Config) Config {
 	next.Paths, next.Hardware, next.Reset, next.source = c.Paths, c.Hardware, c.Reset, c.source
 	return next

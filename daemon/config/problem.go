@@ -108,8 +108,8 @@ func meantWord(key, word string, words []string) string {
 	}
 }
 
-// similar returns the word that is most similar to a name, or one that the name abbreviates, such as "permissions" for
-// "perm" or "perms". If there is no such word, it returns "".
+// similar returns the word that is most similar to a name. A name may also abbreviate a word, such as "perm" or "perms" for
+// "permissions". If there is no such word, it returns "".
 func similar(name string, words []string) string {
 	for edits := range min(2, len(name)/2) + 1 {
 		for _, word := range words {
@@ -121,7 +121,8 @@ func similar(name string, words []string) string {
 	return ""
 }
 
-// distance returns how many letters must be inserted, removed, replaced or swapped with the next one to change a to b.
+// distance returns how many edits change a to b. An edit inserts, removes or replaces a letter, or swaps it with the next
+// one.
 func distance(a, b string) int {
 	cost := make([][]int, len(a)+1) // cost of changing the first i letters of a to the first j letters of b
 	for i := range cost {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// sharesMost is the maximum value of the key shares. With that many shares, the list of 50 devices fits into the 4 MiB
+	// sharesMost is the maximum value of the key shares. With this many shares, the list of 50 devices fits into the 4 MiB
 	// that the kubelet accepts (82 bytes for each share). A share number has at most three digits, and [device.MakeID]
 	// leaves room for them.
 	sharesMost = 1000
@@ -249,8 +249,8 @@ func (r *Resource) requireScrub(t *table) {
 	r.Reset.ScrubUnset = true
 }
 
-// isPCIReset reports whether a method consists of "pci:" and a value that the attribute reset_method of PCI functions may
-// have (pci_reset_fn_methods, drivers/pci/pci.c). The helper checks which of these values a function supports.
+// isPCIReset reports whether a method consists of "pci:" and a possible value of the attribute reset_method of PCI functions
+// (pci_reset_fn_methods, drivers/pci/pci.c). The helper checks which of these values a function supports.
 func isPCIReset(method string) bool {
 	way, ok := strings.CutPrefix(method, "pci:")
 	return ok && slices.Contains([]string{"device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus"}, way)

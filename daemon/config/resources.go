@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// takeResources reads all [[resource]] tables in the files, and the built-in resources if apply is set.
+// takeResources reads all [[resource]] tables in the files. If the flag apply is set, it also adds the built-in resources.
 func (c *Config) takeResources(files []*file, apply bool) {
 	tables := resourceTables(files, apply)
 	c.places = make(map[string]*table)
@@ -38,8 +38,8 @@ func (c *Config) takeResources(files []*file, apply bool) {
 	}
 }
 
-// resourceTables returns a table for each resource in the files, in the order in which the files name them. A table that
-// overrides a built-in resource starts with the built-in values.
+// resourceTables returns a table for each resource in the files, in the order of the files. A table that overrides a
+// built-in resource starts with the built-in values.
 func resourceTables(files []*file, builtin bool) []*table {
 	var all []*table
 	byName := make(map[string]*table)

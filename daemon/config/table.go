@@ -22,8 +22,8 @@ type place struct {
 // at returns the place of a key in the table at p.
 func (p place) at(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
-// problem returns a problem at p. A remedy in the message follows a semicolon. If the message contains no remedy, problem
-// adds an example of the key.
+// problem returns a problem at p. A remedy in the message follows a semicolon. If the message contains no remedy, an example
+// of the key is added.
 func (p place) problem(format string, args ...any) Problem {
 	what := fmt.Sprintf(format, args...)
 	if what != "" && !strings.Contains(what, "; ") {
@@ -175,7 +175,7 @@ func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 // text reads a string.
 func (t *table) text(key string, to *string) bool { return set(t, key, "a string in quotes", to) }
 
-// checked reads a string and reports the problem that check finds.
+// checked reads a string and reports the problem that the function check finds.
 func (t *table) checked(key string, to *string, check func(string) error) {
 	if t.text(key, to) {
 		t.check(key, check(*to))
@@ -193,7 +193,7 @@ func set[T any](t *table, key, wanted string, to *T) bool {
 	return ok
 }
 
-// number reads an integer in the range from least to most.
+// number reads an integer that must be in the given range.
 func (t *table) number(key string, least, most int, to *int) {
 	n, ok := take[int64](t, key, "an integer")
 	if ok && (n < int64(least) || n > int64(most)) {

@@ -44,8 +44,8 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 	}
 }
 
-// changing returns a handler that changes a device and then sends its new state. It accepts the same users as [permitted].
-// The parameter failed is the status code if the change fails for a reason other than an invalid request.
+// changing returns a handler that changes a device and sends the new state of the device. It accepts the same users as
+// [permitted]. The parameter failed is the status code if the change fails for a reason other than an invalid request.
 func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		c, err := readChange(r.Body)

@@ -30,8 +30,8 @@ type Claims interface {
 }
 
 // ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare
-// claims, and no client may change a device. Only the permissions of the socket restrict its clients, because with
-// PrivateUsers=yes the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
+// claims, and no client may change a device. Only the permissions of the socket restrict its clients. With PrivateUsers=yes,
+// the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)

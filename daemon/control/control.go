@@ -6,8 +6,8 @@
 // Any client that can open the socket may read. Only a client that runs as uid 0, according to the kernel, may change
 // devices. No client can block metalplugd or other clients. The server serves at most 64 clients of each user at the same
 // time. It takes each answer from an immutable snapshot. It disconnects a client that neither sends nor reads in time. It
-// queues no events, so a client that follows the events gets the changes since the last snapshot that was sent to it. A
-// client that reads slowly gets fewer and later events, and an additional event that reports this.
+// queues no events. A client that follows the events gets the changes since the last snapshot that was sent to it. A client
+// that reads slowly gets fewer and later events, and an additional event that reports this.
 //
 // The requests below are stable, because other programs send them. Only the three with an asterisk may change:
 //
@@ -57,9 +57,9 @@ import (
 )
 
 const (
-	// headerTimeout is how long a client may take to send the header of a request, and idleTimeout is how long it may
-	// wait before the next request. Both are much longer than a program needs, but short enough to close a connection
-	// that an operator has forgotten.
+	// headerTimeout is how long a client may take to send the header of a request. idleTimeout is how long a client may wait
+	// before its next request. Both are much longer than a program needs, but short enough to close a connection that an
+	// operator has forgotten.
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 30 * time.Second
 	// answerTimeout limits how long it may take to read a request, to write its answer, and to write each line of events.
@@ -79,7 +79,7 @@ type Options struct {
 	Version   string
 	Preview   bool                           // metalplugd was started by metalplugctl preview
 	File      string                         // absolute path of the main configuration file, or empty
-	Config    *atomic.Pointer[config.Config] // active configuration, in which a reload never changes the paths and the source
+	Config    *atomic.Pointer[config.Config] // active configuration; a reload never changes its paths and its source
 	Started   time.Time                      // when metalplugd started
 	Source    udev.Source                    // source of the devices
 	Inventory *inventory.Inventory
@@ -129,7 +129,8 @@ func (s *Server) Changed() {
 	s.changed = make(chan struct{})
 }
 
-// next returns a channel that is closed at the next call of Changed. The caller must call next before it reads the state.
+// next returns a channel that is closed at the next call of Changed. The caller must call this function before it reads the
+// state.
 func (s *Server) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,8 +61,8 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 // publishes several in a short time.
 const slowClient = time.Second
 
-// missing returns an event for a client that took too long to read the events of a snapshot. The parameter sent is the
-// version of that snapshot, and newest is the version of the newest snapshot.
+// missing returns an event for a client that took too long to read the events of a snapshot. The parameters are the version
+// of that snapshot, the version of the newest snapshot, and the time that the client took.
 func missing(sent, newest uint64, took time.Duration) []api.Event {
 	if newest <= sent+1 || took < slowClient {
 		return nil
@@ -77,7 +77,7 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 // one, so a slow client needs little memory.
 type follower struct {
 	*Server
-	snapshot  *inventory.Snapshot // snapshot whose events were sent last
+	snapshot  *inventory.Snapshot // the snapshot of the events that were sent last
 	standing  map[string]api.Standing
 	reload    api.Configuration
 	changes   <-chan struct{} // closed when there is a new snapshot

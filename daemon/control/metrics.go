@@ -77,7 +77,7 @@ func newMetrics(s *Server) *metrics {
 }
 
 // Endpoints returns the counters for endpoints, and records their refusals. Each function runs before the kubelet gets an
-// answer, and takes about a microsecond, because other goroutines hold its locks only for a short time.
+// answer. It takes about a microsecond, because other goroutines hold its locks only for a short time.
 func (s *Server) Endpoints() plugin.Metrics {
 	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {
@@ -143,7 +143,7 @@ var (
 	resyncsDesc   = desc("resyncs_total", "Number of enumerations of all devices after the first.")
 )
 
-// Describe sends no metrics. The registry then accepts the metrics that Collect sends.
+// Describe sends no metrics. Because of this, the registry accepts all metrics that Collect sends.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of the present state.

@@ -9,8 +9,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// TimeReleases measures the time from the release of a device until the device is offered again. It runs until ctx ends, and
-// calls ready once. The error is always nil.
+// TimeReleases measures the time from the release of a device until the device is offered again. It calls the function ready
+// once, and runs until ctx ends. The error is always nil.
 func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 	ready()
 	released := make(releases)

@@ -61,7 +61,7 @@ func refuse(w http.ResponseWriter, code int, err error) {
 	_ = json.NewEncoder(w).Encode(api.Refused{Text: err.Error()}) // the client may have disconnected
 }
 
-// send sends answer as JSON.
+// send sends an answer as JSON.
 func send(w http.ResponseWriter, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
@@ -77,7 +77,7 @@ func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	send(w, all)
 }
 
-// sendDevice sends one device, whether it is offered or not.
+// sendDevice sends one device, which need not be offered.
 func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 	d, err := s.device(r.PathValue("id"))
 	if err != nil {
@@ -102,9 +102,9 @@ func unknown(name string) error {
 	return fmt.Errorf("%s: %w; it was removed, or the name is wrong: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
 }
 
-// countLifetime is how long an answer from the kubelet is reused. The kubelet refuses more than 100 requests a second
-// from all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go), and metalplugd depends on
-// its answers.
+// countLifetime is how long an answer from the kubelet is reused. The kubelet refuses more than 100 requests a second from
+// all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go). metalplugd depends on the answers
+// to its own requests.
 const countLifetime = time.Second
 
 // recent is an answer that is valid for some time. The zero value contains no answer.

@@ -26,7 +26,7 @@ func at(p api.Place) bundle.Place { return bundle.Place{Path: p.Path, NUMA: p.NU
 // concurrent use.
 type Links struct {
 	mu      sync.Mutex
-	reading sync.Map // functions for which a read has not returned yet
+	reading sync.Map // functions with a read that has not returned yet
 }
 
 // linkTimeout is how long a request waits until the link speeds are read.

@@ -156,8 +156,8 @@ func (q *question) addState(e device.Explained) api.Explanation {
 	return x
 }
 
-// conclude adds a device's state and the verdict. The state may be due to something that an inspection does not show,
-// such as an event, an error counter, a cordon or frequent changes of health.
+// conclude adds a device's state and the verdict. The state may have a cause that an inspection does not show, such as an
+// event, an error counter, a cordon or frequent changes of health.
 func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown

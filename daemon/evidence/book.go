@@ -70,7 +70,7 @@ func (b *Book) Presence(d Disk) string {
 // SameBoot reports whether a presence belongs to this boot.
 func (b *Book) SameBoot(presence string) bool { return strings.HasPrefix(presence, bootKey+b.boot+" ") }
 
-// Split records that two disks claim the same medium. From then on, each of them is identified only by its appearance.
+// Split records that two disks claim the same medium. From then on, only its appearance identifies each of these disks.
 func (b *Book) Split(medium string) {
 	delete(b.records, medium)
 	b.twins[medium] = true

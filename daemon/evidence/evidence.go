@@ -33,12 +33,12 @@ type Evidence struct {
 	// Of limits the evidence to one presence. An inspection that confirms the evidence clears this field.
 	Of string `json:"of,omitempty"`
 
-	// In is the presence in which the kernel counted Written. Written is the latest value of [device.Sighting].Written that
+	// In is the presence that the count in Written belongs to. Written is the latest value of [device.Sighting].Written that
 	// includes no writes by an unknown process. In each presence, the kernel starts to count at 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
-	// Asked is the presence in which metalplug found that no process had the disk open, just before it offered the
-	// disk.
+	// Asked is the presence in which metalplug last checked, just before it offered the disk, that no process had the disk
+	// open.
 	Asked string `json:"asked,omitempty"`
 }
 
@@ -123,8 +123,8 @@ type Read struct {
 }
 
 // Surveyed returns the evidence after metalplug has read a further part of the disk. The parameter from is the evidence when
-// this read started. The result ok is false if the evidence has changed since then. If an earlier read found data and this
-// data is gone, another process has changed the disk, and the read starts again at offset 0.
+// this read started. The result ok is false if the evidence has changed since then. If an earlier read found data, and this
+// data is gone, another process has changed the disk. In this case, the read starts again at offset 0.
 func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():

@@ -23,8 +23,8 @@ func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	return s, nil
 }
 
-// current returns the newest state of a device. Unlike the status in a snapshot, it shows the result of the last inspection
-// even while metalplug works on the device.
+// current returns the newest state of a device. Unlike the status in a snapshot, this state includes the result of the last
+// inspection even while metalplug works on the device.
 func (l *loop) current(id string) *Status {
 	e := l.entries[id]
 	if e == nil || e.status == nil {

@@ -23,8 +23,8 @@ type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of the bundle
 	aside  string // why the device is offered neither on its own nor in a bundle, or empty
-	// vacant is set once the kubelet has confirmed that no pod holds a device whose field aside is set. A disk with a
-	// tenant's data stays Unhealthy in its resource's device list, because the rules of that resource apply to the erasure.
+	// vacant is set if aside is set and the kubelet has confirmed that no pod holds the device. A disk with a tenant's data
+	// stays Unhealthy in its resource's device list, because the rules of that resource apply to the erasure.
 	vacant bool
 }
 
@@ -34,8 +34,7 @@ type bundler struct{ *loop }
 // name returns the ID that the kubelet uses for a device.
 func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 
-// list returns the resource whose device list contains a device, either by the device's own ID or as a part of a
-// bundle.
+// list returns the resource that lists a device, either under the device's own ID or as a part of a bundle.
 func (e *entry) list() string { return cmp.Or(e.of, e.resource) }
 
 // Name returns the ID that the kubelet uses for a device. For a member of a bundle, the result is the ID of the bundle.

@@ -43,7 +43,7 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 }
 
 // claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the
-// device is not prepared for the claim yet and is not shared any more, the claim must wait for the other claims.
+// device is no longer shared, a claim that it is not prepared for must wait for the other claims.
 func (l *loop) claimable(id, claim string) error {
 	s := l.current(id)
 	if s == nil {

@@ -108,9 +108,9 @@ func (l *leases) compare(e *entry, s *device.Sighting) {
 	l.saveLater()
 }
 
-// noteWrites compares the number of sectors written to a disk with the number at the last inspection. Another process has
-// written to the disk if the number has increased while no tenant's container had the disk and metalplug did not work on the
-// disk. Such a write ends an adoption and an order to erase. From then on, the content is no longer treated as the tenant's.
+// noteWrites compares the number of sectors written to a disk with the number at the last inspection. If the number has
+// increased although no container had the disk and metalplug did not work on it, another process has written to the disk.
+// Such a write ends an adoption and an order to erase. From then on, the content is no longer treated as the tenant's.
 func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():

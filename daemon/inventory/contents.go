@@ -47,8 +47,8 @@ type contents struct {
 	Devices []record               `json:"devices"`
 }
 
-// decode parses a state file. The file must have the version [stateVersion]. Unless machine is empty, it must also belong
-// to the node with that ID.
+// decode parses a state file. The file must have the version [stateVersion]. It must also belong to the node with the ID in
+// the parameter machine, unless this parameter is empty.
 func decode(text []byte, machine string) (c contents, err error) {
 	err = json.Unmarshal(text, &c)
 	switch {

@@ -18,7 +18,7 @@ import (
 type entry struct {
 	device   *device.Device   // never modified after publication
 	resource string           // the resource that offers the device, or would offer it
-	owner    *inspect.Subject // the subject in which the device was last found, or nil if it was not found since the start
+	owner    *inspect.Subject // the subject that the device was last found in, or nil if it was not found since the start
 	sighting *device.Sighting // result of the last inspection, or nil while the hardware is absent
 	offered  bool             // the device is in a device list, where it stays until no pod can hold it
 	awaited  bool             // the device was present at the end of the last run of metalplugd
@@ -40,7 +40,7 @@ type entry struct {
 // firmware is the state of the vendor unit that initialises a device.
 type firmware struct {
 	uninit   string    // why the unit failed, or empty
-	settling time.Time // until then, the unit may still change the hardware
+	settling time.Time // end of the time in which the unit may still change the hardware
 }
 
 // settled is the verdict that applies to a device while inspections may show effects of metalplug's own work.
@@ -71,7 +71,7 @@ func (d *devices) saveSoon(e *entry) {
 }
 
 // apply applies an event to the lease of a device, and carries out the effects. If the lease's state does not allow the
-// event, apply returns an error and changes nothing.
+// event, the lease stays unchanged, and the result is an error.
 func (l *leases) apply(e *entry, event lease.Event) error {
 	err := l.change(e, event)
 	l.changed(e)

@@ -30,8 +30,8 @@ func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
 	}
 }
 
-// endEvidence deletes the evidence about a disk, and logs the reason. An empty reason means that a container is about to
-// write to the disk, which is not logged.
+// endEvidence deletes the evidence about a disk, and logs the reason. If a container is about to write to the disk, the
+// reason is empty, and nothing is logged.
 func (d *disks) endEvidence(e *entry, reason string) {
 	v := d.evidence.Get(e.Disk)
 	if v == nil {
@@ -89,8 +89,8 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 	})
 }
 
-// Surveyed records the progress of reading a disk. The parameter target is the disk that was read, and from is the evidence
-// at the beginning of the read. Surveyed does not wait.
+// Surveyed records the progress of reading a disk. The parameter target is the disk that was read, and the parameter from is
+// the evidence at the beginning of the read. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.about(id, func(l *loop, e *entry) {
 		if l.facts(e).Readable() && e.sighting.Target.Alike(target) && !e.outdated() {

@@ -24,7 +24,7 @@ type allocations struct {
 type books struct {
 	as        []string  // the IDs under which pods may hold the device, sorted and never modified
 	allocated time.Time // when a container last got the device
-	// booked means that, since the allocation, the kubelet has listed a pod with the device or has finished its call to
+	// booked means that the kubelet has listed a pod with the device since the allocation, or has finished its call to
 	// Allocate.
 	booked bool
 	owed   bool     // the device was allocated, and the kubelet may not have finished its call to Allocate yet
@@ -92,7 +92,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 	}
 }
 
-// closeAllocates records that the calls to Allocate from some kubelets have ended, or will never end. The function by
+// closeAllocates records that the calls to Allocate from some kubelets have ended, or will never end. The given function
 // selects these kubelets.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
@@ -121,8 +121,8 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// vacate records that no pod holds a device any more. Only an inspection that begins after this shows the state in which the
-// pod left the device.
+// vacate records that no pod holds a device any more. Only an inspection that begins later shows how the pod left the
+// device.
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
@@ -213,9 +213,9 @@ func (l *leases) started(e *entry, event lease.Event) {
 	e.delayed("")
 }
 
-// owns reports whether the content of a device is treated as its tenant's after a container was started with it. The device
-// must be a disk without a twin. Its resource must not offer disks with the host's data, and must not offer one disk to
-// several tenants.
+// owns reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
+// device must be a disk without a twin. Its resource must not offer disks with the host's data, and must not offer one disk
+// to several tenants.
 func (l *leases) owns(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.evidence.HasTwins(e.Medium)
@@ -250,8 +250,8 @@ func (a *allocations) free(e *entry) {
 	}
 	e.as = nil
 	f := a.facts(e)
-	// A device that only waits for the check for open files stays in the list, because it would return immediately. In the
-	// meantime, the kubelet might allocate it from the older list.
+	// A device that only waits for the check for open files stays in the list, because it would otherwise come back
+	// immediately. In the meantime, the kubelet might allocate it from the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {

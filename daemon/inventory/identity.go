@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// identities contains the devices by the subject in which they were found.
+// identities contains the devices by the subject that they were found in.
 type identities struct {
 	*leases
 	found map[*inspect.Subject]found
@@ -29,7 +29,7 @@ type found struct {
 }
 
 // claim assigns the devices that an inspection found to their subject, and removes the other devices of the subject. It
-// reports whether the subject is incomplete, or claims an ID that another subject has.
+// returns true if the subject is incomplete, or if the subject claims an ID that another subject has.
 func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 	before, now := i.found[s], found{}
 	var unreadable error
@@ -65,7 +65,7 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 }
 
 // missing records that a device was not found in its subject. Either the device is gone, or it cannot be identified at the
-// moment. missing reports whether an offered device is still present.
+// moment. The result there reports whether an offered device is still present.
 func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
 	if unreadable == nil {
@@ -163,9 +163,9 @@ func place(d *device.Device) string {
 	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
 }
 
-// contest postpones the decision about an ID that two subjects claim. Usually the hardware has moved, and the old subject
-// is about to disappear. If both still exist at the next inspection, two devices have one identity. The new device then
-// gets an ID with its location as a suffix.
+// contest postpones the decision about an ID that two subjects claim. Usually the hardware has moved, and the old subject is
+// about to disappear. If both still exist at the next inspection, two devices have one identity. In this case, the ID of the
+// new device gets a suffix with its location.
 func (i *identities) contest(owned *entry) {
 	i.replaced(owned) // metalplugd does not know which of the two devices a tenant had
 	i.changed(owned)
@@ -180,9 +180,9 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 	}
 }
 
-// departs records that hardware is gone or was replaced. Hardware that appears later is not initialised. departs does
-// nothing if the device may have disappeared only for a moment, because metalplugd is resetting it or because its vendor
-// unit is loading new firmware.
+// departs records that hardware is gone or was replaced. Hardware that appears later is not initialised. A device may
+// disappear only for a moment while metalplugd resets it, or while its vendor unit loads new firmware. In this case, the
+// function departs does nothing.
 func (e *entry) departs() {
 	now := time.Now()
 	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {

@@ -57,8 +57,8 @@ type Options struct {
 	Rules   []device.Rule
 	Store   *statefile.Store // writes the state file, or nil
 	Machine string           // the ID of the node; if empty, metalplugd accepts the state file of any node
-	// AfterBoot means that the node has booted since the last run of metalplugd. The first snapshot then waits for devices
-	// of the last run that the kernel has not found yet.
+	// AfterBoot means that the node has booted since the last run of metalplugd. In this case, the first snapshot waits for
+	// devices of the last run that the kernel has not found yet.
 	AfterBoot bool
 	// Remembered contains the devices that pods hold according to the kubelet's checkpoint, by resource and ID. The device
 	// list includes these devices even if the state file is lost.
@@ -150,8 +150,8 @@ func (i *Inventory) Released(ids []string) {
 }
 
 // Confirm records the kubelet's answer. A free device that must not be offered leaves the device list. The kubelet takes a
-// device from a pod before it gives the device to another pod. A checkpoint that is newer than a call to Allocate therefore
-// does not name an earlier pod, and shows that the kubelet has finished the call. If the answer is [kubelet.Noted], the
+// device from a pod before it gives the device to another pod. Therefore, a checkpoint that is newer than a call to Allocate
+// does not name an earlier pod. It shows that the kubelet has finished the call. If the answer is [kubelet.Noted], the
 // plugin sends the list again. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
@@ -166,8 +166,9 @@ func (i *Inventory) LookAgain(ids ...string) {
 	}
 }
 
-// SetRules replaces the rules and queues an inspection of everything. The parameter remembered is like [Options].Remembered.
-// The returned channel is closed when the first snapshot that uses only the new rules is published. SetRules does not wait.
+// SetRules replaces the rules and queues an inspection of all devices. The parameter remembered is like
+// [Options].Remembered. The returned channel is closed when the first snapshot that uses only the new rules is published.
+// SetRules does not wait.
 func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {

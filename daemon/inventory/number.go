@@ -10,8 +10,8 @@ import (
 )
 
 // A container may open a device number until the container ends (Documentation/admin-guide/cgroup-v1/devices.rst; cgroup v2
-// does the same with BPF). The kernel gives the number of an unplugged device to the next device. The pod of the old device
-// can then open the new device.
+// does the same with BPF). The kernel gives the number of an unplugged device to the next device. This means that the pod of
+// the old device can open the new device.
 
 // number returns the number of the device node, for example "block 259:1", or "" if the device is absent.
 func (e *entry) number() string {
@@ -30,7 +30,7 @@ func (e *entry) number() string {
 }
 
 // noteNumber records the device numbers that a device has while pods hold it. After the last pod has ended, noteNumber
-// deletes these numbers, so that another device with one of them can be offered.
+// deletes these numbers. Another device with one of them can be offered again.
 func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
@@ -57,8 +57,8 @@ func (d *devices) numbered(e *entry) {
 }
 
 // opened returns an error if a pod that holds another device can open this device. In this case, the device cannot be
-// offered. opened ignores the pod that holds this device, because the kubelet may know earlier than metalplugd that this pod
-// has ended.
+// offered. The pod that holds this device is ignored, because the kubelet may know earlier than metalplugd that this pod has
+// ended.
 func (d *devices) opened(e *entry) error {
 	if len(d.granted) == 0 {
 		return nil

@@ -19,8 +19,8 @@ type lastProbe struct {
 
 // applyLastProbe returns the sighting, with the result of the last probe if the new probe has none. applyLastProbe uses the
 // old result for at most [inspect.StuckLook], the time within which hardware must answer. Using the old result is safe,
-// because the disk must be proven empty again before a container starts with it. A disk for which no probe has ever
-// returned a result is not offered.
+// because the disk must be proven empty again before a container starts with it. A disk is not offered until a probe has
+// returned a result.
 func (e *entry) applyLastProbe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s

@@ -46,7 +46,8 @@ func (q *requests) later(pause time.Duration, r request) *time.Timer {
 	return time.AfterFunc(pause, func() { q.post(r) })
 }
 
-// about posts a request about a device. The request does not run if the device is unknown by then. about does not wait.
+// about posts a request about a device. The request does not run if the device is unknown by then. The function about does
+// not wait.
 func (q *requests) about(id string, r func(*loop, *entry)) {
 	q.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
@@ -55,7 +56,8 @@ func (q *requests) about(id string, r func(*loop, *entry)) {
 	})
 }
 
-// ask posts a request, and returns when the loop has run it. If ask returns an error, the loop never runs the request.
+// ask posts a request, and returns when the loop has run it. If the function ask returns an error, the loop never runs the
+// request.
 func (q *requests) ask(ctx context.Context, r request) (ended error) {
 	var once sync.Once // decides whether the request runs or the wait ends
 	answered := make(chan struct{})

@@ -117,7 +117,7 @@ func (s *Snapshot) All() iter.Seq[*Status] {
 	}
 }
 
-// Find returns the device with this ID, even if it is not offered, or nil.
+// Find returns the device with this ID, or nil. The device need not be offered.
 func (s *Snapshot) Find(id string) *Status {
 	for _, o := range s.Offers {
 		if d := cmp.Or(o.Find(id), find(o.Members, id)); d != nil {

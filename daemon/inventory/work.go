@@ -32,7 +32,7 @@ const (
 type window struct {
 	phase   phase
 	why     string           // the reason why the device is Unhealthy in this period
-	until   time.Time        // until then, the device may be absent after a reset by metalplug
+	until   time.Time        // end of the time in which the device may be absent after a reset by metalplug
 	relook  *inspect.Subject // the subject that needs a new inspection
 	after   int              // number of inspections of the subject that must return before the window ends
 	delay   string           // why pending work is delayed, for example because a process has the device open
@@ -42,8 +42,8 @@ type window struct {
 	recheck bool             // the disk was read in full, and must be probed once more before it is offered
 }
 
-// other reports whether the current disk may differ from the disk on which the work began. Since 5.15, Linux numbers the
-// appearances of disks. On an older kernel, the inode of the directory in sysfs shows a new appearance.
+// other reports whether the current disk may be another one than the disk that the work began on. Since 5.15, Linux numbers
+// the appearances of disks. On an older kernel, the inode of the directory in sysfs shows a new appearance.
 func (w *window) other(now evidence.Disk) bool {
 	if now.Appearance == "" && w.from.Appearance == "" {
 		return now != w.from
@@ -135,9 +135,9 @@ type claim struct {
 	given chan *Status // receives the state of the first device, or nil if it is unknown, once the worker has all devices
 }
 
-// Take waits until no other worker has any of these devices. The caller then has all of them until it calls [Inventory.End].
-// If several workers wait for a device, they get it in the order of their calls. Take returns the newest state of the first
-// device. The error is [ErrUnknownDevice], the error of ctx, or an error which says that the inventory has stopped.
+// Take waits until all of these devices are free of other workers. From then on, the caller has the devices until it calls
+// [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest
+// state of the first device. The error is [ErrUnknownDevice], the error of ctx, or an error that the inventory has stopped.
 func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
 	c := &claim{ids: ids, given: make(chan *Status, 1)}
 	i.post(func(l *loop) {

@@ -14,8 +14,8 @@ type Claim struct {
 	Ready bool `json:"ready,omitempty"` // whether the device was prepared, in this boot, for containers that use the claim
 }
 
-// Claims are the claims that hold a device, in the order in which they got it. Only a device with shares can have several
-// claims. The methods return new slices and do not modify the old ones.
+// Claims lists the claims that hold a device, in the order in which they got the device. Only a device with shares can have
+// several claims. The methods return new slices and do not modify the old ones.
 type Claims []Claim
 
 // Has reports whether the claim with a UID holds the device.

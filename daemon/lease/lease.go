@@ -60,7 +60,7 @@ type Lease struct {
 	Hold    Hold  `json:"hold,omitempty"`
 	Used    bool  `json:"used,omitempty"`    // a container was started with the device since the device was last cleared
 	Residue bool  `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
-	// Tenants lists, in sorted order, the tenants whose containers were started since the device was last cleared. The UID
+	// Tenants is a sorted list of the tenants that have started a container since the device was last cleared. The UID
 	// represents a pod, and the result of [OfClaim] represents a claim.
 	Tenants []string `json:"tenants,omitempty"`
 	// Medium is the medium of the disk when these containers were started, see [device.Target.Medium].

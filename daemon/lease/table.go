@@ -8,7 +8,7 @@ type Name string
 // Events of a lease.
 const (
 	Allocate Name = "allocate"  // the kubelet gave the device to a pod or a claim
-	Listed   Name = "listed"    // the kubelet lists a tenant whose container it started without metalplugd
+	Listed   Name = "listed"    // the kubelet lists a tenant, and has started a container of the tenant without asking metalplugd
 	Prepare  Name = "prepare"   // a container of the tenant is about to start
 	Start    Name = "started"   // the device is prepared, and the container starts
 	Refused  Name = "refused"   // the work ended without changing the device

@@ -32,15 +32,15 @@ type Work struct {
 }
 
 // Behind reports whether the kubelet's checkpoint is older than the allocation to the current tenant. The parameter tenants
-// contains the tenants that the checkpoint lists. A checkpoint that lists no tenant is older. Until a container starts after
-// a call to Allocate, a checkpoint is also older if it lists only tenants whose containers started before that call.
+// contains the tenants that the checkpoint lists. A checkpoint that lists no tenant is older. While a tenant waits for its
+// first container, a checkpoint is also older if it lists only tenants that have already had a container.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
 // First reports whether the next container is the first that these tenants start with the device. It returns true if no
-// container was started since the kubelet gave the device to the tenants, or if one of the tenants has not had a container
-// yet.
+// container was started since the kubelet gave the device to the tenants. It also returns true if one of the tenants has not
+// had a container yet.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // startedFor reports whether a container was started for each of these tenants.

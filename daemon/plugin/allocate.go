@@ -19,8 +19,8 @@ import (
 var errUnknown = errors.New("not a device of this resource")
 
 // pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, it also
-// returns the IDs that the kubelet used. All devices must be healthy. If the flag again is set, pick also accepts an
-// unhealthy device that mayGoOn allows.
+// returns the IDs that the kubelet used. All devices must be healthy. If the flag again is set, an unhealthy device is also
+// accepted if mayGoOn allows it.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -45,8 +45,9 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayGoOn reports whether a container may start with an unhealthy device. There are two such cases. Either the device has
-// no fault except a cordon and the container's pod already holds it, or this start is a retry after a failed reset.
+// mayGoOn reports whether a container may start with an unhealthy device. There are two such cases. In the first, the device
+// has no fault except a cordon, and the container's pod already holds it. In the second, this start is a retry after a
+// failed reset.
 func mayGoOn(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// parts replaces each bundle in devices with its members.
+// parts returns the devices, but replaces each bundle with its members.
 func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	for _, d := range devices {
 		all = append(all, d.Parts()...)
@@ -50,8 +50,8 @@ func (s service) byResource(devices []*inventory.Status) (all []memberGroup, err
 	return all, nil
 }
 
-// answerBundles returns the response for a container that uses all of these bundles. It merges the responses for the
-// members' resources, and adds an annotation that lists the members of each bundle.
+// answerBundles returns the response for a container that uses these bundles. It merges the responses for the members'
+// resources, and adds an annotation that lists the members of each bundle.
 func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	all, err := s.byResource(bundles)
 	if err != nil {
@@ -111,8 +111,8 @@ func (s service) ready(devices []*inventory.Status) error {
 	return nil
 }
 
-// start prepares all devices for a container concurrently. The rules of a member's own resource apply to each member of a
-// bundle.
+// start prepares all devices for a container at the same time. Each member of a bundle is prepared as the member's own
+// resource requires.
 func (s service) start(ctx context.Context, devices []*inventory.Status) error {
 	all, err := s.byResource(devices)
 	if err != nil {

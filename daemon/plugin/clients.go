@@ -18,8 +18,8 @@ import (
 // and handler.go).
 const maxClients = 8
 
-// surplus returns the client to disconnect, or nil. Only uid 0 and metalplugd's own uid may be clients. A new client may
-// be the kubelet. If there are too many clients, surplus therefore returns the oldest one that is not the kubelet.
+// surplus returns the client to disconnect, or nil. Only uid 0 and metalplugd's own uid may be clients. A new client may be
+// the kubelet. Therefore, if there are too many clients, the result is the oldest one that is not the kubelet.
 func (e *Endpoint) surplus(open []*clients.Client) *clients.Client {
 	newest := open[len(open)-1]
 	switch {

@@ -19,16 +19,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// Two plugins may serve the same resource name. The kubelet then requests devices from the plugin that registered last,
-// but accepts lists from both plugins. It keeps the stream of the first plugin open, so the first plugin does not notice
-// the second one. Before Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered last
-// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses the
-// last list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
+// Two plugins may serve the same resource name. In this case, the kubelet requests devices from the plugin that registered
+// last, but accepts lists from both plugins. It keeps the stream of the first plugin open, so the first plugin does not
+// notice the second one. Before Kubernetes 1.37, the end of any stream for the name disconnects the plugin that registered
+// last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). Since 1.37, the kubelet uses
+// the last list as long as any stream for the name is open (v1.37, manager.go, PluginDisconnected).
 //
-// An endpoint therefore queries the kubelet's device list before it registers a resource that yields, and after each
-// event from another plugin. If another plugin serves the name, the endpoint does not register the resource, which is
-// then held back. If the other plugin registered after the endpoint did, the endpoint keeps its stream open but sends
-// nothing on it. The endpoint registers the resource when the other plugin has ended.
+// An endpoint therefore queries the kubelet's device list before it registers a resource that yields, and after each event
+// from another plugin. If another plugin serves the name, the endpoint does not register the resource. The resource is held
+// back. If the other plugin registered after the endpoint did, the endpoint keeps its stream open but sends nothing on it.
+// The endpoint registers the resource when the other plugin has ended.
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
@@ -53,7 +53,7 @@ const (
 )
 
 // conflict holds the facts that an endpoint knows about another plugin with the same resource name. Only Run uses these
-// facts, except the field asked.
+// facts, except for the field asked.
 type conflict struct {
 	e       *Endpoint
 	asked   atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
@@ -121,8 +121,8 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 }
 
 // compare checks whether another plugin serves the resource. If another plugin has started, has ended or may have sent a
-// list, compare queries the kubelet's device list and reacts to the answer. It returns the delay until the next query, or
-// 0 to wait for an event. The endpoint's stream must be open.
+// list, it queries the kubelet's device list and reacts to the answer. It returns the delay until the next query, or 0 to
+// wait for an event. The endpoint's stream must be open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	_, ended, events := e.Watch.others()
@@ -177,7 +177,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	return settlePause
 }
 
-// askIn schedules the next query after wait, and returns wait.
+// askIn schedules the next query after the given delay, and returns this delay.
 func (c *conflict) askIn(wait time.Duration) time.Duration {
 	c.next = time.Now().Add(wait)
 	return wait
@@ -207,8 +207,8 @@ func (c *conflict) givenNow() string {
 	return ""
 }
 
-// Foreign returns the ID of a device that the kubelet counts for the resource but that is not one of the endpoint's
-// devices, or "".
+// Foreign returns the ID of a device that the kubelet counts for the resource, but that the endpoint does not have. If there
+// is no such device, it returns "".
 func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
 	offer := snapshot.Offer(e.Resource.Name)
@@ -242,8 +242,8 @@ func (c *conflict) setHeld(shows string) {
 }
 
 // reconsider checks whether the resource must still be held back. The hold ends if the kubelet has requested devices from
-// this endpoint. It also ends if the other plugin ended or the kubelet restarted, and the other plugin did not come back
-// in time. reconsider returns the delay until the next check, or 0 if the resource is no longer held back.
+// this endpoint. It also ends if the other plugin has ended, or the kubelet has restarted, and the other plugin has not come
+// back in time. The result is the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold
 	if c.asked.Swap(false) && e.streams.open() {

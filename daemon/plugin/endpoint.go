@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugin serves resources to the kubelet as a device plugin. Each resource has a socket in the kubelet's device
-// plugin directory, is registered with the device manager, and serves the DevicePlugin API v1beta1.
+// Package plugin serves resources to the kubelet as a device plugin. For each resource, an endpoint creates a socket in the
+// kubelet's device plugin directory, registers with the device manager, and serves the DevicePlugin API v1beta1.
 //
 // An endpoint never relies on the content of an event. After each event, it checks its own socket, kubelet.sock, the open
 // stream and the last registration, and performs the missing steps. A lost, repeated or late event therefore does no
@@ -64,7 +64,7 @@ type Resource struct {
 	Optional    bool   // registered with the kubelet only after it has had a device
 	Yields      bool   // do not register while another plugin serves the name
 	Variable    string // environment variable that contains the IDs of a container's devices
-	// further variables, in which {id}, {pci} and {node} are replaced with values of the devices
+	// further variables; {id}, {pci} and {node} in them are replaced with values of the devices
 	Env map[string]string
 	// CDI returns the CDI names of devices. It returns an error if the container runtime could not resolve the names.
 	// Allocate calls it. If CDI is nil, containers get device nodes instead.
@@ -124,8 +124,8 @@ func (e *Endpoint) last() api.Standing {
 	return s
 }
 
-// Run serves the resource until ctx ends, and registers with each new kubelet. It calls started after it has first looked
-// for a kubelet. At that time, the endpoint's socket exists, unless the kubelet's directory is missing.
+// Run serves the resource until ctx ends, and registers with each new kubelet. It calls the function started after it has
+// first looked for a kubelet. At that time, the endpoint's socket exists, unless the kubelet's directory is missing.
 func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
 	e.Log = e.Log.With("resource", e.Resource.Name)
@@ -259,7 +259,8 @@ func (e *Endpoint) complain(message string, err error) {
 	e.Log.Log(context.Background(), level, message, "err", err)
 }
 
-// setRegistered records whether the kubelet knows the resource. If registered is set, it also clears the complaint.
+// setRegistered records whether the kubelet knows the resource. If the kubelet knows the resource, setRegistered also clears
+// the complaint.
 func (e *Endpoint) setRegistered(registered bool) {
 	e.set(func(s *api.Standing) {
 		if s.Registered = registered; registered {

@@ -18,8 +18,8 @@ import (
 // does not change.
 const listSize = 4 << 20
 
-// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. Therefore response
-// omits devices from a list that would be too large, and returns how many it omitted.
+// response returns the list for the kubelet. If a list is too large, the kubelet drops all devices. Therefore, devices are
+// omitted from a list that would be too large. The result left is the number of omitted devices.
 func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	// The exact size is computed only if necessary, because the computation takes as long as sending the list.
@@ -114,8 +114,8 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	return devices
 }
 
-// outdated returns the IDs under which pods have held a device since before the number of shares was changed. These IDs
-// stay in the list until the device is free, and no other pod gets the device. Otherwise more pods would share the device
+// outdated returns the IDs that pods have held a device under since before the number of shares was changed. Until the
+// device is free, these IDs stay in the list, and no other pod gets the device. Otherwise more pods would share the device
 // than its pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string

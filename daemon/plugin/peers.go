@@ -49,8 +49,9 @@ type neighbor struct {
 	stop   context.CancelFunc
 }
 
-// others returns the numbers of the other plugins that are running, newest last. It also returns how many plugins have
-// ended, and the number of events so far (see [peers]). It reads the directory, but does not wait for any plugin.
+// others returns the numbers of the other plugins that are running, sorted from the oldest to the newest. It also returns
+// how many plugins have ended, and the number of events so far (see [peers]). It reads the directory, but does not wait for
+// any plugin.
 func (w *Watch) others() (live []int, ended, events int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

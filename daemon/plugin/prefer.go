@@ -79,9 +79,9 @@ type choice struct {
 // noChoice is the cost of an impossible choice.
 const noChoice = -1
 
-// prefer chooses n of the available shares, including all that must be included. It prefers devices that are near each
-// other. If Spread is set, it prefers the devices with the fewest shares in use instead. The result is deterministic. If the
-// request is invalid, the result is empty, and the kubelet makes its own choice.
+// prefer chooses n of the available shares. The choice includes all shares that must be included. It prefers devices that
+// are near each other. If Spread is set, it prefers the devices with the fewest shares in use instead. The result is
+// deterministic. If the request is invalid, the result is empty, and the kubelet makes its own choice.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if n <= 0 {
 		return nil

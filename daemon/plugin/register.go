@@ -78,8 +78,8 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream sets the pause that the kubelet needs after its stream has ended, or after a registration for which it
-// opened no stream. The pause grows until the kubelet keeps a stream open for longer than lastPause.
+// afterStream sets the pause that the kubelet needs after its stream has ended. The kubelet also needs a pause if it opened
+// no stream after a registration. The pause grows until the kubelet keeps a stream open for longer than lastPause.
 func (e *Endpoint) afterStream(kubelet identity) {
 	k := &e.kubelet
 	if kubelet != k.registered {
@@ -127,7 +127,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	return streamLimit
 }
 
-// callRegister calls Register over conn.
+// callRegister calls the kubelet's method Register over the connection.
 func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()

@@ -62,8 +62,8 @@ func (e *Endpoint) recovered(method string, err *error) {
 	}
 }
 
-// options returns the plugin's options for the kubelet. They always request PreStartContainer calls, because such a call
-// is the last chance to stop a container that would start with a missing device.
+// options returns the plugin's options for the kubelet. They always request PreStartContainer calls. Such a call is the last
+// chance to stop a container that would start with a missing device.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }

@@ -62,8 +62,8 @@ func identityOf(path string, kind uint32) identity {
 	return identity{device: st.Dev, inode: st.Ino, changed: st.Ctim}
 }
 
-// sameFile reports whether a and b are the same file, even if its attributes have changed. It returns false if both are
-// zero.
+// sameFile reports whether a and b identify the same file, even if the attributes of the file have changed. It returns false
+// if both are zero.
 func (a identity) sameFile(b identity) bool {
 	return a.device == b.device && a.inode == b.inode && a.inode != 0
 }
@@ -76,9 +76,9 @@ type socket struct {
 	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure creates the socket if it does not exist. The path never changes, because the kubelet expects the socket there.
-// ensure returns a new listener once, when a connection to its socket has succeeded. A socket that cannot be reached is
-// not replaced, because each new socket would trigger another check.
+// ensure creates the socket if it does not exist. The path never changes, because the kubelet expects the socket there. A
+// new listener is returned once, after a connection to its socket has succeeded. A socket that cannot be reached is not
+// replaced, because each new socket would trigger another check.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
 		s.drop()

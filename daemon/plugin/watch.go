@@ -45,7 +45,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches until ctx ends. It calls started as soon as it can no longer miss an event.
+// Run watches until ctx ends. It calls the function started as soon as it can no longer miss an event.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 }
 
 // rearm watches the directory and its nearest existing parent, so that creating a missing directory causes an event. If this
-// fails, rearm returns the reason. It logs the reason unless the parameter last contains the same reason.
+// fails, the result is the reason. The reason is logged unless the parameter last contains the same one.
 func (w *Watch) rearm(last string) (complaint string) {
 	if err := w.watcher.Rearm(); err != nil {
 		complaint = err.Error()

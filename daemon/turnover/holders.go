@@ -29,9 +29,9 @@ type users struct {
 
 // look finds the processes that have a device open. The parameter owners contains the pods that the kubelet has given the
 // device to. If the flag ours is set, the processes of these pods may have the device open. Daemons on the node may monitor
-// some devices, such as GPUs. For such a device, look considers only the processes of past pods. It considers a process that
-// could not be examined only if the pod of this process has or had the device. The pods of a claim are unknown, so after a
-// claim, look considers such processes in all pods.
+// some devices, such as GPUs. For such a device, only the processes of past pods count. A process that could not be examined
+// counts only if its pod has or had the device. The pods of a claim are unknown, so after a claim, such processes count in
+// all pods.
 func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
 	nodes := j.Allocation.Own()
 	if j.Host.Touch.Holders == nil {
@@ -74,8 +74,8 @@ func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err 
 	return who, err
 }
 
-// retryUntil calls question every pollInterval until question returns an answer or an error. It also stops after
-// closeTimeout or when ctx ends.
+// retryUntil calls the function question every pollInterval until this function returns an answer or an error. It also stops
+// after closeTimeout or when ctx ends.
 func retryUntil(ctx context.Context, question func() (answered bool, err error)) error {
 	for end := time.Now().Add(closeTimeout); ; {
 		if answered, err := question(); answered || err != nil || time.Now().After(end) {

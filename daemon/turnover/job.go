@@ -18,7 +18,7 @@ import (
 // affects.
 type job struct {
 	*Turnover
-	*inventory.Status // status of the device when the job began, and then when its work began
+	*inventory.Status // status of the device when the job began; replaced by a newer one when the work begins
 	care              care
 	taken             []string          // IDs of the devices that this job has locked, beginning with the job's own device
 	outcome           inventory.Outcome // outcome of the work on this device
@@ -58,8 +58,8 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 	return nil
 }
 
-// method returns the reset method for the device, or empty. If the operator ordered the reset, it returns a method even if
-// the resource has none.
+// method returns the reset method for the device, or empty. If the operator ordered the reset, there can be a method even if
+// the resource configures none.
 func (j *job) method(byHand bool) string {
 	switch {
 	case j.care.Reset.Method == config.Auto, j.care.Reset.Method == config.None && byHand:

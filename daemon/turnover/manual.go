@@ -23,8 +23,8 @@ const (
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 
-// ByHand resets a device that no pod holds, or erases it if o names an erase method. A dry run makes the same checks and
-// then stops. ByHand blocks until the work is done or ctx ends. The error is [inventory.ErrUnknownDevice], [ErrBusy],
+// ByHand resets a device that no pod holds, or erases it if o names an erase method. A dry run makes the same checks, but
+// changes nothing. ByHand blocks until the work is done or ctx ends. The error is [inventory.ErrUnknownDevice], [ErrBusy],
 // [ErrUnfit] or an error of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
@@ -97,10 +97,10 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	return j.clear(ctx, maxOrderTime, w)
 }
 
-// Adopt records the operator's order to erase a disk, regardless of its content, and then to offer it. If o names no erase
-// method, the resource's method is used. Adopt returns once the order is in the state file. [Turnover.Run] then erases the
-// disk. A dry run records no order. If there is nothing to do, note explains why to the operator. The errors are
-// [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt records the operator's order to erase a disk regardless of its content, and to offer the erased disk. If o names no
+// erase method, the resource's method is used. Adopt returns once the order is in the state file. After that, [Turnover.Run]
+// erases the disk. A dry run records no order. If there is nothing to do, the result note explains the reason to the
+// operator. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note string, err error) {
 	j, err := t.take(ctx, id)
 	if err != nil {

@@ -54,9 +54,9 @@ func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inv
 	return t.start(ctx, care, devices, owners, true)
 }
 
-// start prepares devices for their tenants. If keep is set, it waits until the result is on disk. A container with a disk
-// must not start before the state file shows that the disk has to be erased and that its evidence has ended. Other devices
-// need no record.
+// start prepares devices for their tenants. If the flag keep is set, start waits until the result is on disk. Before a
+// container with a disk starts, the state file must show that the disk has to be erased and that its evidence has ended.
+// Other devices need no record.
 func (t *Turnover) start(ctx context.Context, care care, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
@@ -133,8 +133,8 @@ func (t *Turnover) startOne(ctx context.Context, care care, id string, owners []
 	return nil
 }
 
-// prepare prepares the device for a container of its pod. If other pods may have the device open, prepare only runs the
-// vendor's units.
+// prepare prepares the device for a container of its pod. If other pods may have the device open, only the vendor's units
+// run.
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
 	id := j.Device.ID
 	switch {
@@ -147,7 +147,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	}
 	first := j.First(owners)
 	who, err := settled(ctx, func() (users, error) {
-		if first { // no process may have the device open, not even one of the same pod
+		if first { // no process may have the device open, including processes of the same pod
 			return j.lookForNext(ctx, owners)
 		}
 		return j.look(ctx, owners, true)

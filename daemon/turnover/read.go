@@ -19,9 +19,10 @@ const (
 	// sliceTime is how long one request reads a disk and keeps it locked. After a restart, the read continues at the end of
 	// the last complete slice.
 	sliceTime = 8 * time.Second
-	// foundPause is the time after which a read that has found data is repeated at the same offset.
+	// foundPause is how long the daemon waits after a read has found data. After this time, it repeats the read at the same
+	// offset.
 	foundPause = 10 * time.Minute
-	// askLimit limits the time for the last check before a disk is offered, which looks for processes that have the disk
+	// askLimit limits the time of the last check before a disk is offered. This check looks for processes that have the disk
 	// open.
 	askLimit = 15 * time.Second
 	// waits is the reason that is shown for a disk that cannot be read yet.

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// touch asks the helper to do the work todo on the device with the configured methods.
+// touch asks the helper to do the given work on the device with the configured methods.
 func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err error) {
 	w := device.Work{
 		Resource: cmp.Or(j.Resource, j.Taker), Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand,
@@ -102,8 +102,8 @@ func (j *job) count(w device.Work, methods []string, p device.Report, took time.
 	}
 }
 
-// together begins work on the other devices that a reset affects, which [Turnover.take] has locked. It returns an error if a
-// pod holds one of these devices, or if metalplug must not reset one of them.
+// together begins work on the other devices that a reset affects. [Turnover.take] has locked these devices. The result is an
+// error if a pod holds one of them, or if metalplug must not reset one of them.
 func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
 		other := j.at(path)

@@ -45,7 +45,8 @@ const (
 // is erased only for the first container of a pod.
 type care struct{ config.Resource }
 
-// open reports whether the configuration lets other pods or the host have the device open. Such a device is neither reset nor erased.
+// open reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
+// reset nor erased.
 func (c care) open() bool { return c.Shares > 1 || c.AllowInUse }
 
 func (c care) scrubs() bool { return c.Reset.Scrub != config.None && c.Reset.Scrub != "" }
@@ -178,7 +179,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 	}
 }
 
-// do carries out the work todo on a device. It does nothing and returns nil if that work is no longer pending.
+// do carries out the given work on a device. It does nothing and returns nil if that work is no longer pending.
 func (t *Turnover) do(ctx context.Context, id string, todo verdict.Todo) error {
 	j, err := t.take(ctx, id)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // DiskFacts are the facts about the content of a disk.
 type DiskFacts struct {
-	Surveyed bool               // whether disks can be read on this node; only then is evidence needed
+	Surveyed bool               // whether metalplug can read disks on this node; if not, no evidence is needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
 	Evidence *evidence.Evidence // the evidence about the disk, or nil
 	// Presence is the presence of the disk at the last inspection, see [evidence.Book.Presence]. It is empty if the disk

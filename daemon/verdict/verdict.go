@@ -47,8 +47,8 @@ type Faults struct {
 // Verdict is the health of a device with its reason.
 type Verdict struct {
 	Healthy bool
-	// Parked reports whether the device is Unhealthy only because of a cordon or a change of resource. The pod that holds
-	// the device may start more containers.
+	// Parked reports whether the device is Unhealthy only because it is cordoned or will be offered in another way. The pod
+	// that holds the device may start more containers.
 	Parked  bool
 	Stale   bool // whether the device is in the list only because a pod may still hold it
 	Reason  string
@@ -86,8 +86,8 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data only waits to be removed from its own list or its bundle. The data is
-// erased before the next start, wherever the disk is offered.
+// Parting reports whether a disk with a tenant's data must only leave its own list or its bundle, and needs no other work
+// before. The data is erased before the next start, wherever the disk is offered.
 func (f *Facts) Parting() bool {
 	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
 }
@@ -151,9 +151,8 @@ func (f *Facts) Sick() string {
 	return strings.Join(reasons, "; ")
 }
 
-// Lost reports whether the pod that holds the device has lost it. A pod loses its device if the hardware disappears after it
-// was found, or reports a fault that lasts until a reset. Lost returns false while metalplug's own work changes the
-// hardware.
+// Lost reports whether the pod that holds the device has lost it. A pod loses its device if the hardware disappears, or
+// reports a fault that lasts until the device is reset. Lost returns false while metalplug's own work changes the hardware.
 func (f *Facts) Lost() bool {
 	return f.Frozen == nil && (f.Known && f.Seen == nil || len(f.Faults.Marks) > 0)
 }
