@@ -301,7 +301,7 @@ func (l link) path() string {
 }
 
 // look returns the identity of a file. If the file is a node of a wanted device, look also returns the number of the device.
-// Otherwise, the number is zero. It neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
+// Otherwise, the number is zero. look neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
 func (r *scanner) look(l link) (Number, file, error) {
 	r.looking.Store(true)
 	defer r.looking.Store(false)

@@ -19,8 +19,8 @@ import (
 // (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
-// ReadKernel returns a device with the data that the kernel shows in sysfs, which is mounted at sys. After an error, only
-// the path of the device is set.
+// ReadKernel returns a device with the data that the kernel shows in sysfs. The parameter sys is the mount point of sysfs. If
+// there is an error, only the path of the device is set.
 func ReadKernel(sys, sysPath string) (Device, error) {
 	dir := sys + strings.TrimPrefix(sysPath, "/sys")
 	text, err := fsutil.ReadRegular(dir+"/uevent", databaseSize)
@@ -41,9 +41,9 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 	return NewDevice(sysPath, all), nil
 }
 
-// ReadDevice returns a device as udev reports it, without using libudev. It reads sysfs at sys and udevd's database below
-// run. A device that udevd has not processed yet has only the kernel's properties. The record format is defined by
-// device_update_db_handle and device_read_db_internal in systemd (src/libsystemd/sd-device).
+// ReadDevice returns a device as udev reports it, without using libudev. It reads sysfs at the path sys, and udevd's database
+// below the path run. If udevd has not yet processed the device, the device has only the kernel's properties. The record format
+// is defined by device_update_db_handle and device_read_db_internal in systemd (src/libsystemd/sd-device).
 func ReadDevice(sys, run, sysPath string) (Device, error) {
 	d, err := ReadKernel(sys, sysPath)
 	if err != nil {
@@ -72,8 +72,8 @@ func recordName(d Device, all map[string]string) string {
 	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
-// takeRecord adds the content of a database record to all. A line E:KEY=VALUE is a property, S:NAME is a link below /dev,
-// G:TAG is a tag that the device has had at any time, and Q:TAG is a current tag.
+// takeRecord adds the content of a database record to all. A line E:KEY=VALUE contains a property, and S:NAME a link below /dev.
+// G:TAG contains a tag that the device has now or had earlier, and Q:TAG a tag that it has now.
 func takeRecord(all map[string]string, text string) {
 	var links, tags, current []string
 	for line := range strings.Lines(text) {

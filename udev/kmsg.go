@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelLog turns driver messages about PCI functions into events, because drivers send no event for some faults.
+// kernelLog turns driver messages about PCI functions into events, because drivers only log some faults.
 //
 // The format is described in Documentation/ABI/testing/dev-kmsg. Each read returns one record,
 // "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", followed by lines that begin with a space. Unprintable bytes are written
@@ -28,7 +28,7 @@ type kernelLog struct {
 	file        *os.File
 	read        func(buf []byte) (int, error) // reads the file
 	functions   string                        // directory with a link to each PCI function, by address
-	overwritten atomic.Uint64                 // how often the kernel overwrote unread records
+	overwritten atomic.Uint64                 // number of times that the kernel overwrote unread records
 }
 
 const (
@@ -55,8 +55,8 @@ func openKernelLog() (*kernelLog, error) {
 	return newKernelLog(file), nil
 }
 
-// kernelLogFromFile uses a log that systemd has opened and keeps open. The first reads return the messages that were not
-// yet read through this descriptor. The log duplicates the descriptor. The caller still owns f and may close it.
+// kernelLogFromFile uses a log that systemd has opened and keeps open. The first reads return the messages that were not yet read
+// through this descriptor. kernelLogFromFile duplicates the descriptor. The caller still owns f and may close it.
 func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -69,7 +69,7 @@ func newKernelLog(file *os.File) *kernelLog {
 	return &kernelLog{file: file, read: file.Read, functions: "/sys/bus/pci/devices"}
 }
 
-// close closes the log. It does nothing if k is nil, which means that the log could not be opened.
+// close closes the log. If the log could not be opened, k is nil, and close does nothing.
 func (k *kernelLog) close() {
 	if k != nil {
 		k.file.Close()
@@ -102,8 +102,8 @@ func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// event turns a line of a record into an event. It reports false unless the kernel wrote the line and the line is about
-// an existing PCI function.
+// event turns a line of a record into an event. It returns false if a process wrote the line, or if the line is not about an
+// existing PCI function.
 func (k *kernelLog) event(line string) (Event, bool) {
 	head, text, ok := strings.Cut(line, ";")
 	priority, _, _ := strings.Cut(head, ",")
@@ -127,8 +127,8 @@ func (k *kernelLog) event(line string) (Event, bool) {
 	}}, true
 }
 
-// functionIn returns the address of the PCI function that a health message is about, or "". NVIDIA's driver omits the
-// function number, which is 0 for every GPU.
+// functionIn returns the address of the PCI function whose health a message describes, or "" for other messages. NVIDIA's driver
+// omits the function number, which is 0 for every GPU.
 func functionIn(message string) string {
 	rest, ok := strings.CutPrefix(message, "NVRM: Xid (PCI:")
 	switch {

@@ -11,14 +11,14 @@ import (
 	libudev "github.com/jochenvg/go-udev"
 )
 
-// batch is the maximum number of libudev devices that wait for the garbage collector. Each device holds some KiB of C
-// memory, which the collector does not know about and only a finalizer frees.
+// batch is the maximum number of libudev devices that wait for the garbage collector. Each device holds some KiB of C memory. The
+// collector does not know about this memory, and only a finalizer frees it.
 const batch = 512
 
 func checkLibudev() error { return nil }
 
-// enumerate returns copies of all devices that libudev lists. It sets no filter, so the result includes devices that
-// udevd has not processed yet.
+// enumerate returns copies of all devices that libudev lists. It sets no filter, so the result includes devices that udevd has
+// not yet processed.
 func enumerate() ([]Device, error) {
 	var u libudev.Udev
 	enumeration := u.NewEnumerate()

@@ -11,8 +11,8 @@ import (
 )
 
 // A message that udevd sends to its listeners begins with struct monitor_netlink_header (systemd,
-// src/libsystemd/sd-device/device-monitor.c). Offsets are relative to the start of the message. All numbers except the
-// magic number are in native byte order.
+// src/libsystemd/sd-device/device-monitor.c). The offsets are relative to the start of the message. All numbers except the magic
+// number are in native byte order.
 const (
 	prefix       = "libudev\x00"
 	magic        = 0xfeedcafe
@@ -23,7 +23,7 @@ const (
 	shortestHead = 24
 )
 
-// decode parses a message from udevd. The returned event has no time.
+// decode parses a message from udevd. It does not set the time in the event.
 func decode(message []byte) (Event, error) {
 	text, err := body(message)
 	if err != nil {

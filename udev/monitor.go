@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// groupUdev is the multicast group to which udevd sends a device when its node, links and permissions are ready. The
-	// kernel sends its own events to group 1. In an address, the bit for a group is 1 << (group - 1).
+	// groupUdev is the multicast group for udevd's events. udevd sends the event for a device when the node, links and
+	// permissions are ready. The kernel sends its own events to group 1. The bit for a group in an address is 1 << (group - 1).
 	groupUdev    = 2
 	groupUdevBit = 1 << (groupUdev - 1)
 
 	// receiveBuffer is the size that libudev also requests. Each event needs more than 1 KiB.
 	receiveBuffer = 128 << 20 // bytes
 
-	// largestMessage is far larger than any message from udevd. The properties from the kernel have at most 2 KiB
+	// largestMessage is far larger than any message from udevd. The kernel's properties in a message have at most 2 KiB
 	// (UEVENT_BUFFER_SIZE).
 	largestMessage = 64 << 10 // bytes
 )
@@ -35,14 +35,14 @@ type Monitor struct {
 	file *os.File
 	// buffers for one message and its control data
 	message, control []byte
-	overflown        bool // events were lost, and the queue has not been empty since
+	overflown        bool // set if events were lost, and the queue has not been empty since
 
 	foreign, malformed, overflows atomic.Uint64
 }
 
-// Dropped counts the messages that were received since the monitor was opened but not reported.
+// Dropped counts the messages that were dropped since the monitor was opened.
 type Dropped struct {
-	Foreign   uint64 // messages from senders other than uid 0, or not sent to udev's group
+	Foreign   uint64 // messages whose sender was not uid 0, or that were not sent to udev's group
 	Malformed uint64 // messages that could not be decoded
 	Overflows uint64 // number of times that the kernel dropped messages, each reported as [Overflow]
 
@@ -56,7 +56,7 @@ func OpenMonitor() (*Monitor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open udev event socket: %w", err)
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // a smaller buffer only overflows earlier
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // if this fails, the queue overflows earlier
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit}); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("open udev event socket: %w", err)
@@ -64,8 +64,8 @@ func OpenMonitor() (*Monitor, error) {
 	return newMonitor(fd)
 }
 
-// MonitorFromFile uses the socket that systemd passes for ListenNetlink=kobject-uevent 2. The monitor duplicates the
-// descriptor. The caller still owns f and may close it.
+// MonitorFromFile uses the socket that systemd passes for ListenNetlink=kobject-uevent 2. It duplicates the descriptor. The
+// caller still owns f and may close it.
 func MonitorFromFile(f *os.File) (*Monitor, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -84,7 +84,7 @@ func newMonitor(fd int) (*Monitor, error) {
 	return &Monitor{file: os.NewFile(uintptr(fd), "udev"), message: make([]byte, largestMessage), control: make([]byte, 256)}, nil
 }
 
-// Close closes the socket. A call of Listen that is in progress then returns an error.
+// Close closes the socket. This makes a Listen that is in progress return an error.
 func (m *Monitor) Close() error { return m.file.Close() }
 
 // Dropped returns the current counters. It is safe for concurrent use.
@@ -92,8 +92,8 @@ func (m *Monitor) Dropped() Dropped {
 	return Dropped{Foreign: m.foreign.Load(), Malformed: m.malformed.Load(), Overflows: m.overflows.Load()}
 }
 
-// Listen sends every event to events until ctx ends, and returns the context's error. It may be called only once. If
-// events were lost, an [Overflow] follows the last event that was not lost. After the [Overflow], no event is missing.
+// Listen sends every event to the channel events until ctx ends, and returns the context's error. It may be called only once. If
+// events were lost, Listen sends an [Overflow] after the last event that was not lost. No event is missing after the [Overflow].
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event
 	return each(ctx, "read udev event socket", m.file, func(fd int) (err error) {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchMountTable calls changed after each change of the mounts of process 1, until ctx ends. It then returns the
-// context's error. proc is the mount point of procfs. WatchMountTable sleeps until the kernel reports a change.
+// WatchMountTable calls the function changed each time the mounts of process 1 have changed. When ctx ends, it returns the
+// context's error. The parameter proc is the mount point of procfs. WatchMountTable sleeps until the kernel reports a change.
 func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	t, err := openTable(filepath.Join(proc, "1/mountinfo"), func(line string) []string { return []string{line} })
 	if err != nil {
@@ -29,17 +29,17 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	})
 }
 
-// table is a procfs file whose changes are reported by the runtime's poller. For each open file, the kernel signals a
-// change since the last poll as an exceptional condition (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c,
-// swaps_poll in mm/swapfile.c).
+// table is a file in procfs. The runtime's poller reports changes to the file. For each open file, the kernel signals a change
+// since the last poll as an exceptional condition (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c, swaps_poll in
+// mm/swapfile.c).
 type table struct {
 	file *os.File
-	keys func(line string) []string // returns the keys in a line; only changes of keys are reported
+	keys func(line string) []string // returns the keys in a line; a change is reported only if the keys differ
 	used map[string]struct{}        // the keys at the last report
 }
 
-// openMounts opens the swap table, the mount table of this process and, if permitted, the mount table of process 1. A
-// unit has its own mount namespace, so the two mount tables differ. proc is the mount point of procfs.
+// openMounts opens the swap table, the mount table of this process and, if permitted, the mount table of process 1. The daemon's
+// unit has its own mount namespace, so the two mount tables differ. The parameter proc is the mount point of procfs.
 func openMounts(proc string) (tables []*table, err error) {
 	for i, name := range []string{"self/mountinfo", "1/mountinfo", "swaps"} {
 		t, err := openTable(filepath.Join(proc, name), usedDevices)
@@ -73,13 +73,13 @@ func openTable(name string, keys func(line string) []string) (*table, error) {
 	return t, nil
 }
 
-// listen sends an [Event] with the action [Mounts] each time the set of mounted or swapped-to block devices changes. It
-// returns the context's error. Devices that are already in use when it starts cause no event.
+// listen sends an [Event] with the action [Mounts] each time a block device begins or ceases to be mounted or used for swap. When
+// ctx ends, it returns the context's error. Devices that are already in use when listen starts cause no event.
 func (t *table) listen(ctx context.Context, events chan<- Event) error {
 	return t.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }
 
-// each calls report after each change. Whenever the poller wakes up, each reads the file again.
+// each calls the function report after each change to the keys. It reads the file again whenever the poller wakes up.
 func (t *table) each(ctx context.Context, report func() error) error {
 	var used map[string]struct{}
 	return each(ctx, "watch mounts", t.file, func(int) (err error) {
@@ -95,7 +95,7 @@ func (t *table) each(ctx context.Context, report func() error) error {
 
 // read returns the keys in all lines of the file.
 func (t *table) read() (map[string]struct{}, error) {
-	// Each read at offset 0 makes the kernel generate the text again.
+	// When a read begins at offset 0, the kernel generates the text again.
 	text, err := io.ReadAll(io.NewSectionReader(t.file, 0, 1<<62))
 	if err != nil {
 		return nil, err
@@ -109,8 +109,8 @@ func (t *table) read() (map[string]struct{}, error) {
 	return used, nil
 }
 
-// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)). For a
-// mounted device, the result is MAJOR:MINOR and the path below /dev. For a swap, it is the path below /dev.
+// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)). For a mounted
+// device, the result consists of MAJOR:MINOR and the path below /dev. For swap space, it is the path below /dev.
 func usedDevices(line string) (used []string) {
 	source := line
 	if mount, rest, ok := strings.Cut(line, " - "); ok {

@@ -6,7 +6,7 @@ package udev
 
 import "errors"
 
-// errNoLibudev is the error in builds without cgo or with the tag nolibudev, which cannot read the machine's udev.
+// errNoLibudev is returned in builds without cgo or with the tag nolibudev, because these cannot read the machine's udev.
 // Recordings and the event socket still work in these builds.
 var errNoLibudev = errors.New("open udev: metalplugd was built without libudev")
 

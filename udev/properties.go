@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. They do not include DEVPATH, see
-// [Device.Property]. They are immutable and can be compared with ==. The zero value has no properties.
+// Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. DEVPATH is not one of them, but
+// [Device.Property] returns it. Properties are immutable and can be compared with ==. The zero value has no properties.
 //
 // The properties are stored as one text, as udevd sends them, instead of as a map. Twenty properties take 0.5 KiB as text
 // and 2 KiB as a map, and a machine may have ten thousand devices.
@@ -19,7 +19,7 @@ type Properties struct {
 	text string
 }
 
-// NewProperties returns the properties in a map. It omits DEVPATH. In udev, keys contain neither "=" nor NUL, and values
+// NewProperties returns the properties from a map. It omits DEVPATH. In udev, keys contain neither "=" nor NUL, and values
 // contain no NUL.
 func NewProperties(all map[string]string) Properties {
 	size := 0
@@ -68,7 +68,7 @@ func (p Properties) All() iter.Seq2[string, string] {
 	}
 }
 
-// With returns a copy of the properties in which key has the given value.
+// With returns a copy of the properties, with the value of one key replaced or added.
 func (p Properties) With(key, value string) Properties {
 	all := maps.Collect(p.All())
 	all[key] = value

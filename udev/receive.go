@@ -8,9 +8,9 @@ import (
 
 // next returns the next event. The error is EAGAIN if there is no event.
 //
-// The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty
-// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). If all devices were enumerated before then, later losses would go
-// unnoticed. So next reports the overflow only when the queue is empty.
+// The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty (NETLINK_S_CONGESTED
+// in net/netlink/af_netlink.c). If all devices were enumerated earlier, later losses would go unnoticed. Therefore, next reports
+// the overflow only when the queue is empty.
 func (m *Monitor) next(fd int) (Event, error) {
 	for {
 		// With the flag MSG_TRUNC, the kernel returns the true length of a message even if the message is longer than the
@@ -40,9 +40,9 @@ func (m *Monitor) next(fd int) (Event, error) {
 	}
 }
 
-// trusted reports whether a message may be from udevd, which runs as uid 0 and sends to udev's group. The root user of
-// another user namespace has a different uid here. A message that was sent directly to this socket, rather than to the
-// group, is not from udevd.
+// trusted reports whether a message may be from udevd, which runs as uid 0 and sends to udev's group. The root user of another
+// user namespace has a different uid in this namespace. A message that was sent to this socket alone, rather than to the group,
+// is not from udevd.
 func trusted(from unix.Sockaddr, control []byte) bool {
 	netlink, ok := from.(*unix.SockaddrNetlink)
 	if !ok || netlink.Groups != groupUdevBit {

@@ -11,11 +11,11 @@ import (
 	"sync/atomic"
 )
 
-// Options locates the parts of the system. The zero value selects the standard locations on this machine.
+// Options tells [Open] where to find udev, the kernel log and the file systems. The zero value selects the standard locations.
 type Options struct {
-	Socket *os.File // udev's event socket passed by systemd, for [MonitorFromFile], or nil to open one
-	// KernelLog is the open /dev/kmsg that systemd has passed. It is read from the first unread message. If KernelLog is
-	// nil, [Open] opens the log itself, and only later messages are read.
+	Socket *os.File // event socket that systemd has passed, for [MonitorFromFile], or nil to open one
+	// KernelLog is the open /dev/kmsg that systemd has passed. Reading begins with the first unread message. If KernelLog is nil,
+	// [Open] opens the log itself, and reading begins with the next new message.
 	KernelLog *os.File
 	Proc      string // mount point of procfs, or empty for /proc
 	// mount point of cgroup v2, which contains the cgroup of udevd's unit, or empty for /sys/fs/cgroup
@@ -67,7 +67,7 @@ func Open(o Options) (s *System, err error) {
 	return s, nil
 }
 
-// Close permanently stops listening. Listen must have returned.
+// Close closes the sources of events. Listen must have returned before.
 func (s *System) Close() error {
 	closeTables(s.mounts)
 	s.udevd.close()
@@ -75,7 +75,8 @@ func (s *System) Close() error {
 	return s.monitor.Close()
 }
 
-// KernelLog returns why the kernel log is not read, or nil if it is read. Without the log there are no [Logged] events.
+// KernelLog returns the error that keeps the system from reading the kernel log, or nil. Without the log there are no [Logged]
+// events.
 func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error)) }
 
 // Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all of
@@ -88,9 +89,9 @@ func (s *System) Enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-// Listen sends the events of udevd, the mounts and the kernel log, and an event when udevd ends or starts again. When
-// parent ends, Listen returns parent's error. If the kernel log becomes unreadable, Listen continues without the log. It
-// may be called only once.
+// Listen sends the events from udevd, from the mount tables and from the kernel log. It also sends an event when udevd ends or
+// starts again. When parent ends, Listen returns parent's error. If the kernel log becomes unreadable, Listen continues without
+// the log. It may be called only once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -114,8 +115,8 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	return context.Cause(ctx)
 }
 
-// Running reports whether udevd is running. While udevd is not running, there are no events, nodes get no links, and
-// Listen sends [Missed] at intervals.
+// Running reports whether udevd is running. While udevd is not running, it sends no events and creates no links to device nodes.
+// Listen then sends [Missed] at intervals.
 func (s *System) Running() bool { return s.udevd.running() }
 
 // Dropped returns the counters of the event socket and of the kernel log.

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package udev reports the devices on this machine, and their changes, as udevd sees them.
+// Package udev reports the devices on this machine as udevd sees them, and sends an event when a device changes.
 //
-// Users of this package must follow two rules. First, an event is only a hint to inspect a sysfs path again, because the
-// kernel may lose, reorder and repeat events. Second, devices must be enumerated only after the source was opened. The
-// source listens from the moment it is opened, so nothing is missed, but a change between the two steps is reported
-// twice.
+// Users of this package must follow two rules. First, an event is only a hint to inspect a sysfs path again, because the kernel
+// may lose, reorder and repeat events. Second, open the source before you enumerate the devices. A source queues events from the
+// moment it is opened, so no change is missed. A change between the two steps may be reported twice.
 package udev
 
 import (
@@ -15,7 +14,7 @@ import (
 	"time"
 )
 
-// Device is a copy of one device as udev reports it. It refers to no libudev handle. Two copies can be compared with ==.
+// Device is a copy of one device as udev reports it. It does not need libudev. Two copies can be compared with ==.
 type Device struct {
 	Subsystem  string // subsystem in the kernel, such as "nvme", "drm" or "infiniband"
 	DevType    string // type of the device within its subsystem, such as "disk", "partition" or "drm_minor"; usually empty
@@ -24,8 +23,8 @@ type Device struct {
 	Properties Properties
 }
 
-// NewDevice returns the device at a path with the given properties. The kernel omits "/dev/" from DEVNAME, so NewDevice
-// adds this prefix to the value in the map all. The device's strings are parts of the text that holds its properties.
+// NewDevice returns the device with the given path and properties. The kernel omits "/dev/" from DEVNAME, so NewDevice adds this
+// prefix to the value in the map all. The strings in the device share the memory of the text that contains its properties.
 func NewDevice(sysPath string, all map[string]string) Device {
 	if name := all["DEVNAME"]; name != "" {
 		all["DEVNAME"] = "/dev/" + strings.TrimPrefix(name, "/dev/")
@@ -34,8 +33,8 @@ func NewDevice(sysPath string, all map[string]string) Device {
 	return Device{p.Value("SUBSYSTEM"), p.Value("DEVTYPE"), sysPath, p.Value("DEVNAME"), p}
 }
 
-// Property returns the value of a property, and whether the device has that property. It also returns DEVPATH, which is
-// not in Properties because SysPath already contains this long path.
+// Property returns the value of a property, and whether the device has that property. DEVPATH is derived from SysPath, because
+// the field Properties does not repeat this long path.
 func (d Device) Property(key string) (value string, ok bool) {
 	if key == devPath {
 		return strings.CutPrefix(d.SysPath, "/sys")
@@ -46,13 +45,13 @@ func (d Device) Property(key string) (value string, ok bool) {
 // devPath is the property that contains the path of a device below /sys.
 const devPath = "DEVPATH"
 
-// Actions of an [Event] that this package adds to those of the kernel.
+// Besides the kernel's actions, an [Event] may have these actions, which this package defines.
 const (
-	// Overflow means that events were lost and all devices must be enumerated again.
+	// Overflow means that events were lost. The receiver must enumerate all devices again.
 	Overflow = "overflow"
-	// Missed means that udevd was absent and all devices must be enumerated again.
+	// Missed means that udevd was not running. The receiver must enumerate all devices again.
 	Missed = "missed"
-	// Mounts means that the set of mounted or swapped-to block devices has changed.
+	// Mounts means that the set of block devices that are mounted or used for swap has changed.
 	Mounts = "mounts"
 	// Logged means that a driver has written a message about a device to the kernel log. The property MESSAGE contains
 	// the message.
@@ -70,12 +69,12 @@ type Event struct {
 type Source interface {
 	// Enumerate returns all devices that are present now. It blocks while it reads sysfs and udev's database.
 	Enumerate() ([]Device, error)
-	// Listen sends every event that occurs after the source was opened. It blocks until ctx ends, and returns the
-	// context's error. It may be called only once.
+	// Listen sends each event that has occurred since the source was opened. It blocks until ctx ends, and returns the context's
+	// error. It may be called only once.
 	Listen(ctx context.Context, events chan<- Event) error
 }
 
-// Match selects devices. An empty field matches every device.
+// Match selects devices by their fields and properties. An empty field matches every device.
 type Match struct {
 	Subsystem  string
 	DevType    string
@@ -96,9 +95,9 @@ func (m Match) Matches(d Device) bool {
 	return true
 }
 
-// Glob reports whether value matches a shell pattern in the syntax of udev's rules. Alternatives are separated by "|",
-// and each may contain "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in file names, "*" also matches "/". A
-// malformed pattern matches nothing. Call [CheckGlob] to find such patterns in advance.
+// Glob reports whether value matches a shell pattern in the syntax of udev's rules. Alternatives are separated by "|", and each
+// may contain "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in patterns for file names, "*" also matches "/". A
+// malformed pattern matches nothing. Call [CheckGlob] to find malformed patterns in advance.
 func Glob(pattern, value string) bool {
 	// In path.Match, "*" does not match a slash. Glob therefore replaces each slash with NUL on both sides. No property
 	// contains NUL.

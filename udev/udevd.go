@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// absentInterval is how often all devices are enumerated while udevd is not running, because there are then no events.
+// absentInterval is the interval between two enumerations of all devices while udevd is not running and sends no events.
 const absentInterval = 5 * time.Second
 
-// udevdCgroup is the file cgroup.events in the cgroup of udevd's unit. The key "populated" shows whether the cgroup
-// contains a process. The kernel modifies the file when this changes ("[Un]populated Notification" in the kernel's
+// udevdCgroup is the file cgroup.events in the cgroup of udevd's unit. The key "populated" shows whether the cgroup contains a
+// process. The kernel modifies the file when this key changes ("[Un]populated Notification" in the kernel's
 // Documentation/admin-guide/cgroup-v2.rst).
 const udevdCgroup = "system.slice/systemd-udevd.service/cgroup.events"
 
-// udevdWatch detects when udevd ends. Events that occur while udevd is not running are lost, because udevd does not send
-// them after it starts again. The watch sleeps while udevd is running.
+// udevdWatch detects when udevd ends. Events that occur while udevd is not running are lost, because udevd does not send them
+// later. The watch sleeps while udevd is running.
 type udevdWatch struct {
 	cgroup   string // mount point of cgroup v2
 	interval time.Duration
@@ -41,8 +41,8 @@ func openUdevdWatch(cgroup string) (*udevdWatch, error) {
 
 func (w *udevdWatch) close() { w.inotify.Close() }
 
-// running reports whether udevd's cgroup contains a process. If systemd does not use cgroup v2, this is unknown, and
-// running returns true.
+// running reports whether udevd's cgroup contains a process. It also returns true if systemd does not use cgroup v2, because it
+// cannot find out in that case.
 func (w *udevdWatch) running() bool {
 	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err != nil {
 		return true
@@ -51,8 +51,8 @@ func (w *udevdWatch) running() bool {
 	return err == nil && strings.Contains("\n"+string(text), "\npopulated 1")
 }
 
-// listen sends [Missed] when udevd ends, at intervals while udevd is not running, and when it runs again. It returns the
-// context's error when ctx ends.
+// listen sends [Missed] when udevd ends, at intervals while udevd is not running, and when it runs again. When ctx ends, it
+// returns the context's error.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, w.inotify)()
 	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)
@@ -68,7 +68,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 			}
 		}
 		_ = w.inotify.SetReadDeadline(limit)
-		if ctx.Err() != nil { // the new deadline may have replaced the one that interrupt set
+		if ctx.Err() != nil { // this deadline may have replaced the one that the function interrupt has set
 			return ctx.Err()
 		}
 		_, err := w.inotify.Read(buf)
@@ -81,9 +81,9 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// arm watches udevd's cgroup if it exists, and otherwise the directory in which the cgroup will appear. If the kernel
-// allows no more watches, listen only checks at intervals whether udevd is running again, and does not notice when udevd
-// ends.
+// arm watches udevd's cgroup if the cgroup exists. Otherwise, it watches the directory where the cgroup will appear. If the
+// kernel allows no more watches, listen does not notice when udevd ends. It still checks at intervals whether udevd is running
+// again.
 func (w *udevdWatch) arm() {
 	file := filepath.Join(w.cgroup, udevdCgroup)
 	for range 2 { // the cgroup may appear before the directory above it is watched

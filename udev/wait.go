@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// each repeatedly waits for try and then calls then. It returns the context's error when ctx ends, or the error of a step
-// that failed. It waits in the runtime's poller until try returns something other than EAGAIN. While there is nothing to
-// read, no thread waits, and the process does not wake up. It may be called only once for each file.
+// each repeatedly waits until the function try succeeds, and then calls the function then. It returns the context's error when
+// ctx ends, or the first error of the two functions. The function try returns EAGAIN if there is nothing to read, and each then
+// waits in the runtime's poller. While each waits, it blocks no thread, and the process does not wake up. It may be called only
+// once for each file.
 func each(ctx context.Context, what string, file *os.File, try func(fd int) error, then func() error) error {
 	defer interrupt(ctx, file)()
 	conn, err := file.SyscallConn()
@@ -30,13 +31,13 @@ func each(ctx context.Context, what string, file *os.File, try func(fd int) erro
 	return cmp.Or(ctx.Err(), fmt.Errorf("%s: %w", what, err))
 }
 
-// interrupt ends reads from a file when ctx ends, by setting a deadline in the past. stop cancels this.
+// interrupt ends reads from a file when ctx ends, by setting a deadline in the past. The function stop cancels this.
 func interrupt(ctx context.Context, file *os.File) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 }
 
-// duplicate returns a new descriptor for a file that systemd has passed. Descriptors from systemd are in blocking mode.
-// The new one works with the runtime's poller. The caller still owns f and may close it.
+// duplicate returns a new descriptor for a file that systemd has passed. Descriptors from systemd are in blocking mode, but the
+// new one works with the runtime's poller. The caller still owns f and may close it.
 func duplicate(f *os.File) (own int, err error) {
 	if own, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 		return -1, err

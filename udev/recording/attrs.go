@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attrs writes the attributes in the directory of a device, and those in subdirectories that are not devices themselves.
-// The kernel has no list of attributes. A future class may need any of them, and a recording cannot be extended later. So
+// attrs writes the attributes in the directory of a device, and those in subdirectories that are not devices themselves. The
+// kernel has no list of attributes. A future class may need any attribute, and a recording cannot be extended later. Therefore,
 // attrs reads every file except those that are known to be useless or harmful.
 func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, depth int) {
 	entries, err := os.ReadDir(filepath.Join(dir, below))
@@ -47,8 +47,8 @@ func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, de
 	}
 }
 
-// skipped reports whether an entry in a device's directory is left out. Such entries are redundant, large or useless, or
-// reading them takes a long time or has side effects.
+// skipped reports whether a recording omits an entry in a device's directory. Some entries are redundant, large or useless.
+// Reading others takes a long time or has side effects.
 func skipped(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",
@@ -61,7 +61,7 @@ func skipped(name string) bool {
 	})
 }
 
-// errUnread is the error for write-only attributes.
+// errUnread is returned for a write-only attribute.
 var errUnread = errors.New("cannot be read")
 
 // readAttr reads an attribute with a single read. It does not use Go's poller, which would wait forever if a driver

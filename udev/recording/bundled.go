@@ -12,7 +12,7 @@ import (
 //go:embed bundled/*.umockdev
 var bundled embed.FS
 
-// Named is a recording that comes with the program.
+// Named is the text of a recording that comes with the program.
 type Named struct {
 	Name  string // name of the file without its extension, such as "nvme-blank"
 	Title string // title from the comment "title" at the start of the text

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// secretSize is the minimum length of an identity that is masked, in bytes. Shorter identities would also occur inside
-// unrelated words of the text.
+// secretSize is the minimum length of a masked identity, in bytes. A shorter identity could also be a part of unrelated words in
+// the text.
 const secretSize = 5
 
-// secrets maps each identity in a recording that could reveal the machine or its owner to a random replacement.
-// Identities are serial numbers, UUIDs, world wide names, GUIDs, MAC addresses and file system labels. Models, firmware
-// versions, PCI addresses and IDs, and the mount points of disks are not masked, because bug reports need them.
+// secrets maps each identity in a recording that could reveal the machine or its owner to a random replacement. Identities are
+// serial numbers, UUIDs, world wide names, GUIDs, MAC addresses and file system labels. Models, firmware versions, PCI addresses,
+// PCI IDs and the mount points of disks are not masked, because bug reports need them.
 type secrets map[string]string
 
 // secretProperties lists the udev properties whose whole value is an identity.
@@ -46,7 +46,7 @@ func (s secrets) attr(name, value string) {
 		return
 	}
 	value = strings.TrimSpace(value)
-	// In an NQN, the name comes after the naming authority (NVMe Base Specification 2.0, 4.5).
+	// In an NQN, the naming authority comes before the name (NVMe Base Specification 2.0, 4.5).
 	if strings.HasPrefix(value, "nqn.") {
 		value = value[strings.LastIndexByte(value, ':')+1:]
 	}
@@ -58,7 +58,7 @@ func (s secrets) attr(name, value string) {
 	}
 }
 
-// text adds the UUIDs in the text that NVIDIA's driver provides about a GPU.
+// text adds the UUIDs from a text about a GPU that NVIDIA's driver provides.
 func (s secrets) text(content string) {
 	for line := range strings.Lines(content) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.HasSuffix(key, "UUID") {
@@ -67,8 +67,8 @@ func (s secrets) text(content string) {
 	}
 }
 
-// add records an identity. It ignores empty and short identities, such as the serial numbers of cheap hardware, because
-// they would match unrelated parts of the text. A prefix that names the kind of identity is not masked.
+// add adds an identity. It ignores identities that are empty, short or all zeros, as with cheap hardware, because they would
+// match unrelated parts of the text. If the identity begins with a prefix that names its kind, the prefix is not masked.
 func (s secrets) add(value string) {
 	for _, kind := range []string{"eui.", "uuid.", "nvme.", "naa.", "t10.", "0x", "GPU-"} {
 		value = strings.TrimPrefix(value, kind)
@@ -81,7 +81,7 @@ func (s secrets) add(value string) {
 	}
 }
 
-// mask replaces every occurrence of an identity with the random text for that identity.
+// mask replaces every identity in the text with its random replacement.
 func (s secrets) mask(text string) string {
 	longestFirst := func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }
 	var replacements []string
@@ -91,9 +91,9 @@ func (s secrets) mask(text string) string {
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// pseudonym returns a random text of the same form as value. It replaces digits with digits, letters with letters of the
-// same case, and hexadecimal text with hexadecimal text. It keeps all other characters, so the result is still a valid
-// address, UUID or file name.
+// pseudonym returns a random text of the same form as value. It replaces digits by digits, letters by letters of the same case,
+// and hexadecimal text by hexadecimal text. All other characters remain, so the result is still a valid address, UUID or file
+// name.
 func pseudonym(value string) string {
 	letters := 26
 	if strings.Trim(value, "0123456789abcdefABCDEF-:.") == "" {

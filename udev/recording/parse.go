@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Parse parses the text of a recording. An error contains the line and what was expected there.
+// Parse parses the text of a recording. An error contains the line number and says what was expected in that line.
 func Parse(text []byte) (*Recording, error) {
 	p := parser{recording: &Recording{make(map[string]device), make(map[string]bool), newTree()}}
 	number := 0
@@ -90,7 +90,7 @@ func (p *parser) parseField(tag byte, value string) error {
 	case 'L':
 		return p.parseLink(value)
 	case 'M', 'R', 'J', 'U', 'T', 'D', 'I', 'Q', 'V', 'B':
-		// The line repeats information from the properties, see info in udevadm(8).
+		// The line repeats information from the properties (udevadm(8), command info).
 		return nil
 	}
 	return fmt.Errorf("expected one of P: N: S: E: A: H: L: F:, found %q", string(tag)+":")
@@ -196,8 +196,8 @@ func unhex(text string) (string, error) {
 	return string(decoded), nil
 }
 
-// unescape reverses g_strescape, which umockdev-record uses to write attributes. It accepts the letter escapes of C, and
-// octal numbers.
+// unescape reverses g_strescape, which umockdev-record uses to write attributes. It accepts octal numbers and C's escapes with a
+// letter.
 func unescape(text string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(text))
@@ -222,7 +222,7 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// clip quotes an unexpected text, and shortens it to fit on one line of a log.
+// clip quotes an unexpected text, and shortens it so that it fits on one line of a log.
 func clip(text string) string {
 	const most = 60
 	if len(text) > most {

@@ -17,25 +17,25 @@ const (
 	// attrSize is the maximum number of bytes that the recorder reads from an attribute. An attribute in sysfs has at
 	// most one page (Documentation/filesystems/sysfs.rst).
 	attrSize = 4096
-	// configSize is the number of bytes of PCI configuration space that are recorded. These bytes are the header, which
-	// the kernel caches (PCI_STD_HEADER_SIZEOF).
+	// configSize is the number of bytes of PCI configuration space that are recorded. They form the header, which the kernel
+	// caches (PCI_STD_HEADER_SIZEOF).
 	configSize = 64
-	// attrDepth is the maximum depth of an attribute below its device. The deepest known attributes are those in
+	// attrDepth is the maximum depth of a recorded attribute below its device. The deepest known attributes are those in
 	// InfiniBand's "ports/1/gid_attrs/ndevs/0".
 	attrDepth = 5
 )
 
-// Recorder writes recordings of a machine. The format is that of umockdev-record, with additional lines that begin with F
-// for files in /proc and nodes in /dev. A Recorder needs no privileges. If it does not run as root, files that only root
-// can read are missing in the recording.
+// Recorder writes recordings of a machine. The format is that of umockdev-record, with additional lines for files in /proc and
+// nodes in /dev, which begin with F. A Recorder needs no privileges. If it does not run as root, the recording lacks the files
+// that only root can read.
 type Recorder struct {
 	Sys, Dev, Proc string // roots of the trees, such as "/sys", "/dev" and "/proc"
-	Serials        bool   // keep serial numbers and other identities instead of replacing them
+	Serials        bool   // whether to keep serial numbers and other identities instead of replacing them
 
-	secrets secrets // identities that were found, or passed to Hide
+	secrets secrets // identities that the recorder has found, or that were passed to Hide
 }
 
-// Hide makes the recorder also mask the given texts.
+// Hide makes the recorder mask the given texts too.
 func (r *Recorder) Hide(texts ...string) {
 	if r.secrets == nil {
 		r.secrets = make(secrets)
@@ -45,7 +45,7 @@ func (r *Recorder) Hide(texts ...string) {
 	}
 }
 
-// Mask returns a text in which each recorded or hidden identity is replaced in the same way as in the recording.
+// Mask masks a text. It replaces each recorded or hidden identity in the same way as in the recording.
 func (r *Recorder) Mask(text string) string {
 	if r.Serials {
 		return text
@@ -74,7 +74,7 @@ func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
-		return // buses and drivers, which follow from the links in their devices
+		return // buses and drivers are derived from the links in their devices
 	}
 	fmt.Fprintf(text, "P: %s\n", devPath)
 	if d.DevNode != "" {
@@ -86,7 +86,7 @@ func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	for key, value := range d.Properties.All() {
 		switch key {
 		case "DEVNAME", "DEVLINKS", "USEC_INITIALIZED", "ACTION", "SEQNUM":
-			continue // redundant, or valid only for a moment
+			continue // this property is redundant, or valid only for a moment
 		}
 		if strings.ContainsAny(key+value, "\n\x00") {
 			continue
@@ -98,7 +98,7 @@ func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// files writes the files outside sysfs that classes read. They contain mounts, swaps and the reports of NVIDIA's driver.
+// files writes the files outside sysfs that classes read. They contain mounts, swap space and the reports from NVIDIA's driver.
 // NVIDIA's nodes are included, because udev does not know them.
 func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
@@ -132,7 +132,7 @@ func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device
 	}
 }
 
-// proc returns the content of a file in procfs.
+// proc returns the content of a file in procfs with the given name.
 func (r *Recorder) proc(name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(r.Proc, strings.TrimPrefix(name, "/proc")))
 	return string(content), err

@@ -13,7 +13,7 @@
 //	L: driver=../../../bus/pci/drivers/nvme            an attribute that is a link
 //	# a comment
 //
-// A line of this format, which umockdev does not know, may be anywhere:
+// Lines of two other forms, which umockdev does not know, may be anywhere:
 //
 //	F: /proc/swaps=Filename\tType\n                    a file below /proc or /dev that belongs to no device
 //	F: /proc/4242/                                     a directory there
@@ -22,9 +22,9 @@
 // properties. They are ignored, as are DEVPATH and the content of a node. Unlike in umockdev, a path may also begin with
 // /module/.
 //
-// The package invents no data. An attribute that is missing in a recording, such as a NUMA node, is also missing in the
-// tree. The package adds only the files and links that sysfs and udev derive from other data. These are uevent, dev, the
-// links to the subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
+// The package invents no data. An attribute that is missing from a recording, such as a NUMA node, is also missing from the tree.
+// The package adds only the files and links that sysfs and udev derive from other data. These are uevent, dev, the links to the
+// subsystem, class, bus, driver and IOMMU group, and the links in /dev/block and /dev/char.
 package recording
 
 import (
@@ -43,13 +43,13 @@ type Recording struct {
 	tree    tree
 }
 
-// device is one block. The strings in the embedded Device are not parts of the parsed text.
+// device is one block of a recording. The strings in the embedded Device do not share memory with the parsed text.
 type device struct {
 	udev.Device
 	text string // text of the block
 }
 
-// Devices returns the devices, with parents before their children.
+// Devices returns the devices of the recording, with parents before their children.
 func (r *Recording) Devices() []udev.Device {
 	devices := make([]udev.Device, 0, len(r.devices))
 	for _, path := range r.paths() {
@@ -65,11 +65,11 @@ func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)
 // not exist. The directory should be empty.
 func (r *Recording) Write(root string) error { return apply(root, nil, r.tree) }
 
-// Update changes the tree below root from r, which was written there before, to another recording. It returns events for
-// the differences in the order in which udevd would send them. Removals come first, with children before their parents.
-// Additions follow, with parents before their children, and then changes. The tree is complete when Update returns. A
-// change of a mount or swap table is reported as [udev.Mounts]. A change of any other file without a device is reported
-// as [udev.Overflow].
+// Update replaces the tree below root, which r must have written there, with the tree of another recording. It returns events for
+// the differences, in the order that udevd would use. Removals come first, with children before their parents. Additions follow,
+// with parents before their children, and then changes. The tree is complete when Update returns. If a mount or swap table has
+// changed, there is an event [udev.Mounts]. If another file that belongs to no device has changed, there is an event
+// [udev.Overflow].
 //
 // After an error, the tree may be a mixture of both recordings.
 func (r *Recording) Update(root string, to *Recording) ([]udev.Event, error) {

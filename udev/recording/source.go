@@ -19,8 +19,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// quiet is how long a file must be unchanged before it is read. An editor may save a file with several writes, and no
-// event shows which one is the last.
+// quiet is how long a file must be unchanged before it is read. An editor may save a file with several writes, and no event shows
+// which write is the last.
 const quiet = 20 * time.Millisecond
 
 // maxText is the maximum size of a recording, in bytes. A recording of a machine with 10,000 devices has about 20 MB.
@@ -30,8 +30,8 @@ const maxText = 64 << 20
 // the devices in memory. Its tree and a copy of the text are in a temporary directory below $TMPDIR. For thousands of
 // devices, that directory should be on a RAM disk, because each device has a dozen files.
 type Source struct {
-	// Warn is called from Listen with the reason why a saved file was rejected. The previous recording then remains in
-	// effect. Warn must be set before Listen is called, and may be nil.
+	// Listen calls Warn if it rejects a saved file, and passes the reason. The previous recording remains in effect. Warn must be
+	// set before Listen is called, and may be nil.
 	Warn func(error)
 
 	file    string
@@ -117,15 +117,14 @@ func (s *Source) Close() error {
 	return err
 }
 
-// Enumerate returns the devices that are in the tree now.
+// Enumerate returns the devices that are currently in the tree.
 func (s *Source) Enumerate() ([]udev.Device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.devices), nil
 }
 
-// Listen applies each saved version of the file to the tree and sends events for the differences. Removing the file
-// changes nothing.
+// Listen updates the tree each time the file is saved, and sends events for the differences. Removing the file changes nothing.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	rest := time.NewTimer(quiet) // the file may have been saved after Open
 	defer rest.Stop()
@@ -156,12 +155,12 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	}
 }
 
-// reload loads the current file. It replaces the tree and the copy of the text.
+// reload reads the file again. It updates the tree and the copy of the text.
 func (s *Source) reload() ([]udev.Event, error) {
 	text, err := readText(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// An editor may be saving the file, and the next save causes an event.
+		// An editor may be saving the file. When it has finished, there will be another event.
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -189,7 +188,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// copyName returns the path of the copy of the text that the tree was written from.
+// copyName returns the path of the text's copy, from which the tree was written.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
 
 func (s *Source) warn(err error) {

@@ -14,8 +14,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// tree holds the entries below a root, by relative names such as "sys/devices/…". No name passes through a file or a link
-// in the tree, and no link leads out of the tree ([checkTarget]). Therefore all reads and writes stay inside the root.
+// tree contains the files, links and directories below a root. The keys are relative names such as "sys/devices/…". No name
+// passes through a file or a link in the tree, and no link leads out of the tree ([checkTarget]). Therefore all reads and writes
+// stay inside the root.
 type tree map[string]entry
 
 // entry is a file with its content, a link with its target, or a directory.
@@ -66,7 +67,7 @@ func (t tree) addDir(name string) error {
 	return nil
 }
 
-// Limits of paths, which are Linux's NAME_MAX, and PATH_MAX minus some bytes for the root.
+// These are the limits for paths. They are Linux's NAME_MAX, and PATH_MAX minus some bytes for the root.
 const (
 	maxElement = 255
 	maxPath    = 3072
@@ -84,8 +85,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkTarget returns an error if a link in a directory must not have this target. A target may contain ".." only at its
-// start, so counting levels proves that the target stays inside the root.
+// checkTarget returns an error unless a link in the directory may have this target. A target may contain ".." only at its start,
+// so counting levels proves that the target stays inside the root.
 func checkTarget(dir, target string) error {
 	down := target + "/"
 	for strings.HasPrefix(down, "../") {
@@ -100,8 +101,8 @@ func checkTarget(dir, target string) error {
 	return checkName(strings.TrimSuffix(down, "/"))
 }
 
-// derive adds the files and links that the kernel and udevd create for every device. It skips names that already exist
-// and names that add rejects.
+// derive adds the files and links that the kernel and udevd create for every device. It skips names that already exist, and names
+// that the method add rejects.
 func (t tree) derive(d udev.Device) {
 	dir, name := d.SysPath[1:], path.Base(d.SysPath)
 	var uevent strings.Builder
@@ -146,14 +147,14 @@ func (t tree) derive(d udev.Device) {
 	}
 }
 
-// link adds a link from name to target, both relative to the root, unless name exists.
+// link adds a link from name to target, unless name exists. Both paths are relative to the root.
 func (t tree) link(name, target string) {
 	if relative, err := filepath.Rel(path.Dir(name), target); err == nil && checkName(target) == nil {
 		_ = t.add(name, entry{relative, isLink})
 	}
 }
 
-// ofKernel reports whether a property comes from the kernel, rather than from udevd and its rules.
+// ofKernel reports whether the kernel, rather than a udev rule or udevd itself, sets a property.
 func ofKernel(key string) bool {
 	switch key {
 	case "ACTION", "SEQNUM", "SUBSYSTEM", "DEVLINKS", "TAGS", "CURRENT_TAGS", "USEC_INITIALIZED":
@@ -164,7 +165,7 @@ func ofKernel(key string) bool {
 	})
 }
 
-// isBus reports whether a subsystem is a bus rather than a class. A recording does not show which one it is.
+// isBus reports whether a subsystem is a bus rather than a class. A recording does not contain this information.
 func isBus(subsystem string) bool {
 	return slices.Contains([]string{
 		"acpi", "auxiliary", "ccw", "clockevents", "clocksource", "container", "cpu", "css", "cxl", "dax", "dfl",
@@ -174,9 +175,9 @@ func isBus(subsystem string) bool {
 	}, subsystem)
 }
 
-// apply changes the tree below root from one state to another. It does not touch files that are the same in both. It
-// replaces a changed file atomically, so that a reader always finds a complete file. If from is nil, no process reads the
-// tree yet.
+// apply changes the tree below root from one state to another. It does not touch files that are the same in both states. It
+// replaces a changed file atomically, so that a reader always finds a complete file. If the parameter from is nil, apply assumes
+// that no process reads the tree yet.
 func apply(root string, from, to tree) error {
 	for name, e := range from {
 		if next, ok := to[name]; ok && (next.kind == isDir) == (e.kind == isDir) {
@@ -203,8 +204,8 @@ func apply(root string, from, to tree) error {
 	return nil
 }
 
-// write creates the file or link. If read is set, a process may be reading the tree, so write creates the file as
-// ".spare" in root first, and then renames it into place.
+// write creates the file or link. If the parameter read is true, a process may be reading the tree. In that case, write creates
+// the file as ".spare" in the root first, and then renames it.
 func (e entry) write(root, name string, read bool) error {
 	at := filepath.Join(root, name)
 	to := at
@@ -221,7 +222,7 @@ func (e entry) write(root, name string, read bool) error {
 		err = os.Rename(to, at)
 	}
 	if err != nil {
-		_ = os.Remove(to) // the next file cannot be created while this one exists
+		_ = os.Remove(to) // otherwise, the next file could not be created
 	}
 	return err
 }
