@@ -135,6 +135,7 @@ RELEASE ?= v1.36
 HARDWARE ?= udev/recording/bundled/gpu-server.umockdev udev/recording/bundled/nvme-blank.umockdev
 define kubernetes-program
 cd integration/cluster && mod=$(if $(filter v1.36,$*),go.mod,go.$*.mod) && \
+	{ [ -e $$mod ] || { echo '$* is not one of the releases v1.31, v1.36 and v1.37' >&2; exit 1; }; } && \
 	version=$$($(GO) list -modfile=$$mod -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	GOGC=400 $(GO) build $(KUBERNETES) -modfile=$$mod -tags $(subst v,k8s,$(subst .,,$*)) \
 		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o ../../bin/cluster/$(1)-$* ./$(1)

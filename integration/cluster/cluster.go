@@ -128,7 +128,7 @@ func removeStale(dir string) error {
 	}
 	defer l.Close()
 	if _, err := os.Stat(filepath.Join(dir, "ca.key")); err != nil {
-		return fmt.Errorf("%s exists and is not the directory of a cluster: %w", dir, err)
+		return fmt.Errorf("%s exists and is not the directory of a cluster, or that cluster is starting or ending: %w", dir, err)
 	}
 	return os.RemoveAll(dir)
 }

@@ -142,7 +142,7 @@ func (n *Node) startRuntime(ctx context.Context) error {
 	}
 	var err error
 	if n.runtime, err = spawn(n.dir, "cri", "unshare", "--mount", "--propagation", "private", "--",
-		"sh", "-c", nodeScript, "node.sh", n.dir, n.cluster.options.Programs, cgroup); err != nil {
+		"sh", "-c", nodeScript, "node.sh", n.dir, n.cluster.options.Programs, cgroup, n.options.Disk); err != nil {
 		return err
 	}
 	if err := poll(ctx, "the container runtime is not ready", func(context.Context) error {

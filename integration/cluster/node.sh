@@ -4,9 +4,10 @@
 # Makes the calling process a node, in the mount namespace that it has alone, and runs the container runtime in it. The
 # node has /dev, /run and /var of its own, below DIR. The programs are in /run/bin. /proc/sys has copies of the values
 # that the kubelet sets (setupKernelTunables in pkg/kubelet/cm/container_manager_linux.go). With CGROUP, the container runtime
-# is containerd, in the cgroup "runtime" below that one.
+# is containerd, in the cgroup "runtime" below that one. Without DISK, no program of the node can open a recorded device, whose
+# numbers may be those of a disk of this machine.
 #
-#	unshare --mount --propagation private node.sh DIR PROGRAMS [CGROUP]
+#	unshare --mount --propagation private node.sh DIR PROGRAMS CGROUP DISK
 set -eu
 
 dir=$1
@@ -26,9 +27,12 @@ for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oo
 done
 mount --bind "$2" "$dir/run/bin"
 mount --rbind "$dir/dev" /dev
+if [ -z "$4" ]; then
+	mount -o remount,bind,nodev /dev
+fi
 mount --rbind "$dir/run" /run
 mount --bind "$dir/var" /var
-if [ -n "${3:-}" ]; then
+if [ -n "$3" ]; then
 	echo $$ >"/sys/fs/cgroup/pids/$3/runtime/cgroup.procs"
 	exec /run/bin/cluster/containerd --config /var/lib/containerd.toml
 fi

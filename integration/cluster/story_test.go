@@ -61,6 +61,10 @@ func run(m *testing.M) int {
 	fmt.Printf("control plane of %s ready after %.1f s\n", release(), time.Since(began).Seconds())
 	code := m.Run()
 	fmt.Printf("\n%s", strings.Join(told, ""))
+	if len(told) == 0 {
+		fmt.Println("no story ran: look for its name in the tests")
+		code = 1
+	}
 	dir := shared.options.Dir
 	if err := shared.Stop(); err != nil {
 		fmt.Printf("stop the cluster: %v\n", err)

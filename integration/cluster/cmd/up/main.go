@@ -35,6 +35,9 @@ func main() {
 
 func run(ctx context.Context, dir, programs, release string, recordings []string) (err error) {
 	began := time.Now()
+	if len(recordings) == 0 {
+		return errors.New("no recording, so there would be no node: name files such as udev/recording/bundled/gpu-server.umockdev")
+	}
 	programs, err = filepath.Abs(programs)
 	if err != nil {
 		return err
@@ -60,7 +63,7 @@ func run(ctx context.Context, dir, programs, release string, recordings []string
 	for i, recording := range hardware {
 		name := fmt.Sprintf("node%d", i+1)
 		if _, err := c.StartNode(ctx, cluster.NodeOptions{Name: name, Recording: recording}); err != nil {
-			return err
+			return fmt.Errorf("start %s with %s: %w", name, recordings[i], err)
 		}
 		fmt.Printf("%5.1f s  %s with %s\n", time.Since(began).Seconds(), name, filepath.Base(recordings[i]))
 	}
@@ -79,9 +82,11 @@ In another terminal:
     kubectl describe node node1
     kubectl get pods -A --watch
 
-Containers run no program. kubectl logs POD shows the devices that a container got, and the pod stays Running. With the
-command ["exit", "0"] it ends at once. The programs of a node write their logs to %[3]s/*.log.
-To unplug a device, remove it from %[3]s/var/hardware/recording and save the file. metalplugctl on a node is
+A container whose command is a path, such as /bin/sh, runs on this machine as root, with all its files. All other containers
+run no program. kubectl logs POD shows the devices that a container got, and the pod stays Running. With the command
+["exit", "0"] it ends at once. The programs of a node write their logs to %[3]s/*.log.
+To unplug a device, delete its paragraph in %[3]s/var/hardware/recording and save the file. To plug
+it in, put the paragraph back. The PCI_SLOT_NAME of a GPU shows which paragraph it is. metalplugctl on a node is
 
     export METALPLUG_SOCKET=%[3]s/run/metalplug/control.sock
     %[4]s/metalplugctl list
