@@ -2,8 +2,8 @@
 
 package reset
 
-// The functions in this file open a disk exclusively, so that no other process can start to use the disk. In this package,
-// such a disk is said to be held.
+// The functions in this file open a disk exclusively, so that no other process can start to use the disk. This package calls such
+// a disk held.
 
 import (
 	"cmp"
@@ -20,8 +20,8 @@ import (
 
 // ioctls of block devices (include/uapi/linux/fs.h).
 const (
-	blkRRPart     = 0x125f     // BLKRRPART rereads the partition table
-	blkFlsBuf     = 0x1261     // BLKFLSBUF writes the cache back and drops it
+	blkRRPart     = 0x125f     // BLKRRPART reads the partition table again
+	blkFlsBuf     = 0x1261     // BLKFLSBUF writes the page cache back and drops it
 	blkSSZGet     = 0x1268     // BLKSSZGET returns the size of a logical block in bytes
 	blkDiscard    = 0x1277     // BLKDISCARD
 	blkSecDiscard = 0x127d     // BLKSECDISCARD
@@ -36,24 +36,24 @@ type claim struct {
 	sysfs.Disk
 	sysPath string
 	fd      int
-	twins   []int  // descriptors of other block devices for the same disk
+	twins   []int  // descriptors of other block devices that represent the same disk
 	size    int64  // bytes
 	block   int64  // size of a logical block in bytes
 	seq     uint64 // diskseq, or 0 before Linux 5.15
 
-	controller controller // the result of Identify Controller, or nil
+	controller controller // the data from Identify Controller, or nil before the first request
 }
 
-// hold opens a disk exclusively. The kernel refuses the open if the disk or a partition is mounted, used for swap or part
-// of another device. While the disk is held, the kernel refuses every such use (bd_may_claim in block/bdev.c). An exclusive
-// open does not detect a process that has opened the node without O_EXCL, such as a virtual machine. flags are O_RDONLY or
-// O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a writable descriptor is closed.
+// hold opens a disk exclusively. The kernel refuses this if the disk or one of its partitions is mounted, used for swap, or part
+// of another device. While the disk is held, the kernel refuses each of these uses (bd_may_claim in block/bdev.c). An exclusive
+// open does not detect a process that has opened the node without O_EXCL, such as a virtual machine. The parameter flags is
+// O_RDONLY or O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a writable descriptor is closed.
 //
-// A disk may have several block devices, which are called twins. The kernel's claim covers only one of them, so hold opens
-// the twins too. besides lists the paths that the caller itself opens exclusively.
+// A disk may have several block devices, which are called twins. An exclusive open of one of them does not affect the others, so
+// hold opens the twins too. It skips the twins in the list besides, because the caller opens them itself.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
-		if d, gone := h.diskAt(sysPath); gone == nil { // a failed exclusive open does not show which process uses the disk
+		if d, gone := h.diskAt(sysPath); gone == nil { // the errno does not show what uses the disk
 			err = cmp.Or(h.unused(d), err)
 		}
 		return nil, err
@@ -75,7 +75,7 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 	return c, nil
 }
 
-// look opens a disk, and checks that it is the disk that sysfs describes. Opening a disk for reading without O_EXCL
+// look opens a disk, and checks that it is the disk that sysfs describes. If flags contains neither O_EXCL nor a write mode, this
 // disturbs no other process.
 func (h *host) look(sysPath string, flags int) (*claim, error) {
 	fd, err := h.opened(sysPath, flags)
@@ -90,13 +90,12 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// claimedFor is how long the helper waits until a disk can be opened exclusively, if nothing else shows that the disk is in
-// use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). A process
-// that keeps the disk open for longer is treated as a user of the disk.
+// claimedFor is how long the helper waits for a disk that cannot be opened exclusively, if nothing else shows that the disk is in
+// use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). If the disk cannot
+// be opened within this time, the helper treats it as in use.
 const claimedFor = time.Second
 
-// checkExclusive returns the reason why a disk cannot be opened exclusively now, or nil. It closes the disk immediately
-// afterwards.
+// checkExclusive returns the reason why a disk cannot be opened exclusively, or nil. It closes the disk again immediately.
 func (h *host) checkExclusive(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
@@ -130,8 +129,8 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// sameAppearance compares the diskseq of the open disk with the diskseq in sysfs, and returns the number. The kernel gives
-// a higher number to each disk that appears, so the numbers differ if another disk has replaced the open one.
+// sameAppearance checks that an open disk has the same diskseq as in sysfs, and returns this number. The kernel assigns a higher
+// diskseq to each disk that appears, so the numbers differ if another disk has replaced the open disk.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
 	seq, err = h.number(fd, blkGetDiskSeq, 8)
@@ -150,8 +149,8 @@ func otherDisk(sysPath string, was, is uint64) error {
 	return errorf(Gone, "%s was replaced by another disk: the diskseq is %d, not %d", sysPath, is, was)
 }
 
-// same checks that the disk is the one that was open before. seq is the diskseq of that disk, or 0 if unknown. In the
-// meantime, another disk may have taken over its name and device number.
+// same checks that the disk is the one that was open before. The parameter seq is the diskseq of the earlier disk, or 0 if it is
+// unknown. Another disk may have taken over the name and device number of the earlier disk.
 func (c *claim) same(seq uint64) error {
 	if seq != 0 && c.seq != seq {
 		return otherDisk(c.sysPath, seq, c.seq)
@@ -159,7 +158,7 @@ func (c *claim) same(seq uint64) error {
 	return nil
 }
 
-// number reads a number of 4 or 8 bytes from an open disk.
+// number uses an ioctl to read a number of 4 or 8 bytes from an open disk.
 func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 	b := make([]byte, size)
 	_, err := h.ioctl(fd, request, b)
@@ -177,7 +176,7 @@ func (h *host) sizes(fd int) (size, block int64, err error) {
 }
 
 // flush writes back the page cache of a disk and the drive's own cache (blkdev_fsync, block/fops.c). It then drops the page
-// cache, so that the next read comes from the disk.
+// cache, so that the next read returns data from the disk itself.
 func (c *claim) flush() error {
 	if err := c.fsync(c.fd); err != nil {
 		return errorf(Failed, "flush the cache of %s: %w", c.Name(), err)
@@ -188,12 +187,13 @@ func (c *claim) flush() error {
 	return nil
 }
 
-// lockedFor is how long the helper waits for another process's lock on a disk. udev locks a disk only during one
-// inspection.
+// lockedFor is how long the helper waits until another process releases its lock on a disk. udev locks a disk only while it
+// inspects the disk.
 const lockedFor = 5 * time.Second
 
 // lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool has locked the disk
-// (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH or LOCK_EX. Inspections use LOCK_SH to share the lock.
+// (systemd.io/BLOCK_DEVICE_LOCKING). The parameter how is LOCK_SH or LOCK_EX. Inspections use LOCK_SH, so that several of them
+// can have the lock.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -204,8 +204,8 @@ func (c *claim) lock(ctx context.Context, how int) error {
 	return nil
 }
 
-// holdAll opens several disks exclusively. If one of them cannot be opened, holdAll closes the others. The caller must
-// close the returned disks.
+// holdAll opens several disks exclusively. If one of the disks cannot be opened, it closes the others. The caller must close the
+// returned disks.
 func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	slices.Sort(sysPaths)
 	for _, p := range slices.Compact(sysPaths) {

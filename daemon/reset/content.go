@@ -2,8 +2,9 @@
 
 package reset
 
-// The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. All signatures of volume
-// managers and file systems are near the ends of a disk. A disk is blank if all bytes that were read are 00, or all are ff.
+// The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. Volume managers and file systems
+// keep their signatures near the ends of a disk. The check treats a disk as blank if all bytes that it reads are 00, or all are
+// ff.
 
 import (
 	"bytes"
@@ -27,12 +28,12 @@ import (
 
 const (
 	edge        = 16 << 20 // bytes that are read at each end
-	piece       = 1 << 20  // bytes per read at an end
+	piece       = 1 << 20  // bytes that one read at an end returns
 	blockSize   = 4096     // bytes that are compared at a time
 	randomCount = 4096     // number of random blocks
-	turnedCount = 1024     // number of random blocks on a rotating disk
+	turnedCount = 1024     // number of random blocks if the disk rotates
 	readers     = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
-	// After maxBad unreadable blocks, the rest of a chunk is skipped, because a drive may take seconds for each block.
+	// After maxBad unreadable blocks, the rest of a chunk is skipped, because a drive may take seconds to read each of them.
 	maxBad = 16
 )
 
@@ -43,12 +44,12 @@ type surface struct {
 	chunks []chunk // sorted by offset
 }
 
-// seed determines which random blocks are read. Each check uses a new seed, so an attacker cannot prepare a disk for the
-// check. If the lowest bit is set, the disk rotates, and fewer blocks are read. A disk with 7,200 rpm takes up to 10 ms for
-// each block, and a probe must end within 16 s.
+// seed determines which random blocks are read. Each check uses a new seed, so an attacker cannot prepare a disk for the check.
+// The lowest bit is set for a rotating disk, of which fewer blocks are read. A disk with 7,200 rpm takes up to 10 ms to read a
+// block, and a probe must end within 16 s.
 type seed [8]byte
 
-// seed returns the seed in fingerprint. Without a fingerprint, it returns a new seed for the disk
+// seed returns the seed that a fingerprint contains. If the text is not a fingerprint, it returns a new seed for the disk
 // (Documentation/ABI/stable/sysfs-block, queue/rotational).
 func (c *claim) seed(fingerprint string) (s seed) {
 	if isFingerprint(fingerprint) {
@@ -62,7 +63,7 @@ func (c *claim) seed(fingerprint string) (s seed) {
 	return s
 }
 
-// count returns the number of random blocks.
+// count returns the number of random blocks to read.
 func (s seed) count() int {
 	if s[0]&1 != 0 {
 		return turnedCount
@@ -83,8 +84,8 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads both ends of a disk and random blocks. It reads a small disk as a whole. The size limit for a small
-// disk is the same for rotating disks, although fewer random blocks are read from them.
+// readSurface reads both ends of a disk and random blocks in between. It reads a small disk completely. The limit for a small
+// disk does not depend on whether the disk rotates, although fewer random blocks are read from a rotating disk.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -117,13 +118,13 @@ type badBlock struct {
 	err error
 }
 
-// isBad reports whether a read failed because data is lost, and not because the drive failed (blk_errors in
+// isBad reports whether an error means that the data of a block is lost, and not that the whole drive has failed (blk_errors in
 // block/blk-core.c, BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache turns each of these errors into EIO (filemap_read).
 func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
 
-// fill reads a chunk. If the drive cannot read all of it, fill reads each block separately. After [maxBad] unreadable
+// fill reads a chunk. If the drive cannot read the whole chunk, fill reads each block separately. After [maxBad] unreadable
 // blocks, it treats the rest of the chunk as unreadable too.
 func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
@@ -163,7 +164,8 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// together fills all chunks, several at a time. It stops when a read fails or ctx ends, but not at an unreadable block.
+// together fills all given chunks, several at a time. It stops when the drive fails or ctx ends, but it continues after an
+// unreadable block.
 func together(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
 	var first error
@@ -205,11 +207,11 @@ func places(size int64, from seed) (chosen []int64) {
 	return slices.Compact(chosen)
 }
 
-// lastFrom returns the offset at which reading the end of the disk begins. The offset is a multiple of the block size, and
-// at least edge bytes before the end.
+// lastFrom returns the offset at which the last part of the disk begins. This offset is a multiple of the block size, and at
+// least 16 MiB before the end.
 func lastFrom(size int64) int64 { return (size - edge) &^ (blockSize - 1) }
 
-// read fills p from a disk. A read from a removed disk returns 0 bytes.
+// read fills the buffer p from a disk. If the kernel returns 0 bytes, the disk was removed.
 func (c *claim) read(p []byte, offset int64) error {
 	for done := 0; done < len(p); {
 		n, err := c.pread(c.fd, p[done:], offset+int64(done))
@@ -224,7 +226,7 @@ func (c *claim) read(p []byte, offset int64) error {
 	return nil
 }
 
-// has reports whether the disk contains a text at an offset.
+// has reports whether the disk contains a text at the given offset.
 func (s *surface) has(at int64, text string) bool {
 	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found {
@@ -233,7 +235,8 @@ func (s *surface) has(at int64, text string) bool {
 	return i >= 0 && at-s.chunks[i].at < int64(len(s.chunks[i].b)) && bytes.HasPrefix(s.chunks[i].b[at-s.chunks[i].at:], []byte(text))
 }
 
-// content names the signatures on a disk, or the offset of other data. It returns "" for a blank disk.
+// content returns the names of the signatures on a disk. If there is other data, it returns the offset of this data. It returns
+// "" for a blank disk.
 func (s *surface) content() string {
 	for at, b := range s.filled() {
 		if found := s.signs(); len(found) > 0 {
@@ -272,8 +275,8 @@ func (s *surface) fingerprint() string {
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// filled yields the blocks with data, in order. Blocks of ff among blocks of 00 may be data, and so may blocks of 00 among
-// blocks of ff.
+// filled yields the blocks that contain data, in order. On a disk that is otherwise filled with 00, a block of ff may be data.
+// The reverse also applies.
 func (s *surface) filled() iter.Seq2[int64, []byte] {
 	filler := s.filler()
 	return func(yield func(int64, []byte) bool) {
@@ -285,7 +288,7 @@ func (s *surface) filled() iter.Seq2[int64, []byte] {
 	}
 }
 
-// filler returns the byte that fills the unwritten blocks of the disk. It takes this byte from the first blank block.
+// filler returns the byte that unwritten blocks of the disk contain. It takes this byte from the first blank block.
 func (s *surface) filler() byte {
 	for _, b := range s.blocks() {
 		if blank(b) {
@@ -295,7 +298,7 @@ func (s *surface) filler() byte {
 	return 0
 }
 
-// holds reports whether a block on a disk with the given filler contains data.
+// holds reports whether a block contains data, given the filler of the disk.
 func holds(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
 
 // blocks yields all blocks, in order. An unreadable block is nil.

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file sends NVMe admin commands through the node of a namespace. The kernel passes them to the controller unchanged
-// (nvme_ns_ioctl), so the helper can use the node that it already has open exclusively.
+// This file sends NVMe admin commands through the node of a namespace. The kernel passes such commands to the controller
+// unchanged (nvme_ns_ioctl). The helper can therefore use the node that it already has open exclusively.
 //
 // The numbers come from the NVM Express Base Specification 2.0 and the NVM Command Set Specification 1.0. The ioctl numbers
 // come from include/uapi/linux/nvme_ioctl.h.
@@ -29,7 +29,7 @@ const (
 	nvmeIoctlReset    = 0x4e44     // NVME_IOCTL_RESET, only for the node of a controller
 )
 
-// adminCommand is struct nvme_passthru_cmd, 72 bytes.
+// adminCommand is struct nvme_passthru_cmd, which has 72 bytes.
 type adminCommand struct {
 	opcode, flags        uint8
 	_                    uint16
@@ -55,8 +55,8 @@ const (
 	formatTime   = 10 * time.Minute // as in nvme-cli; resetting the controller during a format would not help
 )
 
-// command sends a command with one of the two ioctls, and waits until the command has completed. The wait cannot be
-// interrupted.
+// command sends a command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD, and waits until the command has completed. This wait
+// cannot be interrupted.
 func (d drive) command(request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
 	status, err := d.pass(d.fd, request, &c, data)
@@ -66,19 +66,19 @@ func (d drive) command(request uintptr, c adminCommand, limit time.Duration, dat
 	return err
 }
 
-// Subjects of Identify (Base Specification, figure 273, CNS).
+// Values of CNS, which select the data that Identify returns (Base Specification, figure 273).
 const (
 	cnsNamespace           = 0x00
 	cnsController          = 0x01
 	cnsActiveNamespaces    = 0x02
-	cnsNamespaces          = 0x10 // includes the inactive namespaces, if the controller can manage namespaces
+	cnsNamespaces          = 0x10 // includes the inactive namespaces, but requires Namespace Management
 	cnsAttachedControllers = 0x12 // the IDs of the controllers to which a namespace is attached
 	cnsControllers         = 0x13 // the IDs of all controllers in the NVM subsystem
 )
 
 const identifySize = 4096
 
-// identify returns one of the data structures of the Identify command.
+// identify returns the data structure that cns selects.
 func (d drive) identify(cns, nsid uint32) ([]byte, error) {
 	b := make([]byte, identifySize)
 	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, queryTimeout, b)
@@ -96,7 +96,7 @@ const (
 	logSize        = 512
 )
 
-// log returns the beginning of a log page of the controller.
+// log returns the first 512 bytes of a log page of the controller.
 func (d drive) log(page uint32) ([]byte, error) {
 	b := make([]byte, logSize)
 	dwords := uint32(logSize/4 - 1)
@@ -107,7 +107,7 @@ func (d drive) log(page uint32) ([]byte, error) {
 	return b, nil
 }
 
-// nvmeStatus is the status of a completed command. It consists of "status code type << 8 | status code" and some flags.
+// nvmeStatus is the status of a completed command. It contains "status code type << 8 | status code" and some flags.
 type nvmeStatus uint16
 
 // code returns the status without the flags More and Do Not Retry.
@@ -128,10 +128,10 @@ func statusOf(err error) uint16 {
 	return status.code()
 }
 
-// unsupported reports whether a status code means that the controller does not know the command.
+// unsupported reports whether a status code means that the controller does not support the command.
 func unsupported(code uint16) bool { return code == statusInvalidOpcode || code == statusInvalidField }
 
-// Error returns the status code, with its meaning if an operator can act on it.
+// Error returns the status code. If an operator can do something about the error, Error also returns the meaning of the code.
 func (s nvmeStatus) Error() string {
 	text := map[uint16]string{
 		statusInvalidOpcode:      ": invalid command opcode",
@@ -148,7 +148,7 @@ func (s nvmeStatus) Error() string {
 	return fmt.Sprintf("NVMe status %#03x%s", s.code(), text)
 }
 
-// commandError returns err with a description of the command and a suitable [Result]. what names the command.
+// commandError returns err with a suitable [Result] and a text that describes the failed command.
 func commandError(what string, err error) error {
 	switch code := statusOf(err); {
 	case unsupported(code):
@@ -168,7 +168,7 @@ func commandError(what string, err error) error {
 // controller is the data that Identify Controller returns (Base Specification, figure 275).
 type controller []byte
 
-// feature is one or more bits in a byte of the Identify Controller data.
+// feature is one or more bits in a byte of the data from Identify Controller.
 type feature struct {
 	at   int
 	mask byte
@@ -176,14 +176,14 @@ type feature struct {
 
 // Features of a controller.
 var (
-	severalControllers = feature{76, 1 << 1}  // the NVM subsystem may have further controllers (CMIC)
+	severalControllers = feature{76, 1 << 1}  // the NVM subsystem may contain other controllers (CMIC)
 	canFormat          = feature{256, 1 << 1} // OACS
 	managesNS          = feature{256, 1 << 3} // OACS
 	canSanitize        = feature{328, sanitizeCrypto | sanitizeBlock | sanitizeOverwrite}
 	sanitizesByBlock   = feature{328, sanitizeBlock}  // SANICAP
 	sanitizesByKey     = feature{328, sanitizeCrypto} // SANICAP
 	reserves           = feature{520, 1 << 5}         // the controller supports reservations (ONCS)
-	formatHitsAll      = feature{524, 1<<0 | 1<<1}    // a format or its erasure affects all namespaces (FNA)
+	formatHitsAll      = feature{524, 1<<0 | 1<<1}    // Format NVM or its erasure affects all namespaces (FNA)
 	cryptoFormat       = feature{524, 1 << 2}         // FNA
 )
 
@@ -197,7 +197,7 @@ const (
 	sanitizeOverwrite = 1 << 2
 )
 
-// controllerOf returns the data of Identify Controller for an open disk. It sends the command only once.
+// controllerOf returns the data from Identify Controller for an open disk. It sends the command only once.
 func (d drive) controllerOf() (controller, error) {
 	if d.controller != nil {
 		return d.controller, nil
@@ -216,11 +216,11 @@ type namespace struct {
 	flbas, dps uint8
 	shared     bool   // the namespace may be attached to several controllers at the same time (NMIC bit 0)
 	reservable bool   // the namespace supports a type of reservation (RESCAP)
-	thin       bool   // the namespace is thinly provisioned, so NUSE is valid (NSFEAT bit 0)
-	used       uint64 // blocks that are allocated (NUSE)
+	thin       bool   // the namespace supports thin provisioning, so NUSE is valid (NSFEAT bit 0)
+	used       uint64 // number of allocated blocks (NUSE)
 }
 
-// namespace returns the data of Identify Namespace for an open disk. The kernel provides the namespace ID.
+// namespace returns the data from Identify Namespace for an open disk. It gets the namespace ID from the kernel.
 func (d drive) namespace() (namespace, error) {
 	id, err := d.ioctl(d.fd, nvmeIoctlID, nil)
 	if err != nil {
@@ -236,7 +236,7 @@ func (d drive) namespace() (namespace, error) {
 	}, nil
 }
 
-// smart reads the SMART log page. If it cannot read the page, it returns the zero value, which means unknown.
+// smart reads the SMART log page. If this fails, it returns the zero value, which means that the health is unknown.
 func (d drive) smart() device.Smart {
 	b, err := d.log(logSmart)
 	if err != nil {

@@ -2,8 +2,8 @@
 
 package reset
 
-// This file erases disks. Before writing, each method opens the disk exclusively, locks it against udev, and reads it.
-// After the erasure, the method rereads the blocks that contained data.
+// This file erases disks. Before an erasure, the helper opens the disk exclusively, locks it so that udev does not inspect it,
+// and reads it. After the erasure, the helper reads the blocks again that contained data.
 
 import (
 	"cmp"
@@ -21,9 +21,10 @@ import (
 // erasure is a method for erasing a disk that is open exclusively.
 type erasure struct {
 	promise promise
-	// ready returns an error if the method cannot erase the disk, or cannot erase it without erasing other disks.
+	// ready returns an error if the method cannot erase the disk, or would also erase other disks.
 	ready func(c *claim) error
-	// run erases the disk and returns a description of its work. had is the data that was found before the erasure.
+	// run erases the disk and returns a description of its work. The parameter had describes the data that was found before the
+	// erasure.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
 }
 
@@ -40,12 +41,12 @@ func erasures() map[string]erasure {
 	}
 }
 
-// Erasures returns the names of the erase methods. A disk may not support all of them.
+// Erasures returns the names of all erase methods. Most disks support only some of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
-// erase erases a disk that was examined before, and returns a description of its work. It opens the disk exclusively for
-// writing and reads it again, because the disk may have changed since the examination. For example, this process may have
-// been stopped, or the disk may have reappeared after a reset.
+// erase erases a disk that was examined earlier, and returns a description of its work. It opens the disk exclusively for writing
+// and reads it again, because the disk may have changed since then. For example, this process may have been stopped for a while,
+// or the disk may have reappeared after a reset.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
@@ -64,7 +65,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	}
 	t.answer.Appearance = appearanceOf(c.seq)
 	e := erasures()[t.Scrub]
-	if err := e.ready(c); err != nil { // refuse now, and not after an hour of reading
+	if err := e.ready(c); err != nil { // refuse the request now, and not after an hour of reading
 		return "", err
 	}
 	had, err := c.written(ctx, e.promise, now)
@@ -74,9 +75,9 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := t.unheld(ctx, c); err != nil {
 		return "", err
 	}
-	// These are the last checks. No slow step may follow, because a process may open the disk after the check for open
-	// files. Exports, loop devices and other hosts are checked again, because the read took time and an exclusive open does
-	// not detect these uses.
+	// These are the last checks before the erasure. No slow step may follow, because a process may open the disk after the check
+	// for open files. The checks for exports, loop devices and other hosts are repeated, because the read took time, and because
+	// an exclusive open does not detect these uses.
 	if err := cmp.Or(e.ready(c), t.unused(c.Disk), c.shared(), t.identified(anyAppearance)); err != nil {
 		return "", err
 	}
@@ -89,7 +90,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err != nil {
 		return done, err
 	}
-	if time.Since(began) > passingFor { // during a long erasure, a process may have opened the disk and written to it
+	if time.Since(began) > passingFor { // a process may have opened the disk and written to it during a long erasure
 		if err := t.unheld(ctx, c); err != nil {
 			return done, err
 		}
@@ -101,8 +102,8 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	return done + "; " + seen, nil
 }
 
-// examined reads a disk again before its erasure. The disk must be the one that was examined before, even after a
-// reset, and must have the same content. It returns nil for a disk that cannot be read.
+// examined reads a disk again before its erasure. It checks that this is the disk that was examined earlier, and that the content
+// is still the same. It returns nil if the disk was not read earlier or cannot be read.
 func (t *task) examined(ctx context.Context, c *claim, before string) (*surface, error) {
 	switch err := c.same(t.seq); {
 	case err != nil && t.Method != "":
@@ -123,8 +124,8 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	return s, err
 }
 
-// verified waits until an erased disk is back. It checks that the disk is the same, and that its blocks have the content
-// that the method promises. It returns a description of the blocks.
+// verified waits until an erased disk is present again. It checks that the disk is still the same, and that its blocks have the
+// content that the erase method promises. It returns a description of the blocks.
 func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.back(ctx), c.sameSize()); err != nil {
 		return "", err
@@ -139,7 +140,7 @@ func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen stri
 	return had.inWords(), err
 }
 
-// forgetPartitions makes the kernel drop the partitions of a blank disk. The kernel does not drop them automatically.
+// forgetPartitions makes the kernel drop the partitions of an erased disk, because the kernel does not drop them automatically.
 func (c *claim) forgetPartitions() error {
 	if len(c.Partitions(c.sysPath)) == 0 {
 		return nil
@@ -150,16 +151,16 @@ func (c *claim) forgetPartitions() error {
 	return nil
 }
 
-// Number of bytes per ioctl. Between two ioctls, the helper can check the time limit, and a signal can end the program.
+// Number of bytes that one ioctl erases. Between two ioctls, the helper checks the time limit, and a signal can end the program.
 const (
 	discardChunk = 1 << 30
-	zeroChunk    = 64 << 20 // takes a tenth of a second if the drive really writes zeroes
+	zeroChunk    = 64 << 20 // this takes a tenth of a second if the drive really writes zeroes
 )
 
-// inChunks returns a function that runs an ioctl for each chunk of a disk. A device may ignore the parts of a range that
-// are smaller than its discard granularity (Documentation/ABI/stable/sysfs-block, queue/discard_granularity, in bytes).
-// Each range therefore begins one granule before the end of the previous range, so that every granule lies completely
-// within one range.
+// inChunks returns a function that erases a disk by running an ioctl for each chunk. A device may ignore the parts of a range
+// that are smaller than its discard granularity (Documentation/ABI/stable/sysfs-block, queue/discard_granularity, in bytes). Each
+// range therefore begins one granule before the end of the previous range. In this way, each granule lies completely within one
+// range.
 func inChunks(name, did string, chunk int64, request uintptr) func(context.Context, *claim, *evidence) (string, error) {
 	return func(ctx context.Context, c *claim, _ *evidence) (string, error) {
 		began := time.Now()
@@ -183,7 +184,7 @@ func inChunks(name, did string, chunk int64, request uintptr) func(context.Conte
 	}
 }
 
-// ranged runs an ioctl whose argument is uint64_t range[2].
+// ranged runs an ioctl whose argument is a range, declared as uint64_t range[2].
 func (c *claim) ranged(request uintptr, from, length int64) error {
 	b := binary.NativeEndian.AppendUint64(nil, uint64(from))
 	_, err := c.ioctl(c.fd, request, binary.NativeEndian.AppendUint64(b, uint64(length)))

@@ -18,7 +18,7 @@ const (
 	eraseCrypto   = 2
 )
 
-// formatBy returns the erasure that runs Format NVM with one of these settings.
+// formatBy returns the erasure that runs Format NVM with the given Secure Erase Settings.
 func formatBy(ses uint32) erasure {
 	return erasure{
 		promise: mustChange,
@@ -27,9 +27,9 @@ func formatBy(ses uint32) erasure {
 	}
 }
 
-// format erases one namespace by formatting it with its current format. During the format, the kernel stops the I/O to all
-// namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). It takes seconds, or minutes if
-// the drive really erases its cells.
+// format erases one namespace by formatting it with its current format. During the command, the kernel stops the I/O to all
+// namespaces of the controller. The command cannot be interrupted (nvme_passthru_start). It takes seconds, or minutes if the
+// drive really erases its cells.
 func (d drive) format(ses uint32) (string, error) {
 	ns, err := d.namespace()
 	if err != nil {
@@ -43,7 +43,7 @@ func (d drive) format(ses uint32) (string, error) {
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", ns.nsid, ses, formatOf(ns)), nil
 }
 
-// formattable checks that the controller can format this namespace and leave the others unchanged.
+// formattable checks that the controller can format this namespace without changing other namespaces.
 func (d drive) formattable(ses uint32) error {
 	id, err := d.localController()
 	switch {
@@ -59,8 +59,8 @@ func (d drive) formattable(ses uint32) error {
 	return nil
 }
 
-// formatWord returns dword 10 of a Format command that keeps the current format. FLBAS and DPS contain the LBA format, the
-// location of the metadata, and the protection information. If dword 10 were 0, the command could change the block size.
+// formatWord returns dword 10 of a Format command that keeps the current format. FLBAS and DPS contain the current LBA format,
+// the location of the metadata, and the protection information. With 0 as dword 10, the command could change the block size.
 func formatWord(ns namespace, ses uint32) uint32 {
 	format := formatOf(ns)
 	metadata := uint32(ns.flbas >> 4 & 1) // FLBAS bit 4 to MSET
@@ -72,7 +72,7 @@ func formatWord(ns namespace, ses uint32) uint32 {
 // formatOf returns the number of the current LBA format. FLBAS bits 3:0 are its low bits, and bits 6:5 are its high bits.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
-// sameSize checks that a disk has the same size and block size as before.
+// sameSize checks that a disk still has the size and the block size that it had when it was opened.
 func (c *claim) sameSize() error {
 	size, block, err := c.sizes(c.fd)
 	if err != nil {
@@ -84,8 +84,8 @@ func (c *claim) sameSize() error {
 	return nil
 }
 
-// localNVMe returns the controllers of an NVMe namespace. It refuses controllers outside this node, because other hosts may
-// use a drive that is connected over a network.
+// localNVMe returns the controllers of an NVMe namespace. If a controller is connected over a network, it returns an error,
+// because other hosts may use the same drive.
 func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	controllers, err = h.controllersOf(sysPath)
 	if err != nil {
@@ -99,7 +99,7 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	return controllers, nil
 }
 
-// localController returns the data of Identify Controller for an open disk. The drive must be in this node.
+// localController returns the data from Identify Controller for an open disk. The drive must not be connected over a network.
 func (d drive) localController() (controller, error) {
 	if _, err := d.localNVMe(d.sysPath); err != nil {
 		return nil, err
@@ -107,8 +107,8 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// sole returns an error unless the disk is the only namespace of the NVM subsystem. Methods that erase the whole subsystem
-// use it.
+// sole returns an error unless the disk is the only namespace of the NVM subsystem. It is called before the whole subsystem is
+// erased.
 func (d drive) sole() error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -130,9 +130,9 @@ func (d drive) sole() error {
 	return d.noOther()
 }
 
-// checkControllers checks that this kernel drives all controllers in the NVM subsystem. A virtual machine may use another
-// controller through VFIO. Another host may use a controller at the other port of the drive. Such controllers can have
-// namespaces that this kernel does not know.
+// checkControllers checks that this kernel drives all controllers in the NVM subsystem. A virtual machine may use a controller
+// through VFIO. Another host may use a controller at the other port of the drive. Such a controller can have namespaces that this
+// kernel does not know.
 func (d drive) checkControllers() error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
@@ -153,8 +153,8 @@ func (d drive) checkControllers() error {
 	return nil
 }
 
-// noOther checks that the drive has no other namespace. Another namespace may be attached to another controller, or to
-// no controller. A controller without Namespace Management has no unattached namespaces.
+// noOther checks that the drive has no other namespace. It also finds namespaces that are attached only to another controller, or
+// to no controller. Without Namespace Management, all namespaces are attached.
 func (d drive) noOther() error {
 	id, err := d.controllerOf()
 	if err != nil {
@@ -180,16 +180,15 @@ func (d drive) noOther() error {
 	return nil
 }
 
-// With a sanitize operation, the controller erases the whole NVM subsystem in the background. The erasure includes all
-// namespaces, caches and spare blocks. Neither a reset nor a loss of power stops a sanitize operation. Until the operation
-// ends, no namespace can be read (NVMe Base Specification 2.0, 8.21). Cryptographic erasure takes seconds. Overwriting
-// takes up to a day.
+// During a sanitize operation, the controller erases the whole NVM subsystem in the background, including all namespaces, caches
+// and spare blocks. Neither a reset nor a loss of power stops a sanitize operation. Until the operation ends, no namespace can be
+// read (NVMe Base Specification 2.0, 8.21). A cryptographic erasure takes seconds. Overwriting the drive takes up to a day.
 
-// sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
+// sanitizeState contains the fields of the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
 	status   uint8  // state of the last sanitize operation (SSTAT bits 2:0)
 	erased   bool   // no data has been written since the last sanitize operation (SSTAT bit 8)
-	progress uint16 // in 65536ths
+	progress uint16 // progress in units of 1/65536
 	action   uint32 // SCDW10 bits 2:0
 }
 
@@ -198,15 +197,15 @@ const (
 	sanitizeDone       = 1
 	sanitizeRunning    = 2
 	sanitizeHasFailed  = 3
-	sanitizeDoneNoFree = 4 // the blocks were not deallocated
+	sanitizeDoneNoFree = 4 // like sanitizeDone, but the blocks were not deallocated
 )
 
-// Actions, in dword 10 bits 2:0 of the command (Base Specification, figure 303).
+// Actions of a sanitize operation, in bits 2:0 of dword 10 of the command (Base Specification, figure 303).
 const (
 	actBlockErase  = 2
 	actOverwrite   = 3
 	actCryptoErase = 4
-	onePass        = 1 << 4 // Overwrite Pass Count; 0 would mean 16 passes
+	onePass        = 1 << 4 // Overwrite Pass Count, where 0 would mean 16 passes
 )
 
 // stateOf reads the Sanitize Status log page.
@@ -222,7 +221,7 @@ func (d drive) stateOf() (sanitizeState, error) {
 	}, nil
 }
 
-// unreadable reports whether a disk cannot be read because a sanitize operation is running or has failed.
+// unreadable reports whether a disk cannot be read, either because a sanitize operation is running or because it has failed.
 func (d drive) unreadable() bool {
 	s, err := d.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
@@ -253,10 +252,9 @@ func sanitizable(c *claim) error {
 	return d.sole()
 }
 
-// sanitize erases the whole subsystem. If a sanitize operation is already running, the function waits for that one, even if
-// another program started it. If the controller reports a completed sanitize operation and no write since then, and the
-// disk is blank, no further sanitize operation is needed. A disk that is not blank is sanitized again, because its content
-// before that operation is unknown.
+// sanitize erases the whole subsystem. If a sanitize operation is already running, sanitize waits until it ends, even if another
+// program started it. No new operation is needed if the controller reports a completed operation and no write since then, and if
+// the disk is blank. A disk that is not blank is sanitized again, because its content before the earlier operation is unknown.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()
@@ -279,9 +277,9 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	return d.followed(ctx)
 }
 
-// actionFor chooses the action of a sanitize operation. Block erase is the safest, cryptographic erasure is the fastest,
-// and overwriting is for disks without flash. The command allows the drive to deallocate the blocks afterwards. After a
-// failed sanitize operation, only another sanitize operation makes the disk usable again.
+// actionFor chooses the action of a sanitize operation. A block erase is the safest action, a cryptographic erasure is the
+// fastest, and overwriting is for disks without flash. The drive may deallocate the blocks afterwards. If the operation fails,
+// only another sanitize operation makes the disk usable again.
 func actionFor(id controller) uint32 {
 	switch {
 	case id.has(sanitizesByBlock):
@@ -292,7 +290,7 @@ func actionFor(id controller) uint32 {
 	return actOverwrite | onePass
 }
 
-// followed waits until a sanitize operation has ended. If ctx ends first, the error is [Running].
+// followed waits until a sanitize operation has ended. If ctx ends earlier, the error is [Running].
 func (d drive) followed(ctx context.Context) (string, error) {
 	began := time.Now()
 	for {
@@ -315,8 +313,8 @@ func (d drive) followed(ctx context.Context) (string, error) {
 // percent returns the progress of a running sanitize operation.
 func (s sanitizeState) percent() int { return int(s.progress) * 100 / 65536 }
 
-// pollEvery returns the wait between two checks. The first waits are short, because some sanitize operations end within a
-// second.
+// pollEvery returns the time to wait before the next check of a sanitize operation. The first waits are short, because some
+// operations end within a second.
 func pollEvery(since time.Duration) time.Duration {
 	return min(max(since/10, 50*time.Millisecond), 5*time.Second)
 }

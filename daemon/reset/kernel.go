@@ -27,10 +27,10 @@ type kernel struct {
 	flock func(fd, how int) error
 	fsync func(fd int) error
 	pread func(fd int, p []byte, offset int64) (n int, err error)
-	// ioctl passes the address of an argument, or 0 for nil. The kernel may change the argument.
+	// ioctl passes the address of the argument to the kernel, or 0 if the argument is nil. The kernel may change the argument.
 	ioctl func(fd int, request uintptr, argument []byte) (result int, err error)
-	// pass sends an NVMe command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. The kernel reads or writes data, depending
-	// on the command. The status comes from the controller, and is 0 for success.
+	// pass sends an NVMe command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. Depending on the command, the kernel reads or
+	// writes the buffer data. The controller returns the status, which is 0 after success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
 	write func(path, value string) error // writes a sysfs attribute
 	// openLock opens a lock file that no other user can open.
@@ -93,7 +93,7 @@ func ioctl(fd int, request uintptr, argument []byte) (int, error) {
 	return int(result), nil
 }
 
-// pass sends a command with an ioctl, which returns an errno or the status of the command.
+// pass sends an NVMe command with an ioctl. The ioctl returns an errno, or the status of the command.
 func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error) {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
@@ -105,7 +105,7 @@ func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error)
 	return uint16(max(status, 0)), err
 }
 
-// writeAttribute does the same as "echo value > path". It makes a single write, as sysfs requires.
+// writeAttribute does the same as "echo value > path". It calls write(2) only once, as sysfs requires.
 func writeAttribute(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -118,8 +118,8 @@ func writeAttribute(path, value string) error {
 	return nil
 }
 
-// idle sets the idle class of the I/O scheduler for the calling thread (ioprio_set(2), include/uapi/linux/ioprio.h). If the
-// kernel denies the change, reads keep their normal priority.
+// idle moves the calling thread to the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). If the
+// kernel refuses this, reads keep their normal priority.
 func idle() {
 	const (
 		whoProcess = 1 // IOPRIO_WHO_PROCESS, with 0 for the calling thread
@@ -132,17 +132,17 @@ func idle() {
 // devices is the sysfs directory that contains all devices.
 const devices = sysfs.Devices
 
-// host represents the node and the calls to its kernel. Its methods take paths in the form that the kernel uses
-// ("/sys/devices/…", "/dev/…", "/proc/…"), even if these trees have a different root.
+// host represents this machine and the calls to its kernel. Its methods accept kernel paths ("/sys/devices/…", "/dev/…",
+// "/proc/…"), even if the files are in other directories.
 type host struct {
 	sysfs.Tree
 	kernel
 	step step
 
-	run      string                        // the directory that contains udevd's state, in the subdirectory udev
+	run      string                        // the directory that contains udevd's state in "udev"
 	locks    string                        // the directory of the lock files
 	settings func() (config.Config, error) // reads the configuration
-	selects  func(Request) error           // refuses a device that no resource selects
-	// holders returns the processes that have devices open.
+	selects  func(Request) error           // returns an error if the resource does not select the device
+	// holders returns the processes that have the given devices open.
 	holders func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error)
 }

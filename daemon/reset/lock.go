@@ -2,10 +2,10 @@
 
 package reset
 
-// Only one request at a time works on a device. The lock is a file in a directory that all instances of the program share.
-// A lock in sysfs would not work, for two reasons. Since systemd 254, each instance has its own sysfs, so its lock would
-// not stop other instances (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). Also, any local process can lock a
-// directory in sysfs.
+// A lock ensures that only one request at a time works on a device. The lock is a file in a directory that all instances of the
+// program share. Locking the device's directory in sysfs would not work, for two reasons. Since systemd 254, each instance has
+// its own sysfs, so its lock would not stop other instances (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c). Also, any
+// local process can lock a directory in sysfs.
 
 import (
 	"context"
@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onlyFor is how long the helper waits until another instance releases the lock. An instance whose client has
-// disconnected exits within this time.
+// onlyFor is how long the helper waits until another instance releases the lock. An instance exits within this time after its
+// client has disconnected.
 const onlyFor = time.Second
 
-// only waits until no other instance works on a device, and locks the device. Other instances wait until the caller calls
-// unlock. If the wait takes too long, the error is [Busy].
+// only waits until no other instance works on a device, and then locks the device. Other instances wait until the caller calls
+// unlock. If another instance does not release its lock in time, the error is [Busy].
 func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err error) {
 	file := filepath.Join(h.locks, lockName(sysPath))
 	fd, err := h.openLock(file)
@@ -42,7 +42,8 @@ func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err err
 	return nil, errorf(Failed, "lock %s: %w", file, err)
 }
 
-// flocked locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, flocked waits for at most limit.
+// flocked locks an open file with LOCK_SH or LOCK_EX. If another process has the lock, flocked waits for it, but no longer than
+// the given limit.
 func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -54,7 +55,8 @@ func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) er
 	}
 }
 
-// lockName returns the name of a device's lock file. The name is a hash, because a path may be too long for a file name.
+// lockName returns the name of the lock file for a device. The name is a hash, because the path of a device may be too long for a
+// file name.
 func lockName(sysPath string) string {
 	sum := sha256.Sum256([]byte(sysPath))
 	return hex.EncodeToString(sum[:16])

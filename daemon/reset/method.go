@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// reset resets a device with the requested method, and returns a description of what it did.
+// reset resets a device with the requested method, and returns a description of its work.
 func (t *task) reset(ctx context.Context) (done string, err error) {
 	if done, err = t.resetter()(ctx); err != nil {
 		return "", err
@@ -42,7 +42,7 @@ func (t *task) resetter() func(context.Context) (string, error) {
 	return nil
 }
 
-// holdReset exclusively opens the disks that a reset affects. It checks again that the requested disk is still the same.
+// holdReset exclusively opens the given disks, which a reset affects. It checks again that the requested disk is still the same.
 // The request must list all other affected disks.
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
@@ -67,10 +67,10 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	return held, nil
 }
 
-// resetControllers resets the controllers of a namespace, one after the other. The kernel holds back or repeats all I/O to
-// these controllers, so no data is lost. In an emulator, a reset takes 50 ms. The kernel waits for each controller for up
-// to twice CAP.TO, which is at most 127.5 s, plus 2.3 s for a controller with a quirk (nvme_reset_work). This wait cannot
-// be interrupted.
+// resetControllers resets the controllers of a namespace, one after the other. The kernel delays or repeats all I/O to these
+// controllers, so no data is lost. In an emulator, a reset takes 50 ms. The kernel waits for each controller for up to twice the
+// time in CAP.TO, which is at most 127.5 s. Some controllers have a quirk, for which the kernel waits 2.3 s longer
+// (nvme_reset_work). This wait cannot be interrupted.
 func (t *task) resetControllers(context.Context) (string, error) {
 	controllers, err := t.localNVMe(t.SysPath)
 	if err != nil {
@@ -112,7 +112,7 @@ func (t *task) resetController(sysPath string) error {
 		return err
 	}
 	defer t.close(fd)
-	if err := t.identified(); err != nil { // another controller may have taken over its name and number
+	if err := t.identified(); err != nil { // another controller may have taken over the name and number
 		return err
 	}
 	name := path.Base(sysPath)
@@ -131,13 +131,14 @@ func (t *task) resetController(sysPath string) error {
 	}
 }
 
-// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h). The ioctl takes no argument, so the value that is
-// passed must be 0.
+// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h). The ioctl has no argument, so the value that is passed to
+// it must be 0.
 const dflPortReset = 0xb640
 
-// resetPort resets the accelerator behind a port. A reset takes a millisecond. If it takes longer, the driver reports a
-// timeout (RST_POLL_TIMEOUT). The card's memory and the bitstream do not change. An exclusive open proves that no other
-// process has the port open (dfl_feature_dev_use_begin). The last close resets the accelerator once more.
+// resetPort resets the accelerator behind a port. This takes less than a millisecond. If a reset takes longer, the driver reports
+// a timeout (RST_POLL_TIMEOUT). A reset changes neither the card's memory nor the bitstream. An exclusive open proves that no
+// other process has the port open (dfl_feature_dev_use_begin). When the last process closes the port, the driver resets the
+// accelerator again.
 func (t *task) resetPort(context.Context) (string, error) {
 	name := path.Base(t.SysPath)
 	if t.Link(t.SysPath, "driver") != "dfl-port" {
@@ -158,8 +159,9 @@ func (t *task) resetPort(context.Context) (string, error) {
 	return "reset port " + name, nil
 }
 
-// back waits until a device that was reset or erased is present again. It checks that the device is the same and works. If
-// no attribute shows its state, back assumes that the device works. The diskseq of a disk may have changed.
+// back waits until a device that was reset or erased is present again. It checks that the device is still the same and that it
+// works. If no attribute shows the state of the device, back assumes that it works. back ignores the diskseq of a disk, which may
+// have changed.
 func (t *task) back(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.is("waiting for %s to come back", name)
@@ -174,7 +176,7 @@ func (t *task) back(ctx context.Context) error {
 	}
 }
 
-// works returns nil if the device is present and works, or the reason why not.
+// works returns nil if the device is present and works. Otherwise, it returns the reason.
 func (t *task) works() error {
 	if err := t.find(anyAppearance); err != nil {
 		return err
@@ -185,8 +187,8 @@ func (t *task) works() error {
 			return nil
 		}
 		// A function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
-		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). Reading the configuration space waits for the suspend to
-		// complete, and wakes the function if it cannot answer while suspended (pci_config_pm_runtime_get).
+		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space waits until the function is
+		// suspended, and wakes it if it cannot answer while suspended (pci_config_pm_runtime_get).
 		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {
 			return errorf(Gone, "%w", err)
 		}

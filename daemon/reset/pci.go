@@ -2,7 +2,7 @@
 
 package reset
 
-// This file uses the attributes reset and reset_method of a PCI function (Documentation/ABI/testing/sysfs-bus-pci,
+// This file resets a PCI function through its attributes "reset" and "reset_method" (Documentation/ABI/testing/sysfs-bus-pci,
 // drivers/pci/pci.c).
 
 import (
@@ -20,14 +20,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the highest byte of the attribute class.
+// baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h). A bridge has this value in the highest byte of its attribute
+// "class".
 const baseBridge = 0x06
 
-// resetSafeDrivers returns the drivers that continue to work after a reset, because they save their state beforehand. Their
-// pci_error_handlers have reset_prepare and reset_done in Linux 6.12. Among the drivers of GPUs and accelerators, only
-// those for Gaudi and for the accelerators of Intel and Qualcomm qualify. No RDMA driver qualifies. The list omits network
-// and storage adapters, because a reset interrupts their connections to other hosts. It also omits cxl_pci, because its
-// reset_done only warns that the system may have lost memory.
+// resetSafeDrivers returns the drivers that continue to work after a reset of their device, because they save its state
+// beforehand. In Linux 6.12, the pci_error_handlers of these drivers have reset_prepare and reset_done. Among the drivers for
+// GPUs and accelerators, only those for Gaudi and for the accelerators of Intel and Qualcomm have them. No RDMA driver has them.
+// The list omits the drivers of network adapters and storage host adapters, because a reset interrupts their connections to other
+// hosts. It also omits cxl_pci, because its reset_done only warns that the system may have lost memory.
 func resetSafeDrivers() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // function is a PCI function.
@@ -46,7 +47,7 @@ func (f function) vfio() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
 
-// may returns the reason why the function must not be reset, according to sysfs, or nil.
+// may returns the reason why the function must not be reset, or nil. It decides only by attributes in sysfs.
 func (f function) may() error {
 	driver := f.Link(f.path, "driver")
 	if driver != "" && !f.vfio() && !slices.Contains(resetSafeDrivers(), driver) {
@@ -64,7 +65,7 @@ func (f function) may() error {
 	return nil
 }
 
-// methods returns the content of the attribute reset_method. If choice is not empty, the attribute must list it.
+// methods returns the content of the attribute "reset_method". If choice is not empty, the attribute must list this method.
 func (f function) methods(choice string) (listed string, err error) {
 	if !f.Present(f.path + "/reset") {
 		return "", errorf(Unsupported, "%s has no reset method", f.name())
@@ -79,7 +80,8 @@ func (f function) methods(choice string) (listed string, err error) {
 	return listed, nil
 }
 
-// reset resets the function. If choice is not empty, it selects this method, and restores the list of methods afterwards.
+// reset resets the function. If choice is not empty, it selects this method before the reset, and restores the list of methods
+// afterwards.
 func (f function) reset(choice, listed string) (done string, err error) {
 	if choice != "" {
 		attribute := f.Path(f.path + "/reset_method")
@@ -105,9 +107,9 @@ func (f function) reset(choice, listed string) (done string, err error) {
 	}
 }
 
-// scope returns the functions that the given reset methods can affect. flr, af_flr and pm affect only the function itself.
-// All other methods affect every function behind the same bridge. A root bus cannot be reset, so on a root bus these
-// methods affect only the functions in the same slot.
+// scope returns the functions that the given reset methods can affect. The methods flr, af_flr and pm affect only the function
+// itself. Any other method affects all functions behind the same bridge. A root bus cannot be reset. For a function on a root
+// bus, such a method therefore affects only the functions in the same slot.
 func (f function) scope(methods string) (hit []function) {
 	alone := methods != ""
 	for m := range strings.FieldsSeq(methods) {
@@ -127,10 +129,10 @@ func (f function) scope(methods string) (hit []function) {
 	return hit
 }
 
-// hasNetwork reports whether the function has a network interface. Each mount of sysfs shows the directory net, but the
-// directory contains only the interfaces of the mount's network namespace (net_ns_type_operations, class_dir_create_and_add
-// in drivers/base/core.c). The directory may belong to a child device, such as a virtio device or a device on the auxiliary
-// bus.
+// hasNetwork reports whether the function has a network interface. It only checks whether a directory "net" exists. Each mount of
+// sysfs shows this directory, but the directory contains only the interfaces in the mount's network namespace
+// (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). The directory may be below a child device, such as a
+// virtio device or a device on the auxiliary bus.
 func (f function) hasNetwork() (found bool) {
 	root := f.Path(f.path)
 	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -164,9 +166,10 @@ func (f function) disks() (disks []string, err error) {
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
 }
 
-// resetFunctions resets the PCI functions of the device. It uses the chosen method, or the first method in reset_method that
-// works. "flr" takes 100 ms and affects only the function itself. "pm" takes 10 ms. "bus" takes the link down for 1 s
-// (pci_reset_secondary_bus, pci_bridge_wait_for_secondary_bus). "bus" is possible only if no other device is on the bus.
+// resetFunctions resets the PCI functions of the device. It uses the chosen method. If choice is empty, the kernel uses the first
+// method in the attribute "reset_method" that works. The method "flr" takes 100 ms and affects only the function itself. The
+// method "pm" takes 10 ms. The method "bus" takes the link down for 1 s (pci_reset_secondary_bus,
+// pci_bridge_wait_for_secondary_bus). It is possible only if no other device is on the bus.
 func (t *task) resetFunctions(ctx context.Context, choice string) (string, error) {
 	functions, err := t.functions()
 	if err != nil {
@@ -206,7 +209,7 @@ func (t *task) resetFunction(ctx context.Context, f function, choice string) (st
 	return f.reset(choice, listed)
 }
 
-// functions returns the PCI functions of the device. Only a VFIO group can have several.
+// functions returns the PCI functions of the device. Only a VFIO group can have more than one.
 func (t *task) functions() ([]function, error) {
 	at := t.SysPath
 	switch {
@@ -232,16 +235,16 @@ func (t *task) functions() ([]function, error) {
 	return []function{f}, nil
 }
 
-// freeFunction checks that a reset with any of the given methods disturbs no user of the function. Until the caller calls
-// letGo, no other process can start to use the function. The function must have no driver, or a driver that survives a
-// reset. It must have no network interface, and its disks must be unused. If it has a VFIO driver, no process may have
-// opened it. metalplug-holders finds processes that have opened a node of the function.
+// freeFunction checks that a reset with one of the given methods would not disturb any user of the function. Until the caller
+// calls letGo, no other process can start to use the function. If the function has a driver, this driver must survive a reset.
+// The function must not have a network interface, and its disks must not be in use. If it has a VFIO driver, no process may have
+// the group open. metalplug-holders finds other processes that have a node of the function open.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.may(); err != nil {
 		return nil, err
 	}
 	scope := f.scope(methods)
-	if t.Method == "vfio" { // like VFIO_DEVICE_RESET, which refuses a reset that affects other functions (pci_reset_function)
+	if t.Method == "vfio" { // like VFIO_DEVICE_RESET, this refuses to reset other functions (pci_reset_function)
 		scope = []function{f}
 	}
 	var hit []string

@@ -2,9 +2,8 @@
 
 package reset
 
-// This file handles the work that is done before a container starts, after a pod has ended, or on the operator's order. It
-// proves that a device is free, and resets the device. If the device is a disk, it then erases the disk, or proves that the
-// disk is blank.
+// This file prepares a device before a container starts, after a pod has ended, or when the operator orders it. It proves that
+// the device is free, and resets the device. If the device is a disk, it then erases the disk, or proves that the disk is blank.
 
 import (
 	"context"
@@ -17,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare carries out the request in this order: check, reset, erase.
+// prepare checks the device, then resets it, and then erases it, as far as the request asks for these steps.
 func (t *task) prepare(ctx context.Context) error {
 	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)
@@ -51,8 +50,8 @@ func (t *task) prepare(ctx context.Context) error {
 			return err
 		}
 		done = append(done, text)
-		// The disk has reappeared after the reset. Another medium with the same identity may have replaced it, and no
-		// attribute shows the difference.
+		// If the disk has reappeared after the reset, another medium with the same identity may have replaced it. No attribute
+		// shows the difference.
 		if t.seq != 0 && t.Uint(t.SysPath, "diskseq") != t.seq {
 			t.answer.Appearance = ""
 		}
@@ -87,9 +86,9 @@ func appearanceOf(seq uint64) string {
 	return strconv.FormatUint(seq, 10)
 }
 
-// examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or ""
-// if it did not read the disk. It also records the diskseq. It opens the disk only for reading, because udev inspects a
-// disk again when a writable descriptor is closed.
+// examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or "" if it
+// did not read the disk. It also records the diskseq. examine opens the disk only for reading, because udev inspects a disk again
+// when a writable descriptor is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {
@@ -122,10 +121,11 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	return t.allowed(c, s)
 }
 
-// withheld reports whether a disk that must be sanitized cannot be read because of an earlier sanitize operation.
+// withheld reports whether a disk cannot be read because of an earlier sanitize operation, and will be sanitized again.
 func (c *claim) withheld(scrub string) bool { return scrub == "sanitize" && drive{c}.unreadable() }
 
-// allowed refuses a disk with data if the disk must be blank, or if no pod wrote the data.
+// allowed returns an error if the disk contains data that the request does not allow. This is the case if the disk must be blank,
+// or if no pod wrote the data.
 func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signs()
 	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {
@@ -154,8 +154,8 @@ func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	return "", errorf(Foreign, "%s holds %s", c.Name(), holds)
 }
 
-// byHand is the command with which an operator erases a disk.
+// byHand is the command that an operator can use to erase a disk.
 const byHand = "metalplugctl reset ID --scrub zero"
 
-// knownPartitions describes the content of a blank disk with partitions that the kernel has not dropped yet.
+// knownPartitions describes the content of a blank disk for which the kernel still shows partitions.
 const knownPartitions = "partitions that the kernel has not dropped yet"

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe reads a disk and changes nothing. It does not hold the disk while reading, because it must not disturb other
-// processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs causes a probe, and this probe must not make
+// probe reads a disk and changes nothing. It does not keep the disk open exclusively while it reads, because it must not disturb
+// other processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs causes a probe, and the probe must not make
 // mount fail.
 func (t *task) probe(ctx context.Context) error {
 	t.step.is("identifying %s", path.Base(t.SysPath))
@@ -21,7 +21,7 @@ func (t *task) probe(ctx context.Context) error {
 		return err
 	}
 	defer c.release()
-	if t.IsNVMe(c.sysPath) { // possible even while the disk is in use
+	if t.IsNVMe(c.sysPath) { // this is possible even while the disk is in use
 		d := drive{c}
 		t.answer.Smart = d.smart()
 		if s, err := d.sanitizing(); err == nil && s.status == sanitizeRunning {
@@ -42,8 +42,8 @@ func (t *task) probe(ctx context.Context) error {
 	return err
 }
 
-// contentOf reads an open disk. If the disk could be offered, contentOf also tries to open it exclusively for a moment. A
-// failure shows that another process has the disk open exclusively. Such a process may have written to the disk.
+// contentOf reads an open disk. If the disk could be offered, contentOf also tries to open it exclusively for a moment. If this
+// fails, another process has the disk open exclusively, and may have written to it.
 func (t *task) contentOf(ctx context.Context, c *claim) error {
 	waiting, cancel := context.WithTimeout(ctx, claimedFor)
 	defer cancel()
@@ -57,7 +57,7 @@ func (t *task) contentOf(ctx context.Context, c *claim) error {
 		case errors.Is(err, errClaimed) && pause(waiting, 20*time.Millisecond):
 			claimed = true
 		case err == nil && claimed:
-			claimed = false // the process may have written, so read the disk again
+			claimed = false // the other process may have written to the disk, so read it again
 		default:
 			return err
 		}

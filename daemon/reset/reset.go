@@ -4,10 +4,11 @@
 // program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
 // nodes.
 //
-// metalplug-reset trusts no field of the request. It finds the device below /sys/devices. It reads /etc/metalplug and
-// refuses a device or a method that no resource selects. It reads kernel attributes to identify the device and to find its
-// users. If the kernel supports an exclusive open of the device, it opens the device exclusively and checks again. Then it
-// does the work, verifies the result, and reports it. If a check has no clear result, the program refuses the request.
+// metalplug-reset trusts no field of the request. It looks for the device below /sys/devices. It reads /etc/metalplug and refuses
+// a device that the resource does not select, and a method that the resource does not name. It reads kernel attributes to
+// identify the device and to find its users. If the kernel supports it, the program opens the device exclusively and repeats the
+// checks. Then it does the work, verifies the result, and reports it. If a check has no clear result, the program refuses the
+// request.
 package reset
 
 import (
@@ -22,23 +23,24 @@ type Do string
 
 // Kinds of requests. The first four only read.
 const (
-	// Look returns the users and the state of a device. It neither reads a disk nor opens it exclusively, because a pod has
-	// the disk.
+	// Look returns the users and the state of a disk that a pod holds. It therefore neither reads the disk nor opens it
+	// exclusively.
 	Look  Do = "look"
-	Probe Do = "probe" // like Look, but also returns the content of the disk
-	// Offer is like Probe, but also tries to open the disk exclusively, because nothing else shows an imported ZFS pool.
+	Probe Do = "probe" // like Look, but also reads the disk and returns its content
+	// Offer is like Probe, but always tries to open the disk exclusively, because nothing else shows that the disk belongs to an
+	// imported ZFS pool.
 	Offer   Do = "offer"
 	Survey  Do = "survey"  // reads a disk from Request.From to its end
-	Prepare Do = "prepare" // proves that a device is free, resets it, and erases it or proves that it is blank
+	Prepare Do = "prepare" // proves that a device is free and resets it; erases a disk, or proves that it is blank
 )
 
-// Blank stands in for the fingerprint of a disk that the quick check finds blank.
+// Blank is used instead of a fingerprint for a disk that must be blank.
 const Blank = "blank"
 
-// Request describes work on one device. The message omits optional fields with the zero value. A prepare request needs at
-// least one attribute in Identity. The helper reads /etc/metalplug. It refuses a device that the resource in Work does not
-// select, and a method or scrub that the resource does not name. A Fingerprint of [Blank] means that the disk must be
-// blank.
+// Request describes the work on one device. A message omits optional fields that have the zero value. A prepare request needs at
+// least one attribute in Identity. The helper reads /etc/metalplug, and refuses a device that the resource in Work does not
+// select. It also refuses a method or an erasure that this resource does not name. A Fingerprint of [Blank] means that the disk
+// must be blank.
 type Request struct {
 	Do Do `json:"do"`
 	device.Target
@@ -47,7 +49,7 @@ type Request struct {
 	// From is the byte offset at which a survey continues.
 	From int64 `json:"from,omitempty"`
 
-	// TimeoutMS is the time limit in milliseconds, at most 48 h. When the limit has passed, the helper stops waiting. If a
+	// TimeoutMS is the time limit in milliseconds, at most 48 h. After this time, the helper stops the work if possible. If a
 	// system call has not returned by then, the helper answers 2 s later and names the step.
 	TimeoutMS int64 `json:"timeoutMs"`
 }
@@ -55,16 +57,16 @@ type Request struct {
 // Timeout returns the time limit of the request.
 func (r Request) Timeout() time.Duration { return time.Duration(r.TimeoutMS) * time.Millisecond }
 
-// Result is the result of a request. All results except [OK] are errors, see [Answer.Err].
+// Result is the result of a request. All results except [OK] are errors (see [Answer.Err]).
 type Result string
 
 // Results of a request.
 const (
-	OK          Result = "ok"          // done and verified; for a probe or a survey, the disk is not in use
+	OK          Result = "ok"          // the work is done and verified, or a probe or survey found that the disk is not in use
 	Refused     Result = "refused"     // the request does not match the device, or the helper must not change the device
 	Foreign     Result = "foreign"     // the disk contains data that the request does not allow, and was not changed
 	Busy        Result = "busy"        // another process or the kernel uses the device
-	Gone        Result = "gone"        // the device is absent, or did not come back
+	Gone        Result = "gone"        // the device is absent, or did not come back after a reset
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method
 	Failed      Result = "failed"      // the work failed, and the state of the device is unknown
 	Late        Result = "late"        // a probe or a survey did not finish in time, which is not a fault of the device
@@ -72,18 +74,17 @@ const (
 	Malformed   Result = "malformed"   // the request is invalid, and the device was not examined
 )
 
-// Error makes a result an error, so that errors.Is(err, reset.Busy) works for an error of [Answer.Err].
+// Error makes a result an error, so that errors.Is(err, reset.Busy) works for an error from [Answer.Err].
 func (r Result) Error() string { return string(r) }
 
 // Answer is the outcome of a request.
 type Answer struct {
 	Result Result `json:"result"`
-	Detail string `json:"detail,omitempty"` // one line for the operator with the action, the device and a remedy
+	Detail string `json:"detail,omitempty"` // a line for the operator that names the action, the device and a remedy
 	device.Report
 }
 
-// Err returns nil if the request succeeded. Otherwise it returns an error that wraps the result and has the detail as
-// its text.
+// Err returns nil if the request succeeded. Otherwise, it returns an error that wraps the result and contains the detail.
 func (a Answer) Err() error {
 	if a.Result == OK {
 		return nil
@@ -100,7 +101,7 @@ type outcome struct {
 // Error returns the text without the result.
 func (o outcome) Error() string { return o.err.Error() }
 
-// Unwrap returns the result and the cause. The result comes first, so that errors.As finds the outermost one.
+// Unwrap returns the result and the cause. The result comes first, so that errors.As finds the outermost result.
 func (o outcome) Unwrap() []error { return []error{o.Result, o.err} }
 
 // errorf returns an error with a result.

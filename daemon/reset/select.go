@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// selected refuses a device that the resource of the request does not select, and a method that the resource does not
-// name.
+// selected returns an error if the resource of the request does not select the device, or does not name the method or the
+// erasure.
 func (h *host) selected(r Request) error {
 	settings, err := h.settings()
 	if err != nil {
@@ -43,7 +43,7 @@ func (h *host) selected(r Request) error {
 	return scrubNamed(settings, resource, sighting, r)
 }
 
-// matched returns the sighting of a device if the resource selects it.
+// matched returns the sighting of a device if the resource selects the device.
 func matched(machine *device.Host, settings config.Config, resource config.Resource, seen *udev.Device, sysPath string) (device.Sighting, error) {
 	var reasons []string
 	for _, s := range device.Look(machine, settings.Rules(), seen) {
@@ -84,13 +84,13 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 		return errorf(Refused, "resource %s (%s) does not select %s as a disk", resource.Name, where, path.Base(r.SysPath))
 	case r.ByHand && (resource.AllowInUse || resource.Shares > 1):
 		return errorf(Refused, "resource %s (%s) offers disks that other processes use: they are not erased", resource.Name, where)
-	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // sanitize erases everything in the subsystem
+	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // sanitize would erase the whole NVM subsystem
 		return nil
 	}
 	return errorf(Refused, "resource %s (%s) has scrub %q, not %q", resource.Name, where, resource.Reset.Scrub, r.Scrub)
 }
 
-// whereOf returns the file and line at which a key of a resource is set.
+// whereOf returns the file and line that set a key of a resource.
 func whereOf(settings config.Config, resource, key string) string {
 	if where := settings.Where(resource, key); where != "" {
 		return where
@@ -98,7 +98,7 @@ func whereOf(settings config.Config, resource, key string) string {
 	return "built in"
 }
 
-// filesOf lists the configuration files for use in a message.
+// filesOf returns a list of the configuration files for use in a message.
 func filesOf(settings config.Config) string {
 	if len(settings.Files) == 0 {
 		return fmt.Sprintf("%s does not exist", config.DefaultFile)

@@ -18,17 +18,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Serve answers one request on standard input. It returns at the time limit of the request or a little later, even if the
-// device hangs. file is the configuration file.
+// Serve reads one request from standard input and answers it. Even if the device hangs, Serve returns at the time limit of the
+// request or a little later. The parameter file is the configuration file.
 func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 
-// newHost returns this node with the configuration in a file.
+// newHost returns the host for this machine, with the configuration in the given file.
 func newHost(file string) *host {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), run: "/run", holders: askHolders}
 	h.settings = func() (config.Config, error) { return config.Load(file) }
 	h.selects = h.selected
-	// If systemd has created the directory, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of metalplugd
-	// has no such directory. It uses a directory below the configured run directory, to which metalplugd can write.
+	// If systemd has created a directory for this program, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of
+	// metalplugd uses a directory below the configured run directory instead, because metalplugd can write there.
 	if h.locks = os.Getenv("RUNTIME_DIRECTORY"); h.locks == "" {
 		c, err := h.settings()
 		if err != nil { // a probe needs no configuration
@@ -39,12 +39,12 @@ func newHost(file string) *host {
 	return h
 }
 
-// step is the name of the current step, for the message "... cannot be interrupted and continues".
+// step contains the name of the current step, which the message "... cannot be interrupted and continues" shows.
 type step struct{ text atomic.Value }
 
 func (s *step) is(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
 
-// String returns the current step. The first step is the inspection.
+// String returns the name of the current step. The first step is the inspection.
 func (s *step) String() string {
 	if text, ok := s.text.Load().(string); ok {
 		return text
@@ -52,9 +52,9 @@ func (s *step) String() string {
 	return "inspecting the device"
 }
 
-// reply returns the answer to a request. asked ends when the client disconnects, which stops a request that only reads. If
-// a system call does not return in time, the answer is [Late], or [Failed] for a prepare request. The system call cannot be
-// interrupted, so the process can exit and close the device only after the call has returned.
+// reply returns the answer to a request. The context asked ends when the client disconnects, which stops a request that only
+// reads. If a system call does not return in time, the answer is [Late], or [Failed] for a prepare request. Such a system call
+// cannot be interrupted. Only after it has returned can the process exit and close the device.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
@@ -86,8 +86,7 @@ type task struct {
 	*host
 	Request
 	answer Answer // the parts of the answer that are known so far
-	// seq is the diskseq of the disk that the task opened first, or 0 if unknown. All later opens must find the same
-	// value.
+	// seq is the diskseq of the disk when the task opened it first, or 0 if unknown. Each later open must find the same diskseq.
 	seq uint64
 }
 
@@ -107,7 +106,8 @@ func (t *task) attempt(ctx context.Context) Answer {
 	return *a
 }
 
-// resultOf returns the result that an error contains, or the result for its errno, or [Failed].
+// resultOf returns the result that an error wraps. If there is none, it returns the result for the errno of the error, or
+// [Failed].
 func resultOf(err error) Result {
 	var r Result
 	switch {
@@ -133,14 +133,14 @@ func (t *task) do(ctx context.Context) error {
 	case disk || t.Do == Prepare:
 	case t.Do == Survey:
 		return errorf(Refused, "%s is not a disk: there is nothing to read", t.SysPath)
-	default: // opening the node might disturb a process or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
+	default: // opening the node could disturb a process, or could reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
 		return nil
 	}
 	if t.Do == Look {
 		return t.probe(ctx)
 	}
 	unlock, err := t.only(ctx, t.SysPath)
-	// The lock may belong to an earlier request that hangs in the kernel. Such a request is not a user of the disk.
+	// The lock may belong to an earlier request that hangs in the kernel. Such a request does not mean that the disk is in use.
 	if errors.Is(err, Busy) && t.Do != Prepare {
 		return errorf(Late, "%w", err)
 	} else if err != nil {

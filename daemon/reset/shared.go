@@ -4,11 +4,11 @@ package reset
 
 // Another host or a virtual machine may use an NVMe namespace through its own controller. Several controllers can access the
 // namespaces of a dual-port drive, a drive with virtual functions, or a drive on a network. This kernel knows only its own
-// controllers, so the helper asks the drive.
+// controllers, so the helper asks the drive about the others.
 //
-// The sources are Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report in the NVM Express Base Specification 2.0. The
-// block layer of Linux 6.12 has no ioctl that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends
-// the same command as this file.
+// The sources are Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report in the NVM Express Base Specification 2.0. In Linux
+// 6.12, the block layer has no ioctl that returns reservations (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the same
+// command as this file.
 
 import (
 	"cmp"
@@ -21,8 +21,8 @@ import (
 	"strings"
 )
 
-// shared returns [Busy] if the NVMe drive reports that another host or a virtual machine uses the disk, or if the drive
-// does not report its users. It returns nil for a disk that is not NVMe.
+// shared returns [Busy] if an NVMe drive reports that another host or a virtual machine uses the disk. It also returns [Busy] if
+// the drive does not answer this question. It returns nil for any other kind of disk.
 func (c *claim) shared() error {
 	if !c.IsNVMe(c.sysPath) {
 		return nil
@@ -45,8 +45,8 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	}
 	list, err := d.identify(cnsAttachedControllers, ns.nsid)
 	if unsupported(statusOf(err)) {
-		// A drive without Namespace Management may not support this query. In that case, this kernel must drive all
-		// controllers of the drive.
+		// A drive without Namespace Management may not support this query. In that case, all controllers of the drive must belong
+		// to this kernel.
 		return d.checkControllers()
 	} else if err != nil {
 		return err
@@ -59,8 +59,8 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	return err
 }
 
-// foreignControllers returns the IDs in a Controller List that belong to no controller of this kernel. The list consists of
-// a count and the IDs, 16 bits each (Base Specification, Controller List).
+// foreignControllers returns those IDs in a Controller List that do not belong to a controller of this kernel. The list consists
+// of a count, followed by the IDs, with 16 bits each (Base Specification, Controller List).
 func (d drive) foreignControllers(list []byte) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {
@@ -76,7 +76,7 @@ func (d drive) foreignControllers(list []byte) (strange []string, err error) {
 	return strange, nil
 }
 
-// ownIDs returns the IDs that the drive uses for the controllers of this kernel.
+// ownIDs returns the IDs that the drive has assigned to the controllers of this kernel.
 func (d drive) ownIDs() (ids []string, err error) {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -92,16 +92,16 @@ func (d drive) ownIDs() (ids []string, err error) {
 	return ids, nil
 }
 
-// Reservation Report is an I/O command. It returns the Reservation Status data structure (NVM Express Base
-// Specification 2.0). The extended structure has host identifiers of 16 bytes instead of 8.
+// Reservation Report is an I/O command. It returns the Reservation Status data structure (NVM Express Base Specification 2.0). In
+// the extended structure, host identifiers have 16 bytes instead of 8.
 const (
 	opReservationReport = 0x0e
 	extendedStatus      = 1  // EDS, bit 0 of dword 11
-	plainEntry          = 24 // bytes of an entry, and of the header before the first entry
+	plainEntry          = 24 // size of an entry, and of the header before the first entry, in bytes
 	extendedEntry       = 64
 )
 
-// reserved returns [Busy] if another host is registered with a namespace or has a reservation on it.
+// reserved returns [Busy] if another host is registered with the namespace, or has reserved it.
 func (d drive) reserved(ns namespace) error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(reserves) {
@@ -110,7 +110,7 @@ func (d drive) reserved(ns namespace) error {
 	report, entry, err := d.reservations(ns.nsid)
 	switch code := statusOf(err); {
 	case code == statusSanitizeInProgress, code == statusSanitizeFailed:
-		return nil // no host can read the data during a sanitize operation, and the reservations were checked beforehand
+		return nil // in this state, no host can read the data, and the reservations were checked beforehand
 	case unsupported(code) && !ns.reservable:
 		return nil
 	case err != nil:
@@ -146,8 +146,8 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	return report, entry, err
 }
 
-// registrants describes the registrants in a report that are not controllers of this kernel. These include the registrants
-// that do not fit into the report.
+// registrants describes the registrants in a report, except the controllers of this kernel. It also mentions registrants that do
+// not fit into the report.
 func (d drive) registrants(report []byte, size int) (strange []string, err error) {
 	seen, err := d.ownIDs()
 	if err != nil {

@@ -3,25 +3,25 @@
 package reset
 
 // This file lists the signatures of volume managers, RAID sets, encrypted volumes and clusters. A disk with such a
-// signature may be part of a volume on several disks, or may belong to a system that is not running. Only an operator can
-// order the erasure of such a disk. The comment on a Linux signature names the file that defines it. Other content is
-// unknown data, which is erased only if a pod wrote it. Messages use the same names for the content as udev's ID_FS_TYPE.
+// signature may be part of a volume on several disks, or may belong to a system that is not running. Only an operator can order
+// the erasure of such a disk. The comment next to a signature names the source that defines it. Any other content is unknown
+// data, which is erased only if a pod wrote it. The names are those that udev uses in ID_FS_TYPE.
 
 import (
 	"encoding/binary"
 	"slices"
 )
 
-// signature is a text that identifies a format. It may be at any of several offsets on a disk.
+// signature is a text that identifies a format. On a disk, it may be at one of several offsets.
 type signature struct {
 	name  string
 	magic string
-	align int64   // the end of the disk is rounded down to a multiple of this; 0 means 1
-	at    []int64 // offsets in bytes, counted from the end if negative
+	align int64   // the size of the disk is rounded down to a multiple of this number, or not at all if 0
+	at    []int64 // offsets in bytes, or from the end of the disk if negative
 }
 
-// places returns the possible offsets of the signature on a disk of this size. For each offset there is a second one,
-// counted from the usual start of the first partition (see zapped).
+// places returns the possible offsets of the signature on a disk of the given size. The signature may also be at the same offset
+// in the first partition (see zapped).
 func (s signature) places(size int64) (all []int64) {
 	for _, at := range s.at {
 		if at < 0 {
@@ -33,7 +33,7 @@ func (s signature) places(size int64) (all []int64) {
 	return all
 }
 
-// zapped is the usual start of the first partition. Signatures remain there if the partition table is lost.
+// zapped is the usual start of the first partition. If the partition table is lost, the signatures in this partition remain.
 const zapped = 1 << 20
 
 // signatures returns all known signatures.
@@ -44,7 +44,7 @@ func signatures() []signature {
 	)
 	start, zfs := []int64{0}, uberblocks()
 	all := []signature{
-		{"LVM2_member", "LABELONE", 0, []int64{0, 512, 1024, 1536}}, // LVM2 lib/label/label.h, in one of the first four sectors
+		{"LVM2_member", "LABELONE", 0, []int64{0, 512, 1024, 1536}}, // LVM2 lib/label/label.h, one of the first four sectors
 		{"LVM1_member", "HM\x01\x00", 0, start},                     // LVM2 lib/format1/disk-rep.h
 		{"LVM1_member", "HM\x02\x00", 0, start},
 		{"crypto_LUKS", "LUKS\xba\xbe", 0, start}, // LUKS2 On-Disk Format Specification 1.1, 2.1, and the same in LUKS1
@@ -54,7 +54,7 @@ func signatures() []signature {
 		{"linux_raid_member", md, 4096, []int64{-8192}},                                   // 1.0
 		{"linux_raid_member", md, 65536, []int64{-65536}},                                 // 0.90, MD_NEW_SIZE_SECTORS
 		{"linux_raid_member", "\xa9\x2b\x4e\xfc", 65536, []int64{-65536}},                 // the same in the other byte order
-		{"ddf_raid_member", "\xde\x11\xde\x11", 0, []int64{-512, -4096}},                  // SNIA DDF 2.0, 4.1, in the last block
+		{"ddf_raid_member", "\xde\x11\xde\x11", 0, []int64{-512, -4096}},                  // SNIA DDF 2.0, 4.1, the last block
 		{"isw_raid_member", "Intel Raid ISM Cfg Sig. ", 0, []int64{-1024, -8192}},         // mdadm super-intel.c MPB_SIGNATURE
 		{"lsi_mega_raid_member", "$XIDE$", 0, []int64{-512}},                              // dmraid lib/format/ataraid/lsi.h
 		{"nvidia_raid_member", "NVIDIA", 0, []int64{-1024}},                               // dmraid lib/format/ataraid/nv.h
@@ -85,8 +85,8 @@ func signatures() []signature {
 // uberblock is UBERBLOCK_MAGIC (OpenZFS include/sys/uberblock_impl.h).
 const uberblock = 0x00bab10c
 
-// uberblocks returns the offsets of the uberblocks in the four labels of a ZFS disk. A label is 256 KiB long. Its
-// uberblocks begin at 128 KiB, and are at least 1 KiB apart (OpenZFS include/sys/vdev_impl.h).
+// uberblocks returns the offsets of the uberblocks in the four labels of a ZFS disk. A label is 256 KiB long. The uberblocks are
+// in its second half, and are at least 1 KiB apart (OpenZFS include/sys/vdev_impl.h).
 func uberblocks() (all []int64) {
 	const label = 256 << 10
 	for _, start := range [...]int64{0, label, -2 * label, -label} {

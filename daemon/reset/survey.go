@@ -18,13 +18,14 @@ import (
 
 // This file reads a whole disk.
 
-// stretch is the size of one read in bytes. It is large enough for the kernel to split a read into commands that the drive
-// executes in parallel. It is small enough for the data to stay in the processor's cache until it is compared.
+// stretch is the size of one read in bytes. It is so large that the kernel splits a read into commands that the drive executes in
+// parallel. It is so small that the data stays in the processor's cache until it is compared.
 const stretch = 2 << 20
 
-// sweep reads a disk from an offset to its end, and yields each stretch in order. It reads the next stretch during a
-// yield. If a read fails or ctx ends, it yields the error and stops. It returns after its last read has ended. The bytes of
-// a stretch are valid until the yield returns. One goroutine makes all calls of read.
+// sweep reads a disk from an offset to its end, and yields one stretch after another. While the caller processes a stretch, sweep
+// reads the next one. The bytes of a stretch are valid only until yield returns. If a read fails or ctx ends, sweep yields the
+// error and stops. It does not return before its last read has ended. All calls of the function read come from the same
+// goroutine.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
 	type result struct {
 		chunk
@@ -33,7 +34,7 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 	return func(yield func(chunk, error) bool) {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		results := make(chan result) // without a buffer: when a send returns, the previous stretch is free again
+		results := make(chan result) // unbuffered, so that the previous stretch is free again when a send returns
 		go func() {
 			defer close(results)
 			this, other := aligned(stretch), aligned(stretch)
@@ -58,8 +59,8 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 	}
 }
 
-// aligned returns memory for reads that bypass the page cache. It starts at a page boundary, which is sufficient for
-// each drive (open(2), O_DIRECT).
+// aligned returns memory for reads that bypass the page cache. The memory starts at a page boundary, which is sufficient for all
+// drives (open(2), O_DIRECT).
 func aligned(n int) []byte {
 	const page = 4096
 	b := make([]byte, n+page)
@@ -67,7 +68,8 @@ func aligned(n int) []byte {
 	return b[skip:][:n:n]
 }
 
-// filled returns the offsets of the first and the last block that have data or cannot be read, or -1.
+// filled returns the offsets of the first and the last block that contain data or cannot be read. It returns -1 if there are
+// none.
 func (c *chunk) filled(filler byte) (first, last int64) {
 	first, last = -1, -1
 	for at, b := range c.blocks() {
@@ -82,8 +84,8 @@ func (c *chunk) filled(filler byte) (first, last int64) {
 	return first, last
 }
 
-// readUntil reads a disk from its start until enough returns true, or to the end. purpose is part of the message about
-// the current step.
+// readUntil reads a disk from its start to its end. It stops earlier if the function enough returns true. The text purpose
+// becomes part of the name of the current step.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
 	c.step.is("reading all of %s to %s", c.Name(), purpose)
 	direct, err := c.look(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
@@ -107,9 +109,9 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 	return nil
 }
 
-// survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. It ends at the first
-// block with data, after the time limit, or when the client disconnects. It does not hold the disk. If another process
-// starts to use the disk, the result is [Busy]. It reads no random blocks, because a probe has already done that, and
+// survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. It stops earlier at a block
+// with data, at the time limit, or when the client disconnects. It does not keep the disk open exclusively. If another process
+// starts to use the disk, the result is [Busy]. survey does not read random blocks, because a probe has already done that, and
 // because random reads take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
 	c, err := t.look(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
@@ -130,7 +132,7 @@ func (t *task) survey(ctx context.Context) error {
 		a.Read = c.size
 		return t.untaken(c)
 	}
-	// A process that has opened the disk without O_EXCL could write to blocks that were already read.
+	// A process that has the disk open without O_EXCL could write to blocks that were already read.
 	if err := t.unheld(ctx, c); err != nil {
 		return err
 	}
@@ -144,11 +146,11 @@ func (t *task) survey(ctx context.Context) error {
 	if a.Read < c.size {
 		return nil
 	}
-	return cmp.Or(t.unheld(ctx, c), c.shared()) // the checks before the read are outdated
+	return cmp.Or(t.unheld(ctx, c), c.shared()) // the checks before the read are out of date
 }
 
-// unallocated reports whether the drive reports that no block of the namespace is in use. With thin provisioning, NUSE is
-// the number of blocks in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
+// unallocated reports whether the disk is an NVMe namespace of which, according to the drive, no block is in use. With thin
+// provisioning, NUSE is the number of blocks in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
 func (c *claim) unallocated() bool {
 	if !c.IsNVMe(c.sysPath) {
 		return false
@@ -160,11 +162,11 @@ func (c *claim) unallocated() bool {
 // watchEvery is how often a survey checks that no other process has started to use the disk.
 const watchEvery = time.Second
 
-// readSurvey reads the disk of a survey, and records how many bytes from the start are blank.
+// readSurvey reads the disk for a survey, and records how many bytes at the start of the disk are blank.
 func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.is("reading all of %s", c.Name())
 	idle := sync.OnceFunc(func() {
-		runtime.LockOSThread() // for the I/O class, and never unlocked, because the program exits after this request
+		runtime.LockOSThread() // idle applies to this thread, which stays locked, because the program exits after the request
 		t.idle()
 	})
 	start := chunk{b: aligned(int(min(blockSize, c.size)))}
@@ -173,7 +175,7 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	}
 	filler := (&surface{chunks: []chunk{start}}).filler()
 	a, looked := &t.answer, time.Now()
-	// Begin at a multiple of the block size, because an earlier survey may have stopped at the end of a smaller disk.
+	// Begin at a multiple of the block size. An earlier survey may have stopped at another offset, at the end of a smaller disk.
 	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, func(b []byte, at int64) error {
 		idle()
 		return c.read(b, at)
@@ -203,8 +205,8 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	return t.untaken(c)
 }
 
-// untaken checks that the disk is still the same and that no other process has started to use it. A survey calls it
-// during the read.
+// untaken checks that the disk is still the same, and that no other process has started to use it. A survey calls untaken
+// repeatedly while it reads.
 func (t *task) untaken(c *claim) error {
 	now := *c // the disk that is being read
 	if err := now.inspect(t.SysPath); err != nil {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find checks that the requested device exists and has the expected kind and identity. It skips the attributes in ignored.
-// It checks the class of NVMe devices only. For other devices, the helper compares the class with the configuration before
-// it changes the device.
+// find checks that the requested device exists and has the expected kind and identity. It skips the attributes in the list
+// ignored. It checks the class only if the class is "nvme". For other classes, the helper compares the class with the
+// configuration before it changes the device.
 func (t *task) find(ignored ...string) error {
 	if err := t.resolved(t.SysPath); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (h *host) wholeDisk(sysPath string) error {
 	return nil
 }
 
-// identified checks that all attributes in the request have the expected values. It skips the attributes in ignored.
+// identified checks that all attributes in the request have the expected values. It skips the attributes in the list ignored.
 func (t *task) identified(ignored ...string) error {
 	for _, a := range t.Identity {
 		if !isAttribute(a.Name) {
@@ -91,10 +91,10 @@ func (t *task) identified(ignored ...string) error {
 	return nil
 }
 
-// anyAppearance is the attribute that is ignored if the disk may have been removed and added again.
+// anyAppearance is the attribute to ignore if the disk may have disappeared and appeared again.
 const anyAppearance = "diskseq"
 
-// isAttribute reports whether name can be an attribute of a device or of its parent ("device/serial").
+// isAttribute reports whether a name can be that of an attribute of a device or of a parent device, such as "device/serial".
 func isAttribute(name string) bool {
 	for range 2 {
 		name = strings.TrimPrefix(name, "device/")
@@ -103,7 +103,7 @@ func isAttribute(name string) bool {
 	return name != "" && name[0] != '.' && strings.Trim(name, chars) == ""
 }
 
-// opened opens the node of a device. It checks the device number, because the name in /dev may belong to another device. The
+// opened opens the node of a device. It checks the number of the node, because the name in /dev may belong to another device. The
 // error is [Busy] if the kernel reports that the device is busy.
 func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	number, err := h.Attr(sysPath, "dev")
@@ -131,8 +131,7 @@ func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	return -1, err
 }
 
-// errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report which
-// process.
+// errClaimed means that a process or the kernel itself has the disk open exclusively. The kernel does not report the process.
 var errClaimed = errors.New("cannot be opened exclusively: it is mounted, part of another device, or open elsewhere")
 
 // openError returns the error for an errno that open(2) returned for a node.
@@ -148,7 +147,8 @@ func openError(node string, err error) error {
 	return errorf(Failed, "open %s: %w", node, err)
 }
 
-// This part finds the NVMe namespaces that a request affects. Package sysfs describes their topology.
+// This part finds the NVMe namespaces that a request affects. Package sysfs describes how namespaces and controllers belong
+// together.
 
 // controllersOf returns the sysfs paths of the controllers of a namespace.
 func (h *host) controllersOf(sysPath string) ([]string, error) {
@@ -162,8 +162,8 @@ func (h *host) controllersOf(sysPath string) ([]string, error) {
 	return controllers, nil
 }
 
-// namespacesOf returns the disks of controllers. If a namespace has no disk, such as a key-value namespace, its users
-// are unknown, and the error is [Refused].
+// namespacesOf returns the disks that the given controllers reach. If one of the namespaces has no disk, its users are unknown,
+// and the error is [Refused]. An example is a key-value namespace.
 func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
 	for _, c := range controllers {
 		found, without := h.NVMeNamespaces(c)

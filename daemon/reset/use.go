@@ -2,8 +2,8 @@
 
 package reset
 
-// This file finds the users that the kernel reports for a disk. Like metalplugd, it uses package sysfs. It also asks loop
-// devices for their backing devices, which metalplugd cannot do because only metalplug-reset opens nodes.
+// This file finds the users that the kernel reports for a disk. Like metalplugd, it uses package sysfs. It also asks loop devices
+// for their backing devices. metalplugd cannot do this, because only metalplug-reset opens nodes.
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// diskAt returns what sysfs reports about a disk.
+// diskAt returns a disk with all its nodes. If a node has no number, the error is [Gone].
 func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	d = h.DiskAt(sysPath)
 	if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == "" }); ok {
@@ -33,29 +33,29 @@ func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	return d, nil
 }
 
-// unused returns nil if nothing shows that a disk is in use. Otherwise it returns [Busy] with the name of the user.
+// unused returns nil if nothing shows that a disk is in use. Otherwise, it returns a [Busy] error that describes the use.
 func (h *host) unused(d sysfs.Disk) error {
 	if err := h.InUse(d, false); err != nil {
 		return errorf(Busy, "%w", err)
 	}
-	if !h.Present("/proc/1/mountinfo") { // the mounts of other namespaces must be checked too before an erasure
+	if !h.Present("/proc/1/mountinfo") { // other mount namespaces must also be checked, such as that of process 1
 		return errorf(Busy, "cannot determine whether %s is mounted: /proc/1/mountinfo is missing", d.Name())
 	}
 	return h.looped(d)
 }
 
-// looped finds loop devices on top of a disk. A loop device does not open its disk exclusively, so an exclusive open does
-// not detect it. The backing file may have any path, so the helper gets the device number from the loop device.
+// looped returns an error if a loop device is set up on a disk. A loop device does not open the disk exclusively, so an exclusive
+// open of the disk does not fail. The backing file may have any path, so looped asks the loop device for the device number.
 func (h *host) looped(d sysfs.Disk) error {
 	for _, name := range h.Names("/sys/block") {
 		setUp := func() bool { return h.Present("/sys/block/" + name + "/loop/backing_file") }
 		if !setUp() {
-			continue // this is not a loop device, or it has no backing file
+			continue // this is not a loop device, or the loop device has no backing file
 		}
 		number, err := h.below(name)
 		switch {
 		case err != nil && !setUp(), errors.Is(err, unix.ENXIO):
-			continue // another process has removed the loop device
+			continue // another process has detached the loop device
 		case err != nil:
 			return errorf(Busy, "cannot determine what is below %s: %w", name, err)
 		}
@@ -70,9 +70,9 @@ func (h *host) looped(d sysfs.Disk) error {
 // and lo_number at 40. All loop devices have the major number 7 (include/uapi/linux/major.h).
 const loopGetStatus64 = 0x4c05
 
-// below returns the device number behind a loop device, or 0:0 for a regular file. The path of the backing file does not
-// show the number. A node may have many loop devices, so below makes few calls. To check that it opened the right loop
-// device, it uses the number that the device itself reports.
+// below returns the number of the block device that backs a loop device, or "0:0" for a regular file. The path of the backing
+// file does not show this number. A machine may have many loop devices, so below makes only a few calls for each. It uses the
+// number that the loop device itself reports to check that it has opened the right one.
 func (h *host) below(loop string) (number string, err error) {
 	name := "/dev/" + loop
 	fd, err := h.open(h.Path(name), unix.O_RDONLY)
@@ -85,7 +85,7 @@ func (h *host) below(loop string) (number string, err error) {
 	if err == nil && is.block && strings.HasPrefix(is.number, "7:") {
 		_, err = h.ioctl(fd, loopGetStatus64, info)
 	} else {
-		loop = "" // any answer would be from another device
+		loop = "" // an answer would be from another device
 	}
 	if err == nil && loop != fmt.Sprint("loop", binary.NativeEndian.Uint32(info[40:])) {
 		err = errorf(Refused, "%s is the node of another device: %s", name, is.number)
@@ -97,8 +97,8 @@ func (h *host) below(loop string) (number string, err error) {
 // This part finds processes that have a disk open. An exclusive open does not detect a process that has opened the node
 // without O_EXCL, such as a virtual machine. metalplug-holders finds such a process, because it sees all processes.
 
-// passingFor is how long the helper waits until a process closes the disk. For example, udevd's workers close it after a
-// moment.
+// passingFor is how long the helper waits until other processes have closed a disk. For example, udevd's workers have a disk open
+// only for a moment.
 const passingFor = 2 * time.Second
 
 // questionLimit is the time limit of one request to metalplug-holders. On a busy node, systemd may take seconds to start
@@ -110,8 +110,8 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, func() []cgroup.Number { return numbers })
 }
 
-// unheld checks that no other process has a disk, its partitions or its controllers open. A process that cannot be
-// inspected is treated as a user.
+// unheld checks that no other process has a disk open, nor one of its partitions or controllers. A process that cannot be
+// inspected is treated as a user of the disk.
 func (t *task) unheld(ctx context.Context, c *claim) error {
 	settings, err := t.settings()
 	if err != nil { // a survey does not need the configuration, and an erasure has already read it
@@ -139,9 +139,9 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 	}
 }
 
-// free returns [Busy] with the name of a process that has, or may have, one of the nodes open. err is the error from the
-// request to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod has had the disk,
-// or if the pods of the disk are unknown.
+// free returns [Busy] if another process has, or may have, one of the nodes open. The parameter err is the error from the request
+// to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod has held the disk, or if the pods
+// that have held the disk are unknown.
 func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {

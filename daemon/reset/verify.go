@@ -11,30 +11,31 @@ import (
 	"slices"
 )
 
-// To verify an erasure, the helper rereads the blocks that contained data. A drive may acknowledge Deallocate and keep the
-// data (NVM Command Set Specification 1.0, 3.2.3). Blocks that were blank before the erasure cannot show whether it did.
+// To verify an erasure, the helper reads the blocks again that contained data. A drive may acknowledge Deallocate and keep the
+// data (NVM Command Set Specification 1.0, 3.2.3). Blocks that were blank before the erasure cannot show whether the drive has
+// kept data.
 
 // promise is the content that a disk must have after an erasure.
 type promise int
 
 const (
 	mustBeZero promise = iota
-	// mustVanish means that all blocks must contain 00 or ff. The result must be verified, because a disk treats a discard
-	// as a hint, and may ignore it for parts of the range.
+	// mustVanish means that all blocks must contain 00 or ff. A disk treats a discard only as a hint, and may ignore it for parts
+	// of the range.
 	mustVanish
-	// mustChange also allows random data, because a block reads as different data after the key has changed (NVMe Base
-	// Specification 2.0, 8.21).
+	// mustChange means that blocks may also contain random data. After a change of the key, a drive returns different data for a
+	// block (NVMe Base Specification 2.0, 8.21).
 	mustChange
 )
 
-// enough is the number of blocks with data that the quick check must find. If the check finds fewer, the helper reads the
-// whole disk.
+// enough is the number of stretches with data that the quick check must find. If it finds fewer, the helper reads more of the
+// disk.
 const enough = 16
 
-// evidence records the blocks of a disk that contained data before an erasure, and the result of rereading them afterwards.
+// evidence records the blocks of a disk that contained data before an erasure, and the content of these blocks after the erasure.
 type evidence struct {
 	must  promise
-	known bool // whether the disk could be read before the erasure
+	known bool // the disk could be read before the erasure
 	seed  maphash.Seed
 	at    map[int64]uint64 // hashes by offset; 0 for a block that could not be read
 
@@ -44,16 +45,16 @@ type evidence struct {
 	bad          error
 }
 
-// add records a block. b is nil if the block cannot be read.
+// add records a block before the erasure. The data b is nil if the block cannot be read.
 func (e *evidence) add(at int64, b []byte) {
 	if e.at[at] = 0; b != nil {
 		e.at[at] = maphash.Bytes(e.seed, b)
 	}
 }
 
-// written finds blocks that contain data or cannot be read. It uses the quick check s, and reads the whole disk if s
-// contains too few blocks with data. When it reads the whole disk, it records only the first and the last of these blocks
-// in each [stretch]. s is nil if the disk cannot be read because of a sanitize operation.
+// written finds blocks that contain data or cannot be read. It uses the result s of the quick check, or nil if a sanitize
+// operation prevents reading. If s contains too few blocks with data, written reads the disk from the start until it has found
+// enough. It then records only the first and the last of these blocks in each [stretch].
 func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
 	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
 	if s == nil {
@@ -88,9 +89,9 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 	return e, err
 }
 
-// verify reads the disk itself instead of the page cache. It reads the blocks that contained data, the ends and new random
-// blocks, and returns the result of the new quick check. If the earlier content is unknown, it reads the whole disk. If a
-// block does not have the promised content, the error is [Failed].
+// verify bypasses the page cache and reads the blocks that contained data. It then runs the quick check with new random blocks,
+// and returns the result of this check. If the earlier content is unknown, it reads the whole disk. If a block does not have the
+// promised content, the error is [Failed].
 func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err
@@ -156,12 +157,12 @@ func (e *evidence) block(at int64, b []byte) {
 	}
 }
 
-// keeps is the reason and the remedy for a drive that keeps discarded data.
+// keeps is the part of a message that explains that a drive keeps discarded data, and that names a remedy.
 const keeps = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
-// verdict returns why the erasure is not verified, or nil. After a change of the key, a block contains random data. A block
-// that was not read before the erasure is assumed to have changed only if another block has changed. Blocks of ff among
-// blocks of 00 may be data.
+// verdict returns the reason why the erasure is not verified, or nil. After a change of the key, a block contains random data. If
+// a block could not be read before the erasure, it counts as changed only if another block has changed. Blocks of ff among blocks
+// of 00 may be data.
 func (e *evidence) verdict() error {
 	if e.bad == nil && e.zeroes > 0 && e.other > 0 {
 		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.other, keeps)

@@ -2,7 +2,7 @@
 
 package reset
 
-// A message is one JSON object, see [exchange.Decode].
+// A message is a single JSON object (see [exchange.Decode]).
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func invalidf(format string, args ...any) error {
 // Encode returns the request as a message. [ParseRequest] refuses the message of an invalid request.
 func (r Request) Encode() []byte { return exchange.Encode(r) }
 
-// ParseRequest parses a message and checks its form. The caller must still check the names and paths.
+// ParseRequest parses a message and checks that its values are valid. The caller must still check the names and paths.
 func ParseRequest(message []byte) (r Request, err error) {
 	if r, err = exchange.Decode[Request](message); err == nil {
 		err = r.validate()
@@ -45,14 +45,14 @@ func (a Answer) Encode() []byte {
 	return exchange.Encode(a)
 }
 
-// isFingerprint reports whether s has the form of a fingerprint, which consists of 16 and 32 hexadecimal digits with a
-// colon in between.
+// isFingerprint reports whether a text has the form of a fingerprint. A fingerprint consists of 16 hexadecimal digits, a colon,
+// and 32 hexadecimal digits.
 func isFingerprint(s string) bool {
 	seed, hash, _ := strings.Cut(s, ":")
 	return len(seed) == 16 && len(hash) == 32 && strings.Trim(seed+hash, "0123456789abcdef") == ""
 }
 
-// validate checks each value on its own.
+// validate checks each value in a request separately.
 func (r Request) validate() error {
 	switch all := []Do{Look, Probe, Offer, Survey, Prepare}; {
 	case !slices.Contains(all, r.Do):
@@ -82,19 +82,19 @@ func plain(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
 
-// Program is the name of the program for [Client].
+// Program is the name of the program that a [Client] calls.
 const Program = "metalplug-reset"
 
-// grace is the time after the request's limit within which the program must report its current step. The client waits twice
-// as long. The kubelet waits 30 s for the start of a container, so one second remains with a limit of 25 s.
+// grace is the time after the limit of a request within which the program must report its current step. The client waits twice as
+// long. The kubelet waits 30 s until PreStartContainer returns, so with a limit of 25 s, one second remains.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
-// Do sends a request and returns the answer. The result in the answer may be an error, see [Answer.Err]. Do itself returns
-// an error if it cannot reach the program, if the answer is invalid or late, or if ctx ends. The state of the device is
-// then unknown. A survey ends when ctx ends.
+// Do sends a request and returns the answer. The result in the answer may be an error, see [Answer.Err]. Do itself returns an
+// error if it cannot reach the program, if the answer is invalid or late, or if ctx ends. In these cases, the state of the device
+// is unknown. A survey stops when ctx ends.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
@@ -105,8 +105,8 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	return a, err
 }
 
-// fits reports whether an answer contains the fields that prove that the request was executed. An empty answer from a
-// helper of another version must not prove that a disk is blank or erased.
+// fits reports whether the fields of an answer prove that the request was executed. Without this check, an empty answer from a
+// helper of another version could mean that a disk is blank or erased.
 func (a Answer) fits(r Request) bool {
 	return a.Result != OK || (a.Done != "") == (r.Do == Prepare) && a.Erased == (r.Do == Prepare && r.Scrub != "") &&
 		(r.Do != Survey || a.Size > 0 && a.Read >= r.From)
