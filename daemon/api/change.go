@@ -5,15 +5,15 @@ package api
 // Change is the body of a request that changes a device. Each kind of request uses only some of the fields.
 type Change struct {
 	Reason string `json:"reason,omitempty"`  // reason for a cordon, on one line
-	Login  string `json:"login,omitempty"`   // login name of the user who sends the request
-	DryRun bool   `json:"dry_run,omitempty"` // only check whether the reset or adoption would be refused
-	// Scrub is the erase method. A reset with a scrub erases the disk. For an adoption, Scrub replaces the method of the
-	// resource.
+	Login  string `json:"login,omitempty"`   // login name of the user who sent the request
+	DryRun bool   `json:"dry_run,omitempty"` // whether to check only if metalplugd would refuse the reset or adoption
+	// Scrub is the erase method. A reset erases the disk only if Scrub is set. An adoption uses Scrub in place of the resource's
+	// erase method.
 	Scrub string `json:"scrub,omitempty"`
 }
 
 // Changed is the state of a device after a change.
 type Changed struct {
 	Device
-	Note string `json:"note,omitempty"` // reason why nothing was changed, or empty
+	Note string `json:"note,omitempty"` // why nothing was changed, or empty
 }

@@ -2,7 +2,7 @@
 
 package api
 
-// ClaimRef identifies a ResourceClaim. The UID alone is unique.
+// ClaimRef identifies a ResourceClaim. Its UID is unique.
 type ClaimRef struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace,omitempty"`
@@ -28,7 +28,7 @@ type Claim struct {
 type ClaimRequest struct {
 	Name    string   `json:"name"`
 	Devices []string `json:"devices"`         // IDs
-	Admin   bool     `json:"admin,omitempty"` // administrator's access to devices that other tenants may hold
+	Admin   bool     `json:"admin,omitempty"` // whether an administrator gets access to devices that other tenants may hold
 }
 
 // Prepared lists what containers get for each request in a claim, in the order of the requests.
@@ -36,11 +36,10 @@ type Prepared struct {
 	Requests []PreparedRequest `json:"requests"`
 }
 
-// NoSharing is a part of the status of metalplug-dra while it does not publish shared devices.
+// NoSharing is a part of the status line of metalplug-dra while metalplug-dra does not publish shared devices.
 const NoSharing = "the API server has not enabled DRAConsumableCapacity, so claims get no devices with shares"
 
-// PreparedRequest contains everything that a container gets for a request. The CDI devices include the nodes and
-// variables.
+// PreparedRequest contains everything that a container gets for a request. The CDI devices in it include the nodes and variables.
 type PreparedRequest struct {
 	Name  string            `json:"name"`
 	CDI   []string          `json:"cdi"`

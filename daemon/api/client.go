@@ -21,7 +21,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// ErrNoAnswer means that metalplugd does not answer on its socket. The error that wraps it contains the cause.
+// ErrNoAnswer means that metalplugd does not answer on its socket. The error that wraps ErrNoAnswer contains the cause.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
 
 // Refused is metalplugd's answer to a request that it refuses.
@@ -30,7 +30,7 @@ type Refused struct {
 	Text string `json:"error"`
 }
 
-// HTTP status codes in a [Refused] that have a special meaning.
+// The following HTTP status codes have a special meaning in a [Refused].
 const (
 	NotFound = 404 // no such device
 	Busy     = 503 // hardware does not answer
@@ -39,18 +39,18 @@ const (
 // Error returns the text of the answer.
 func (r *Refused) Error() string { return r.Text }
 
-// clientLimit is how long a client waits for the start of an answer. This is long enough even while metalplugd enumerates
+// clientLimit is how long a client waits for the start of an answer. metalplugd answers within this time even while it enumerates
 // the devices of a large node.
 const clientLimit = 30 * time.Second
 
-// Client sends requests to the control socket at Socket. It opens a new connection for each request, because a command
-// sends only one or two. Its methods are safe for concurrent use. They return an error that wraps [ErrNoAnswer], a
-// [*Refused], or an error that describes an invalid answer.
+// Client sends requests to the control socket with the path Socket. It opens a new connection for each request, because a command
+// sends only one or two requests. Its methods are safe for concurrent use. An error is either a [*Refused], or wraps
+// [ErrNoAnswer], or describes an invalid answer.
 type Client struct {
 	Socket string
 }
 
-// Get requests path and decodes the answer. It blocks until the answer is complete or ctx ends.
+// Get sends a GET request for a path and decodes the answer. It blocks until the answer is complete or ctx ends.
 func (c Client) Get(ctx context.Context, path string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, clientLimit)
 	defer cancel()
@@ -58,7 +58,7 @@ func (c Client) Get(ctx context.Context, path string, answer any) error {
 	return c.decode(stream, err, answer)
 }
 
-// Post requests a change, such as a [Change] or a [Claim], and decodes the answer. It blocks until the change is done or
+// Post sends a change, such as a [Change] or a [Claim], to a path and decodes the answer. It blocks until the change is done or
 // ctx ends.
 func (c Client) Post(ctx context.Context, path string, change, answer any) error {
 	body, err := json.Marshal(change)
@@ -69,13 +69,14 @@ func (c Client) Post(ctx context.Context, path string, change, answer any) error
 	return c.decode(stream, err, answer)
 }
 
-// Stream requests path and returns the answer as it arrives, until the caller closes the result or ctx ends.
+// Stream sends a GET request for a path. The result returns the answer as it arrives, until the caller closes the result or ctx
+// ends.
 func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
 	return c.ask(ctx, "GET", path, nil)
 }
 
-// decode decodes an answer. If err is not nil, it returns err instead. Every answer from metalplugd sets a field, so
-// decode does not mistake another program's {} for a success.
+// decode decodes an answer. If err is not nil, decode returns err instead. It rejects an answer that sets no field, such as
+// another program's {}, because every answer from metalplugd sets a field.
 func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	if err != nil {
 		return err
@@ -91,13 +92,13 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	return nil
 }
 
-// OtherVersion is the probable cause of an answer that this client does not understand.
+// OtherVersion explains to the user why the client may not understand an answer.
 const OtherVersion = "metalplugd has a different version from this program, or the socket belongs to another program; after an upgrade: systemctl restart metalplugd"
 
 // refusalSize is the maximum length of the text in a refusal, in bytes.
 const refusalSize = 4 << 10
 
-// body is the part of an answer that follows the header. Close also closes the connection.
+// body is the part of an answer after the header. Its method Close also closes the connection.
 type body struct {
 	io.Reader
 	close func() error
@@ -106,11 +107,11 @@ type body struct {
 // Close closes the connection.
 func (b body) Close() error { return b.close() }
 
-// ask sends a request on a new connection and returns the body of the answer, which the caller must close. If the status
-// is not 200, it returns an error with metalplugd's text. The protocol is HTTP/1.0, in which the end of the connection
-// ends the body. net/http would add TLS to a program that does not need it.
+// ask sends a request on a new connection and returns the body of the answer, which the caller must close. If the status is not
+// 200, it returns an error with metalplugd's text. The protocol is HTTP/1.0, where the body ends when the connection ends.
+// Package net/http is not used, because it would add TLS to the program.
 func (c Client) ask(ctx context.Context, method, path string, content []byte) (io.ReadCloser, error) {
-	// DialContext would link a DNS resolver.
+	// DialContext is not used, because it would link a DNS resolver.
 	conn, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: c.Socket, Net: "unix"})
 	if err != nil {
 		return nil, c.noAnswer(ctx, err)
@@ -133,7 +134,7 @@ func (c Client) ask(ctx context.Context, method, path string, content []byte) (i
 	return nil, refused
 }
 
-// exchange sends a request and reads the header of the answer. status is the status code followed by its text.
+// exchange sends a request and reads the header of the answer. The result status is the status code followed by its text.
 func exchange(to io.Writer, from *bufio.Reader, method, path string, content []byte) (code int, status string, err error) {
 	// The error is ignored, because metalplugd may refuse a request before it has read all of it.
 	_, _ = fmt.Fprintf(to, "%s %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", method, path, len(content), content)
@@ -153,7 +154,7 @@ func exchange(to io.Writer, from *bufio.Reader, method, path string, content []b
 	return code, status, err
 }
 
-// noAnswer returns why there is no answer. It leaves out the text that the network packages add to the cause.
+// noAnswer returns an error that explains why there is no answer. It omits the text that the network packages add to the cause.
 func (c Client) noAnswer(ctx context.Context, err error) error {
 	var op *net.OpError
 	switch {

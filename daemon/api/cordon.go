@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Cordoned is a cordoned device.
+// Cordoned describes a cordoned device.
 type Cordoned struct {
 	Device   string `json:"device"`
 	Resource string `json:"resource"` // empty if the device is not offered
 	Cordon
 }
 
-// By returns the name of the user who cordoned the device, or "" if it is unknown. It prefers the login name, because
-// with sudo every user is root.
+// By returns the name of the user who cordoned the device, or "" if the name is unknown. It prefers the login name, because all
+// users are root when they use sudo.
 func (c *Cordon) By() string {
 	if c.Since.IsZero() {
 		return ""
@@ -28,7 +28,7 @@ func (c *Cordon) By() string {
 	return name
 }
 
-// Unexplained is the reason of a cordon for which no reason was given.
+// Unexplained is used as the reason for a cordon if the operator gave none.
 const Unexplained = "by the operator"
 
 // Cordon contains the reason, the user and the time of a cordon.
@@ -36,11 +36,11 @@ type Cordon struct {
 	Reason string    `json:"reason"`
 	UID    uint32    `json:"uid"`            // uid of the client as reported by the kernel
 	User   string    `json:"user"`           // user name of that uid, or empty
-	Login  string    `json:"login"`          // login name that the client sent, because with sudo every user is root, or empty
+	Login  string    `json:"login"`          // login name that the client sent, or empty
 	Since  time.Time `json:"since,omitzero"` // zero if the saved state was lost
 }
 
-// Same reports whether two cordons are equal. Either may be nil.
+// Same reports whether two cordons are the same. Either cordon may be nil.
 func (c *Cordon) Same(other *Cordon) bool {
 	if c == nil || other == nil {
 		return c == other

@@ -2,21 +2,21 @@
 
 package api
 
-// Preview is the message that "metalplugd --preview" reads from standard input, and that it writes when all resources are
-// registered. metalplugd runs with a simulated kubelet until standard input is closed.
+// Preview is the message that "metalplugd --preview" reads from standard input. metalplugd writes the message back with the
+// results when all resources are registered. It then runs with a simulated kubelet until standard input is closed.
 type Preview struct {
 	Dir        string      `json:"dir"`                  // absolute path of the directory for all files and sockets
-	Recording  string      `json:"recording,omitempty"`  // recording to use in place of the configured hardware, or empty
+	Recording  string      `json:"recording,omitempty"`  // recording to use in place of the configured source, or empty
 	Containers []Container `json:"containers,omitempty"` // containers that request devices, in this order
-	Error      string      `json:"error,omitempty"`      // why the preview does not run
+	Error      string      `json:"error,omitempty"`      // why the preview cannot run, or empty
 }
 
-// Container contains a container's request and the result.
+// Container is the request of one container, with the result.
 type Container struct {
 	Resource string `json:"resource"`
 	Count    int    `json:"count"`
 	Granted
-	Error string `json:"error,omitempty"` // why the container gets no device
+	Error string `json:"error,omitempty"` // why the container gets no device, or empty
 }
 
 // Granted lists the devices, nodes and variables that a container gets.
@@ -24,7 +24,7 @@ type Granted struct {
 	Devices []string          `json:"devices"` // IDs of devices or of shares
 	Env     map[string]string `json:"env"`
 	Nodes   []GrantedNode     `json:"nodes"`
-	CDI     []string          `json:"cdiDevices,omitempty"` // names of CDI devices instead of nodes
+	CDI     []string          `json:"cdiDevices,omitempty"` // names of CDI devices, which replace the nodes
 }
 
 // GrantedNode is a device node in a container.

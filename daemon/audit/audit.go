@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit records which pod had which device and when, what was done to the device in between, and how this was
-// verified.
+// Package audit records which pod had which device, and when. It also records how metalplug reset or erased the device between
+// two pods, and how it verified the result.
 //
-// Each entry is a line in the journal, and a line of JSON that is appended to the file audit.jsonl. One goroutine writes
-// the file, so that no caller waits for the disk. The log must not block. Entries that cannot be written yet wait in a
-// bounded queue. When the queue is full, new entries are dropped. The file and the log report how many entries were
-// dropped.
+// Each entry is a line in the journal, and a line of JSON that is appended to the file audit.jsonl. One goroutine writes the
+// file, so that no caller waits for the disk. Entries that cannot be written yet wait in a bounded queue. When the queue is full,
+// new entries are dropped. The file and the log report how many entries were dropped.
 package audit
 
 import (
@@ -20,23 +19,23 @@ import (
 // Event is the kind of event that an entry records.
 type Event string
 
-// Kinds of events.
+// An entry records one of these events.
 const (
 	Allocated Event = "allocated" // the kubelet gave the device to a container
 	Held      Event = "held"      // the kubelet reports that a pod holds the device
-	Started   Event = "started"   // a container starts with the device
-	Released  Event = "released"  // the last pod with the device has ended
+	Started   Event = "started"   // a container that uses the device starts
+	Released  Event = "released"  // the last pod that had the device has ended
 	Reset     Event = "reset"
 	Erased    Event = "erased"
-	Proven    Event = "proven"   // a disk was read completely and is blank
-	Unproven  Event = "unproven" // a disk was read and contains data that is not from a pod on this node
-	Adopted   Event = "adopted"  // the operator allows a disk to be erased, whatever it contains
-	Stepped   Event = "unit"     // a vendor unit was run
-	Refused   Event = "refused"  // a container with the device was not allowed to start
+	Proven    Event = "proven"   // metalplug has read the whole disk, and the disk is blank
+	Unproven  Event = "unproven" // metalplug has read the disk, and found data that is not from a pod on this node
+	Adopted   Event = "adopted"  // the operator allows metalplug to erase the disk, whatever it contains
+	Stepped   Event = "unit"     // a vendor unit has run
+	Refused   Event = "refused"  // metalplug did not allow a container that uses the device to start
 	Failed    Event = "failed"   // a reset, an erasure or a vendor unit failed
 )
 
-// message returns the log message for an event, or "". Refusals and failures are logged where they occur.
+// message returns the log message for an event. It returns "" for refusals and failures, which are logged where they occur.
 func (e Event) message() string {
 	return map[Event]string{
 		Allocated: "device allocated",
@@ -52,7 +51,7 @@ func (e Event) message() string {
 	}[e]
 }
 
-// Entry is one line of the audit. Fields that are unknown, or that do not apply to the event, are empty.
+// Entry is one line of the audit file. A field is empty if it is unknown or does not apply to the event.
 type Entry struct {
 	Time      time.Time         `json:"time"`
 	Event     Event             `json:"event"`
@@ -70,21 +69,21 @@ type Entry struct {
 	Lost      int               `json:"lost,omitempty"`     // number of entries that were dropped before this one
 }
 
-// queueSize is the maximum number of entries that wait while the file cannot be written. Each has a few hundred bytes.
+// queueSize is the maximum number of entries that wait while the file cannot be written. Each entry has a few hundred bytes.
 const queueSize = 4096
 
-// Log writes the audit. Its methods are safe for concurrent use. On a nil Log, they do nothing.
+// Log writes the audit file. Its methods are safe for concurrent use. They do nothing if the Log is nil.
 type Log struct {
 	log  *slog.Logger
 	file file
 
 	queue   chan Entry   // entries for the file
-	dropped atomic.Int64 // number of entries dropped since the last entry in the file
+	dropped atomic.Int64 // number of entries that were dropped since the last entry in the file
 	closing chan struct{}
 	closed  chan struct{} // closed by the writer
 }
 
-// Open starts writing the audit to a directory. Errors from writing are logged. The log must not block.
+// Open returns a Log that writes the audit file in a directory. Errors are logged. The logger must not block.
 func Open(dir string, log *slog.Logger) *Log {
 	l := &Log{
 		log: log, file: file{name: filepath.Join(dir, "audit.jsonl"), size: fileSize},
@@ -94,7 +93,7 @@ func Open(dir string, log *slog.Logger) *Log {
 	return l
 }
 
-// Close writes the remaining entries, and logs how many of them cannot be written. Entries that are noted later are only
+// Close writes the remaining entries, and logs how many of them cannot be written. Entries that are noted after that are only
 // logged.
 func (l *Log) Close() {
 	if l == nil {
@@ -120,7 +119,7 @@ func (l *Log) Note(entries ...Entry) {
 	}
 }
 
-// report writes an entry to the daemon's log. The same entry is also written to the file.
+// report writes an entry to the daemon's log. It does not write to the file.
 func (l *Log) report(e Entry) {
 	message := e.Event.message()
 	if message == "" {
@@ -138,7 +137,7 @@ func (l *Log) report(e Entry) {
 		"action", e.Method, "detail", e.Verified, "duration", took)
 }
 
-// serial returns the serial number in an identity, or another attribute by which operators know a device.
+// serial returns the serial number from an identity, or another attribute that operators know the device by.
 func serial(identity map[string]string) string {
 	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {
 		if value := identity[name]; value != "" {

@@ -22,7 +22,7 @@ const (
 	retryInterval = 10 * time.Second
 )
 
-// writeAll writes the queue to the file until the audit is closed. While the file cannot be written, writeAll takes no
+// writeAll writes entries from the queue to the file until the log is closed. While the file cannot be written, writeAll takes no
 // further entries from the queue.
 func (l *Log) writeAll() {
 	defer close(l.closed)
@@ -40,7 +40,7 @@ func (l *Log) writeAll() {
 		case e := <-queue:
 			entries = append(entries, e)
 		}
-		for len(entries) < queueSize && len(l.queue) > 0 { // several entries share one sync
+		for len(entries) < queueSize && len(l.queue) > 0 { // so that several entries share one sync
 			entries = append(entries, <-l.queue)
 		}
 		err := l.write(entries)
@@ -59,14 +59,14 @@ func (l *Log) writeAll() {
 	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
 }
 
-// lost logs that n entries are missing from the file.
+// lost logs how many entries are missing from the file.
 func (l *Log) lost(n int) {
 	if n > 0 {
 		l.log.Error("audit entries lost", "err", fmt.Errorf("%d entries are missing from %s, but are in the journal", n, l.file.name))
 	}
 }
 
-// write appends entries to the file. The first entry records the number of dropped entries.
+// write appends entries to the file. It adds the number of dropped entries to the first entry.
 func (l *Log) write(entries []Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -77,7 +77,7 @@ func (l *Log) write(entries []Entry) error {
 	encoder := json.NewEncoder(&lines)
 	encoder.SetEscapeHTML(false)
 	for _, e := range entries {
-		_ = encoder.Encode(e) // cannot fail, because JSON can represent all values in an entry
+		_ = encoder.Encode(e) // this cannot fail, because JSON can represent all values in an entry
 	}
 	if err := l.file.append(lines.Bytes()); err != nil {
 		return err
@@ -93,8 +93,8 @@ type file struct {
 	size int64 // maximum size
 }
 
-// append appends whole lines. When it returns nil, the lines are on disk. After a failure, it removes the part that it
-// has already written.
+// append appends whole lines. If it returns nil, the lines are on disk. If it fails, it removes the part that it has already
+// written.
 func (f file) append(lines []byte) error {
 	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle forms sets of devices that are near each other. It also provides the tree of NUMA nodes and PCI bridges
-// from which distances are derived. It does not read the hardware.
+// Package bundle forms sets of devices that are near each other. It also provides the tree of NUMA nodes and PCI bridges that
+// shows how far apart devices are. It does not read the hardware.
 //
-// A distance is a value from PIX to SYS, which operators see. A cost is the number that [Match] minimises. The cost
-// depends only on the lowest common bridge, host bridge or NUMA node of two devices. Both are measured from the first
-// device in a set.
+// A distance is a value from PIX to SYS, which operators see. A cost is the number that [Match] minimises. The cost for two
+// devices depends only on the lowest bridge, host bridge or NUMA node that they share. Distances and costs are measured from the
+// first device in a set.
 package bundle
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Within reports whether b is near enough to a, the first member of a bundle. near is a value in [device.Nears]. An
-// unknown NUMA node matches every node.
+// Within reports whether b is near enough to a, the first member of a bundle. The parameter near is a value in [device.Nears]. If
+// near is "numa", a device on an unknown NUMA node is near every other device.
 func Within(near string, a, b Place) bool {
 	return near == "numa" && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= slices.Index(device.Nears, near)+1
 }
@@ -29,11 +29,11 @@ type Item struct {
 	Place
 }
 
-// ID returns the ID of the bundle whose first member is first.
+// ID returns the ID of a bundle. The parameter first is the ID of its first member.
 func ID(first string) string { return device.MakeID(device.BundlePrefix, first) }
 
-// Seen returns the IDs of the bundles that can be formed from the devices in seen. If there are none, short is the
-// reason.
+// Seen returns the IDs of the bundles that can be formed from the devices in seen. If no bundle can be formed, the result short
+// is the reason.
 func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string) {
 	var items []Item
 	for _, s := range seen {
@@ -51,7 +51,8 @@ func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string
 	return ids, short
 }
 
-// Shortage returns the reason why the items are not enough for one more bundle than the given number.
+// Shortage explains why one more bundle cannot be formed from the items. The parameter bundles is the number of bundles that can
+// be formed.
 func Shortage(m *device.Members, items []Item, bundles int) string {
 	there := count(items, len(m.Counts))
 	var missing []string

@@ -10,21 +10,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// levelCost is the cost of crossing a host bridge, a NUMA node or the machine. It is greater than the number of bridges
-// below any host bridge.
+// levelCost is the cost of each level that a path passes through, where the levels are host bridges, NUMA nodes and the machine.
+// It is greater than the number of bridges below any host bridge.
 const levelCost = 64
 
-// Match returns the largest possible number of disjoint sets of near items, with the smallest possible sum of costs. Each
-// set contains m.Counts[kind] items of each kind, in the order of the kinds, and all its items are within m.Near of the
-// first one. The cost of a set is the sum of the costs between the first item and the others. The result depends on the
-// items but not on their order. Forming a set takes one walk of the tree.
+// Match forms as many disjoint sets of items as possible, with the smallest possible sum of costs. Each set contains
+// m.Counts[kind] items of each kind, in the order of the kinds. All items of a set are near the first item, as m.Near requires.
+// The cost of a set is the sum of the costs between the first item and each other item. The order of the items does not affect
+// the result. Match walks the tree once for each set.
 //
-// The result is exact, for the following reasons. The cost of two items depends on the lowest node above both. Therefore
-// all sets are possible within one node at the level of near, and such nodes are independent of each other. For given
-// first items, matching from the leaves up is optimal for each kind. It forms the maximum number of pairs below each
-// node, which is the number of items that are needed or the number that are present, whichever is smaller. The sum of
-// costs therefore depends only on the number of first items below each node, and it is a sum of concave functions of
-// these numbers. Repeatedly adding the first item with the largest gain thus finds the best numbers.
+// The result is exact for the following reasons. The cost of two items depends on the lowest node above both. Therefore, every
+// combination of items below one node at the level of m.Near is near enough, and these nodes are independent of each other. If
+// the first items are given, matching from the leaves up is optimal for each kind. It forms as many pairs as possible below each
+// node. This number is the smaller of the number of needed items and the number of items that are present. The sum of costs
+// therefore depends only on the number of first items below each node, and it is a sum of concave functions of these numbers. To
+// find the best numbers, it is thus enough to add repeatedly the first item with the largest gain.
 func Match(items []Item, m *device.Members) (sets [][]Item) {
 	counts := m.Counts
 	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
@@ -52,13 +52,13 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 // matching is the state of a tree node while [Match] runs.
 type matching struct {
 	items  []Item // items of the leaves, sorted by kind and ID
-	own    int    // number of these items that are the first in a set
+	own    int    // number of these items that are first in a set
 	there  []int  // number of items in the subtree, by kind
-	firsts int    // number of items in the subtree that are the first in a set
+	firsts int    // number of items in the subtree that are first in a set
 	height int    // height of the subtree
 }
 
-// within returns the highest nodes whose depth is at least the given one.
+// within returns the highest nodes in the subtree that have at least the given depth.
 func (n *Node) within(depth int) (tops []*Node) {
 	if n.Depth >= depth {
 		return []*Node{n}
@@ -69,7 +69,7 @@ func (n *Node) within(depth int) (tops []*Node) {
 	return tops
 }
 
-// take assigns items to the nodes of the tree.
+// take assigns the items to the nodes of the tree.
 func (n *Node) take(items []Item, kinds int) {
 	for _, l := range n.Leaves {
 		n.items, n.height = append(n.items, items[l.Index]), max(n.height, l.Depth-n.Depth)
@@ -100,7 +100,7 @@ func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose makes one more item of the first kind the first in a set. It chooses the place with the largest gain.
+// choose selects one more item of the first kind as the first in a set. It selects the item with the largest gain.
 func (n *Node) choose(counts []int) {
 	var best []*Node
 	most := 0
@@ -123,8 +123,8 @@ func (n *Node) choose(counts []int) {
 	best[len(best)-1].own++
 }
 
-// pair completes as many sets as possible from the items below a node. It also returns the incomplete sets and the unused
-// items.
+// pair completes as many sets as possible with the items below a node. Besides these sets, it returns the incomplete sets and the
+// unused items.
 func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
 	for _, first := range n.items[:n.own] {
 		open = append(open, []Item{first})

@@ -11,9 +11,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Place is the position of a device within a Kubernetes node.
+// Place says where a device is within a Kubernetes node.
 type Place struct {
-	Path []string // names from the PCI host bridge down to the function; empty if the device is not on PCI
+	Path []string // names from the PCI host bridge down to the function, or empty if the device is not on PCI
 	NUMA int      // NUMA node, or -1 if unknown
 }
 
@@ -29,8 +29,8 @@ func PlaceOf(d *device.Device) Place {
 // Distances lists all distances, nearest first.
 var Distances = []api.Distance{api.PIX, api.PXB, api.PHB, api.NODE, api.SYS}
 
-// Distance returns how far apart two devices are. If two functions are below one PCIe switch, each path contains at most
-// two elements below the upstream port, namely a downstream port and the function.
+// Distance returns how far apart two devices are. If two functions are below one PCIe switch, each path contains at most two
+// elements below the switch's upstream port. These are a downstream port and the function.
 func (p Place) Distance(q Place) api.Distance {
 	switch common := commonDepth(p.Path, q.Path); {
 	case common == 0 && p.NUMA == q.NUMA:
@@ -53,11 +53,11 @@ func commonDepth(a, b []string) (n int) {
 	return n
 }
 
-// Node is a branching point in the tree. It is the machine, a NUMA node, a host bridge or a bridge.
+// Node is a point where the tree branches. It is the machine, a NUMA node, a host bridge or a bridge.
 type Node struct {
 	Depth  int // 0 for the machine, 1 for a NUMA node, 2 for a PCI host bridge, more for a bridge below it
 	Leaves []Leaf
-	Below  []*Node // children; a node with only one child is left out
+	Below  []*Node // children, without nodes that have only one child
 	matching
 }
 
@@ -68,10 +68,10 @@ type Leaf struct {
 	path  []string
 }
 
-// NewTree returns the tree of devices at these places. If the NUMA node of a device is unknown, the device is placed on
-// the NUMA node of its host bridge.
+// NewTree returns the tree for devices at the given places. If the NUMA node of a device is unknown, NewTree uses the NUMA node
+// of the device's host bridge.
 func NewTree(places []Place) *Node {
-	numa := make(map[string]int) // NUMA nodes of host bridges
+	numa := make(map[string]int) // keys are host bridges, values are their NUMA nodes
 	for _, p := range places {
 		if len(p.Path) > 0 && p.NUMA >= 0 {
 			numa[p.Path[0]] = p.NUMA
@@ -91,8 +91,7 @@ func NewTree(places []Place) *Node {
 	return newNode(leaves, 0)
 }
 
-// newNode returns the node for devices whose paths have all elements before depth in common. The devices must be sorted
-// by path.
+// newNode returns the node for devices whose paths agree in all elements before depth. The devices must be sorted by path.
 func newNode(devices []Leaf, depth int) *Node {
 	node := &Node{Depth: depth}
 	for len(devices) > 0 {
