@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a file, in which the
-// container runtime looks up the device nodes for a CDI name.
+// Package cdi writes the CDI specs of the offered devices. Each resource with inject = "cdi" has a file, which tells the
+// container runtime the device nodes for a CDI name.
 //
-// A container is given a name only while the file describes the device correctly. The content of a file depends only on
-// the newest snapshot, so the file can be written again at any time. Whether a resource has a file depends on the
-// configuration. A resource with inject = "nodes" has none.
+// A container gets a name only while the file describes the device correctly. The content of a file depends only on the newest
+// snapshot, so the file can be written again at any time. A resource with inject = "nodes" has no file.
 package cdi
 
 import (
@@ -23,22 +22,22 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// retry is the delay after a failure before a spec is written again.
+// retry is how long Run waits after a failure before it writes the specs again.
 const retry = 5 * time.Second
 
 // Specs holds the specs of all resources. Its methods are safe for concurrent use.
 type Specs struct {
-	Dir       string // directory in which the container runtime looks for specs
+	Dir       string // directory where the container runtime looks for specs
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
 
 	mu     sync.Mutex
 	specs  map[string]*spec // keys are resource names
-	pruned uint64           // version of the snapshot that the specs of claims were last compared with
+	pruned uint64           // version of the snapshot in the last call of pruneClaims
 }
 
-// Set sets the resources, and removes the files of all other resources. The next [Specs.Update] writes the files of these
+// Set sets the resources, and removes the files of all other resources. The next [Specs.Update] writes the files of the new
 // resources.
 func (s *Specs) Set(resources []config.Resource) {
 	s.mu.Lock()
@@ -66,8 +65,8 @@ func (s *Specs) Set(resources []config.Resource) {
 	}
 }
 
-// Run keeps the files up to date until ctx ends. It calls ready immediately, before it has written any file. A caller
-// that needs the files earlier must call Update.
+// Run keeps the files up to date until ctx ends. It calls ready immediately, before it writes the first file. A caller that needs
+// the files before that must call Update.
 func (s *Specs) Run(ctx context.Context, ready func()) error {
 	ready()
 	for {
@@ -106,13 +105,13 @@ func (s *Specs) Update() (ok bool) {
 	return ok
 }
 
-// put writes a file that describes an offer. It does not log the same error twice in a row.
+// put writes the file of a resource so that it describes an offer. It does not log the same error twice in a row.
 func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 	if sp.err == nil && sp.written != nil && sp.version == offer.Version {
 		return nil
 	}
 	d := make(description)
-	// Unhealthy devices are included. Absent devices are not, because another device may now have their device numbers.
+	// The file includes Unhealthy devices. It omits absent devices, because another device may now have their device numbers.
 	for _, device := range slices.Concat(offer.Devices, offer.Members) {
 		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
 			d[device.Device.ID] = nodes
@@ -129,8 +128,8 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 	return sp.err
 }
 
-// Unwritten returns an error for each spec that could not be written, by resource. It may block while a file is being
-// written.
+// Unwritten returns the errors for the specs that could not be written. The keys are resource names. Unwritten may block while a
+// file is being written.
 func (s *Specs) Unwritten() map[string]error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +142,8 @@ func (s *Specs) Unwritten() map[string]error {
 	return all
 }
 
-// Names returns the CDI names of a resource's devices. If the file does not describe the devices correctly, Names writes
-// it first, which takes some time. It returns an error if the file cannot be written.
+// Names returns the CDI names of a resource's devices. If the file does not describe the devices correctly, Names first writes
+// the file, which takes some time. It returns an error if this fails.
 func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +167,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	return Names(Kind(resource), devices), nil
 }
 
-// describes reports whether the file describes all of these devices correctly.
+// describes reports whether the file of a resource describes all given devices correctly.
 func (s *Specs) describes(sp *spec, devices []*inventory.Status) bool {
 	return !slices.ContainsFunc(devices, func(d *inventory.Status) bool {
 		nodes := s.nodes(sp.resource, d)

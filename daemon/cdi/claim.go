@@ -21,32 +21,32 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// claimKind is the CDI kind of the devices in the specs of claims. Each claim has its own file.
+// claimKind is the CDI kind of all devices that are given to claims. Each claim has its own spec, in its own file.
 const claimKind = "metalplug.io/claim"
 
-// claimPrefix is the prefix of the names of these files. [Specs.Set] does not remove them.
+// claimPrefix is the beginning of the name of a claim's file. [Specs.Set] does not remove these files.
 const claimPrefix = "metalplug-claim_"
 
-// admin marks the devices of a request with admin access. Neither the name of a request nor the UID of a claim contains a
-// dot.
+// admin is appended to a name to mark the devices of a request with admin access. Neither the name of a request nor the UID of a
+// claim contains a dot.
 const admin = ".admin"
 
 // Request describes what containers get for a request in a claim.
 type Request struct {
 	Name    string
-	Admin   bool // administrator's access to devices that other tenants may hold
+	Admin   bool // whether an administrator gets access to devices that other tenants may hold
 	Devices []*inventory.Status
 	Nodes   []device.Node // nodes of the devices, or nil if other CDI devices contain them
 	Env     map[string]string
 }
 
-// Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request stands for
-// the variables, and each further name stands for the nodes of one device. Claim writes the file if it is missing, because
-// the runtime's directory is empty after a boot.
+// Claim writes the spec of a claim, and returns the CDI names for each request. The first name of a request stands for the
+// variables, and each further name stands for the nodes of one device. Claim writes the file again if the file is missing,
+// because the runtime's directory is empty after a boot.
 func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The snapshot may be older than the devices, so this claim is not compared with it.
+	// The snapshot may be older than the devices, so Claim does not compare the claim with it.
 	snapshot, _ := s.Inventory.Snapshot()
 	err = s.pruneClaims(snapshot)
 	spec := specs.Spec{Kind: claimKind}
@@ -79,9 +79,9 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 	return names, errors.Join(err, replace(s.claimFile(uid), spec))
 }
 
-// pruneClaims removes a device from the specs of claims if it is absent, has other nodes or belongs to another tenant. A
-// container of the claim then cannot start with that device again until the claim is prepared again. The state is in the
-// files, so this also works after a restart of the daemon.
+// pruneClaims removes a device from the specs of claims if it is absent, has other nodes or belongs to another tenant. After
+// that, no container of the claim can start with that device until the claim is prepared again. The state is in the files, so
+// pruneClaims also works after the daemon has restarted.
 func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	if s.pruned == snapshot.Version {
 		return nil
@@ -101,7 +101,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 		spec.Devices = slices.DeleteFunc(spec.Devices, func(d specs.Device) bool {
 			request, id, _ := strings.Cut(d.Name, ":")
 			now := snapshot.Find(id)
-			if now == nil { // the entry for a request's variables has no nodes
+			if now == nil { // the entry that sets a request's variables has no nodes
 				return len(d.ContainerEdits.DeviceNodes) > 0
 			}
 			if !strings.HasSuffix(request, admin) && !(now.Claims.Ready(uid) && (now.Medium == "" || now.Same())) {
@@ -121,8 +121,8 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	return err
 }
 
-// node returns the node that a device now has at a path in a container, or nil. The result contains the device number, so
-// that the runtime does not look up a name that may belong to another device by then.
+// node returns the node that a device now has at a path in a container, or nil. The result contains the device number. The
+// runtime therefore does not look up the name, which may belong to another device by then.
 func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {
 	i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return n.Container == path })
 	if i < 0 || !d.Present {
@@ -140,7 +140,7 @@ func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.Devic
 	return n
 }
 
-// Unclaim removes the spec of a claim. The spec may be missing.
+// Unclaim removes the spec of a claim. It returns no error if the spec is missing.
 func (s *Specs) Unclaim(uid string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,5 +150,5 @@ func (s *Specs) Unclaim(uid string) error {
 	return nil
 }
 
-// claimFile returns the path of the spec of a claim.
+// claimFile returns the path of the spec for a claim.
 func (s *Specs) claimFile(uid string) string { return filepath.Join(s.Dir, claimPrefix+uid+suffix) }

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// prefix is the prefix of metalplug's CDI vendors and file names.
+	// prefix is the beginning of metalplug's CDI vendors and file names.
 	prefix = "metalplug."
 	// suffix is the file extension of JSON specs. The runtime ignores other extensions.
 	suffix = ".json"
-	// fileSize is the maximum length of a file name. It leaves room for the suffix of a temporary file (NAME_MAX).
+	// fileSize is the maximum length of a file name. NAME_MAX is longer, and leaves room for the suffix of a temporary file.
 	fileSize = 240
 )
 
-// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind
-// differs from the name of the resource. The vendor's tools use that name as the kind of the same devices, and a runtime
-// rejects a device that two specs describe. The domain is part of the vendor, because runtimes with CDI before 0.6 reject
-// a class that contains a dot.
+// Kind returns the CDI kind of a resource's devices, such as "metalplug.nvidia.com/gpu" for nvidia.com/gpu. The kind differs from
+// the name of the resource, because the vendor's tools use that name as the kind of the same devices. A runtime rejects a device
+// that two specs describe. The domain is part of the vendor, because runtimes with CDI before 0.6 reject a class that contains a
+// dot.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {
-		// Unlike the last part of a resource name, a class must begin with a letter. No domain ends in "_n".
+		// A class must begin with a letter, unlike the last part of a resource name. No domain ends in "_n".
 		domain, class = domain+"_n", "n"+class
 	}
 	return prefix + domain + "/" + class
@@ -45,7 +45,8 @@ func fileName(resource string) string {
 	return name + suffix
 }
 
-// Names returns the CDI names of devices in the spec of a kind. The spec may belong to metalplug or to another program.
+// Names returns the CDI names of devices with the given kind. Either metalplug or another program may write the spec for this
+// kind.
 func Names(kind string, devices []*inventory.Status) []string {
 	vendor, class := parser.ParseQualifier(kind)
 	names := make([]string, len(devices))

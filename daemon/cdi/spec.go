@@ -21,16 +21,16 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// description is the content of a spec, which is the nodes of each device, by ID.
+// description is the content of a spec. It maps the ID of each device to the nodes of the device.
 type description map[string][]specs.DeviceNode
 
 // spec is the spec of one resource.
 type spec struct {
 	resource config.Resource
 	file     string      // path of the spec
-	version  uint64      // version of the offer that the spec was last compared with, or 0
+	version  uint64      // version of the offer in the last call of Specs.put, or 0
 	written  description // content of the file, or nil if unknown
-	err      error       // why the file is not up to date
+	err      error       // why the file is not up to date, or nil
 }
 
 // put writes d to the file. If d is empty, put removes the file instead, because the runtime rejects a spec without
@@ -53,7 +53,7 @@ func (s *spec) put(d description) (err error) {
 	return err
 }
 
-// encode returns the spec of a resource.
+// encode returns the spec of a resource with the given kind.
 func encode(kind string, d description) specs.Spec {
 	spec := specs.Spec{Kind: kind}
 	for _, id := range slices.Sorted(maps.Keys(d)) {
@@ -66,8 +66,8 @@ func encode(kind string, d description) specs.Spec {
 	return spec
 }
 
-// replace writes a spec to a file, in the oldest version of the format that supports everything in the spec. If the file has
-// this content already, replace leaves it, because runtimes read all specs again after each change in the directory.
+// replace writes a spec to a file. It uses the oldest version of the format that supports everything in the spec. If the file
+// already has this content, replace does not write it, because runtimes read all specs again after each change to the directory.
 func replace(file string, spec specs.Spec) (err error) {
 	if spec.Version, err = specs.MinimumRequiredVersion(&spec); err != nil {
 		return err
@@ -77,9 +77,9 @@ func replace(file string, spec specs.Spec) (err error) {
 	if old, _ := os.ReadFile(file); err != nil || bytes.Equal(old, text) {
 		return err
 	}
-	// Rootless engines also read the spec. The library's writer would make it readable only for root.
+	// Rootless container engines also read the spec. The library's writer would make the file readable only for root.
 	err = fsutil.ReplaceFile(file, 0o644, text)
-	if errors.Is(err, fsutil.ErrUnsynced) { // after a crash, the spec is written again
+	if errors.Is(err, fsutil.ErrUnsynced) { // the daemon writes the spec again after a crash
 		return nil
 	}
 	return err
@@ -98,8 +98,8 @@ func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode
 	return nodes
 }
 
-// resolve returns the node that a link points to. The runtime does not follow links (deviceInfoFromPath in pkg/cdi of the
-// library).
+// resolve follows a link to a device node and returns the path of the node. The runtime does not follow links (deviceInfoFromPath
+// in pkg/cdi of the library).
 func (s *Specs) resolve(name string) (string, error) {
 	node, err := filepath.EvalSymlinks(s.Host.Path(name))
 	dev, devErr := filepath.EvalSymlinks(s.Host.Dev)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// File is the name of the file, in the kubelet's device plugin directory, that contains the allocations (kubernetes
+	// File is the name of the file that contains the allocations. It is in the kubelet's device plugin directory (kubernetes
 	// v1.36 pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
 	File = "kubelet_internal_checkpoint"
 	// maxSize is the maximum size of a checkpoint in bytes. An allocation for one container takes about 1 KiB.
@@ -36,13 +36,13 @@ type Entry struct {
 	PodUID        string
 	ContainerName string
 	ResourceName  string
-	DeviceIDs     map[string][]string // IDs by NUMA node
+	DeviceIDs     map[string][]string // keys are NUMA nodes, values are IDs
 	AllocResp     []byte              // the plugin's ContainerAllocateResponse
 }
 
-// Read returns the devices that containers have according to the kubelet's checkpoint, and the time when the kubelet
-// wrote the checkpoint. dir is the kubelet's device plugin directory. If there is no checkpoint, no pod has ever held a
-// device. Read ignores the rest of the file, which contains the IDs of all devices on the node.
+// Read returns the devices that containers hold according to the kubelet's checkpoint, and the time when the kubelet wrote the
+// checkpoint. The parameter dir is the kubelet's device plugin directory. If there is no checkpoint, Read returns no devices,
+// because no pod has ever held one. Read ignores the rest of the file, which contains the IDs of all devices on the node.
 func Read(dir string) (all []Given, written time.Time, err error) {
 	file := filepath.Join(dir, File)
 	f, err := os.Open(file)
@@ -53,7 +53,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 		return nil, time.Time{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // not os.Stat, because the kubelet may have replaced the file
+	info, err := f.Stat() // os.Stat might return another file, because the kubelet may have replaced this one
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -86,7 +86,7 @@ func Read(dir string) (all []Given, written time.Time, err error) {
 	return all, info.ModTime(), nil
 }
 
-// enter reads the next object up to the value of the given key.
+// enter reads the next JSON object up to the value of the given key.
 func enter(d *json.Decoder, key string) error {
 	for start := true; start || d.More(); start = false {
 		token, err := d.Token()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exchange transfers one request and one answer between the daemon and a program that runs only for this request.
-// These programs are the helpers, which do work that the daemon is not allowed to do.
+// Package exchange transfers one request and one answer between the daemon and a helper. A helper is a program that does work
+// that the daemon is not allowed to do. It runs only for one request.
 //
 // Both sides use a unix socket that preserves message boundaries (SOCK_SEQPACKET, unix(7)), so a message arrives as a whole
 // or not at all. The service manager accepts the connection, and starts the program with the connection as its standard
@@ -24,7 +24,8 @@ import (
 // (net.core.wmem_default, 212992).
 const MessageSize = 64 << 10
 
-// ErrForeign means that the peer has neither uid 0 nor our own uid.
+// ErrForeign means that the peer must not be trusted. It has neither uid 0 nor our own uid, or systemd does not listen on the
+// socket.
 var ErrForeign = errors.New("peer is not allowed")
 
 // errSize means that a message is longer than [MessageSize].
@@ -42,7 +43,7 @@ func Encode(v any) []byte {
 	return message
 }
 
-// Decode parses a message, which must be one JSON value. An unknown field results in [ErrMessage], because the sender
+// Decode parses a message, which must be one JSON value. If a field is unknown, Decode returns [ErrMessage], because the sender
 // expects the field to have an effect.
 func Decode[T any](message []byte) (v T, err error) {
 	d := json.NewDecoder(bytes.NewReader(message))
@@ -56,12 +57,14 @@ func Decode[T any](message []byte) (v T, err error) {
 	return *new(T), fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
 }
 
-// Answer returns the answer to a request. ctx ends when the peer no longer waits. pid is the process that sends the request
-// (SO_PEERCRED in unix(7)). In direct mode, it is the parent process. pid is 0 if that process is in another PID namespace.
+// Answer returns the answer to a request. The context ends when the peer no longer waits. The parameter pid is the process that
+// sends the request (SO_PEERCRED in unix(7)). In direct mode, this is the parent process. The parameter is 0 if the process is in
+// another PID namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
-// Serve reads one request from standard input and answers it. It blocks until it has sent the answer. It does not read a
-// request from a foreign peer. If the peer disconnects before the answer, Serve returns no error.
+// Serve reads one request from standard input and answers it. It blocks until it has sent the answer. If the peer must not be
+// trusted, Serve returns [ErrForeign] and does not read the request. If the peer no longer waits for the answer, Serve returns no
+// error.
 func Serve(answer Answer) error { return serve(int(os.Stdin.Fd()), answer) }
 
 func serve(fd int, answer Answer) error {
@@ -88,8 +91,8 @@ func serve(fd int, answer Answer) error {
 	return nil
 }
 
-// awaitHangup returns when the peer has closed or shut down its end, or when fd is closed. The program usually answers and
-// exits before that.
+// awaitHangup returns when the peer has closed or shut down its end, or when fd is closed. The program usually answers and exits
+// before this happens.
 func awaitHangup(fd int) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {
@@ -107,8 +110,8 @@ func send(fd int, message []byte) error {
 	return unix.Sendto(fd, message, unix.MSG_NOSIGNAL, nil)
 }
 
-// receive returns the next message. An empty message means that the peer has disconnected, because no peer sends an empty
-// message. Signals interrupt neither receive nor send, because Go installs its handlers with SA_RESTART (signal(7)).
+// receive returns the next message. No peer sends an empty message, so an empty message means that the peer has disconnected.
+// Signals interrupt neither receive nor send, because Go installs its handlers with SA_RESTART (signal(7)).
 func receive(fd int) ([]byte, error) {
 	message := make([]byte, MessageSize)
 	n, _, flags, _, err := unix.Recvmsg(fd, message, nil, 0)

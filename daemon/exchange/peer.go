@@ -14,16 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Direct replaces the path of a socket in [Peer.Socket]. The program then runs as a child process.
+// Direct may be set as [Peer.Socket] instead of a path, to run the program as a child process.
 const Direct = "direct"
 
-// libexec is the directory into which the packages install the programs (packaging/install.sh).
+// libexec is the directory where the packages install the programs (packaging/install.sh).
 const libexec = "/usr/libexec/metalplug"
 
-// configVariable passes the name of the configuration file to a child process. No systemd unit sets the variable.
+// configVariable is the environment variable that passes the name of the configuration file to a child process. No systemd unit
+// sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the configuration file that the parent process passed, or standard if it passed none.
+// ConfigFile returns the configuration file that the parent process has passed. If there is none, it returns the file standard.
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file
@@ -35,12 +36,12 @@ func ConfigFile(standard string) string {
 type Peer struct {
 	Program string // name of the program, such as "metalplug-reset"
 	Socket  string // socket of the service manager, or [Direct]
-	Config  string // configuration file of the program with [Direct], or "" for its default
-	// Activated makes Ask reject a socket if the listening process is not the service manager. metalplugd can replace the
-	// sockets in its directory, so a helper must not trust the answers of such a process.
+	Config  string // configuration file for a program that runs as a child process, or "" for its default
+	// Activated makes Ask reject a socket if the listening process is not the service manager. metalplugd can replace the sockets
+	// in its directory, so a helper must not trust answers from any other process.
 	Activated bool
-	// Slots limits the number of simultaneous requests to its capacity. If it is nil, there is no limit. The service
-	// manager refuses connections above the socket's MaxConnections= (systemd.socket(5)).
+	// Slots limits the number of simultaneous requests to the capacity of the channel. If it is nil, there is no limit. A limit
+	// is useful because the service manager refuses connections above the socket's MaxConnections= (systemd.socket(5)).
 	Slots chan struct{}
 }
 
@@ -56,8 +57,8 @@ func Call[A any](ctx context.Context, p Peer, request func() []byte) (answer A, 
 	return answer, err
 }
 
-// Ask sends a request and returns the answer. The function request runs while the program starts. Ask blocks until the
-// answer arrives or ctx ends. If ctx ends, the program still finishes its work.
+// Ask sends a request and returns the answer. It calls the function request while the program starts. Ask blocks until the answer
+// arrives or ctx ends. If ctx ends, the program still finishes its work.
 func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	if p.Slots != nil {
 		select {
@@ -74,7 +75,7 @@ func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	defer unix.Close(fd)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		unix.Shutdown(fd, unix.SHUT_RDWR) // this ends a blocked read
+		unix.Shutdown(fd, unix.SHUT_RDWR) // this makes a blocked read return
 		close(ended)
 	})
 	var answer []byte
@@ -82,7 +83,7 @@ func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 		answer, err = receive(fd)
 	}
 	if !stop() {
-		<-ended // otherwise the shutdown could affect a new descriptor with the same number
+		<-ended // otherwise, the shutdown could affect a new descriptor with the same number
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -91,7 +92,7 @@ func (p Peer) Ask(ctx context.Context, request func() []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// connect returns the blocking descriptor of a socket that is connected to the program.
+// connect connects to the program and returns the descriptor of the socket, which is in blocking mode.
 func (p Peer) connect() (fd int, err error) {
 	if p.Socket == Direct {
 		return p.start()
@@ -103,7 +104,7 @@ func (p Peer) connect() (fd int, err error) {
 	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: p.Socket}); err != nil {
 		err = fmt.Errorf("%w: this must be the socket of %s.socket, and that must be started", err, p.Program)
 	} else if p.Activated {
-		// The peer is the process that called listen(2) (unix_listen in net/unix/af_unix.c).
+		// The kernel reports the process that called listen(2) as the peer (unix_listen in net/unix/af_unix.c).
 		var peer *unix.Ucred
 		if peer, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && peer.Pid != 1 {
 			err = fmt.Errorf("process %d listens on it: %w; systemctl restart metalplugd", peer.Pid, ErrForeign)
@@ -141,8 +142,8 @@ func (p Peer) start() (fd int, err error) {
 	return ends[0], nil
 }
 
-// find returns the path of the program. It looks in the directory of our own program first, where a build puts all programs.
-// Then it looks where the packages install them.
+// find returns the path of the program. It first looks in the directory of our own program, where a build puts all programs.
+// After that, it looks where the packages install the programs.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

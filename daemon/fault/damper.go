@@ -8,25 +8,25 @@ import (
 )
 
 const (
-	// fallLimit failures within fallWindow make a device Unhealthy until it has worked without a failure for the duration
-	// calm. A pod that waits for another device is better off than a pod whose device fails repeatedly.
+	// If a device fails fallLimit times within fallWindow, it stays Unhealthy until it has worked without a failure for the
+	// duration calm. It is better for a pod to wait for another device than to get one that fails repeatedly.
 	fallLimit  = 4
 	fallWindow = 10 * time.Minute
 	calm       = 5 * time.Minute
 )
 
-// Damper keeps a device Unhealthy if its health changes too often. The zero value and nil represent a device that was never
-// unhealthy.
+// Damper keeps a device Unhealthy if the device fails too often. The zero value stands for a device that has never failed. The
+// method Until may be called on nil.
 type Damper struct {
-	falls  []time.Time // times within the window at which the device became unhealthy
+	falls  []time.Time // times of the failures within fallWindow
 	sick   bool
 	last   string    // reason of the last failure
 	well   time.Time // when the device became healthy again
-	unruly bool      // the device has failed too often
+	unruly bool      // set if the device has failed too often
 }
 
-// Observe records the current fault of a device, or "" for none. It returns why a device without a fault is not trusted, or
-// "". Repeated calls with the same state have no further effect.
+// Observe records the current fault of a device, or "" if there is none. If a device without a fault is still not trusted,
+// Observe returns the reason. Repeated calls with the same state have no further effect.
 func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	switch {
 	case reason != "" && !d.sick:
@@ -52,8 +52,8 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	return fmt.Sprintf("it fails too often (last: %s): it must stay healthy for %v", d.last, calm)
 }
 
-// Until returns the time at which the device is trusted again if it does not fail before then. The time is zero for a
-// trusted device and for a faulty one.
+// Until returns the time when the device is trusted again if it does not fail before then. If the device is trusted or faulty
+// now, the time is zero.
 func (d *Damper) Until() time.Time {
 	if d == nil || !d.unruly || d.sick {
 		return time.Time{}

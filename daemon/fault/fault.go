@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault records hardware faults that events and error counters report, until they are cleared. It also keeps a
+// Package fault records hardware faults that events and error counters report, until the faults are cleared. It also keeps a
 // device Unhealthy if the device fails repeatedly.
 package fault
 
@@ -12,21 +12,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Record contains the faults of all hardware. It is valid for one boot, because the next boot resets the hardware. Faults
-// belong to sysfs paths instead of devices. A device that is later found on faulty hardware is also Unhealthy. The zero
-// value has no faults.
+// Record contains the faults of all hardware. It is valid until the next boot, which resets the hardware. A fault belongs to a
+// sysfs path rather than to a device, so a device that is later found at a faulty path is also Unhealthy. The zero value has no
+// faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
 	// Marks are the uncleared marks, oldest first.
 	Marks []mark `json:"marks,omitempty"`
-	// Counters are the base values of error counters, by sysfs path and name.
+	// Counters contains the base values of error counters. The keys consist of the sysfs path and the name of the counter.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
-// mark is an uncleared [device.Mark].
+// mark is a [device.Mark] that is not cleared, or is cleared only for some paths.
 type mark struct {
 	device.Mark
-	// Cleared lists the paths below which the mark no longer applies.
+	// Cleared lists paths. The mark no longer applies to them, or to anything below them.
 	Cleared []string `json:"cleared,omitempty"`
 }
 
@@ -35,7 +35,7 @@ func (r *Record) Clone() Record {
 	return Record{Boot: r.Boot, Marks: slices.Clone(r.Marks), Counters: maps.Clone(r.Counters)}
 }
 
-// Within reports whether sysPath equals the path above or lies below it.
+// Within reports whether sysPath is the same as the path above, or lies below it.
 func Within(sysPath, above string) bool {
 	rest, ok := strings.CutPrefix(sysPath, above)
 	return ok && (rest == "" || rest[0] == '/')
@@ -43,7 +43,7 @@ func Within(sysPath, above string) bool {
 
 func counterKey(sysPath, name string) string { return sysPath + " " + name }
 
-// Take adds the mark m, or clears marks if m has no reason. It reports whether anything has changed.
+// Take adds the mark m. If m has no reason, it clears marks instead. It reports whether the record has changed.
 func (r *Record) Take(m device.Mark) (changed bool) {
 	if m.Source == "" { // the next inspection sets new base values for the counters
 		delete(r.Counters, counterKey(m.SysPath, device.FatalErrors))
@@ -67,9 +67,9 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	return true
 }
 
-// takeBack clears the marks at the path of m and below it. If a function recovers, a mark on a bridge above it still
-// applies to the other functions below the bridge. Only a PCI function can be exempted from such a mark. Another device,
-// such as a disk that was found again, does not prove that the bridge has recovered.
+// takeBack clears the marks at the path of m and below it. If a PCI function has recovered, it is exempted from a mark on a
+// bridge above it, which still applies to all other functions below the bridge. Other devices are not exempted. A disk that was
+// found again, for example, does not prove that the bridge has recovered.
 func (r *Record) takeBack(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {
@@ -86,8 +86,8 @@ func (r *Record) takeBack(m device.Mark) (changed bool) {
 	return changed || len(r.Marks) != before
 }
 
-// Count compares an error counter with its base value, and reports whether a mark has changed. The first value is the
-// base value. A lower value means that the hardware was replaced or reset.
+// Count compares an error counter with its base value, and reports whether a mark has changed. The first value becomes the base
+// value. If the value is lower than the base value, the hardware was replaced or reset.
 func (r *Record) Count(c device.Counter) (changed bool) {
 	key := counterKey(c.SysPath, c.Name)
 	before, known := r.Counters[key]
@@ -104,7 +104,7 @@ func (r *Record) Count(c device.Counter) (changed bool) {
 	return false
 }
 
-// of returns the faults and warnings of the hardware at a path, from the marks on it and above it.
+// of returns the faults and warnings for the hardware at a path. They come from the marks at that path and above it.
 func (r *Record) of(sysPath string) (sick, warnings []string) {
 	for _, m := range r.Marks {
 		cleared := func(path string) bool { return Within(sysPath, path) }
@@ -119,8 +119,9 @@ func (r *Record) of(sysPath string) (sick, warnings []string) {
 	return sick, warnings
 }
 
-// On returns the sorted faults and warnings of a device at a sysfs path. They come from its path and from the PCI functions
-// that lead to it. The faults of the functions are included only if needsAll is true or all functions are faulty.
+// On returns the sorted faults and warnings of a device at a sysfs path. They come from the marks for this path and for the PCI
+// functions that lead to the device. The result includes faults of these functions only if needsAll is true or all functions are
+// faulty.
 func (r *Record) On(sysPath string, functions []string, needsAll bool) (sick, warnings []string) {
 	if len(r.Marks) == 0 {
 		return nil, nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helper contains metalplugd's clients for the helpers. It converts work on a device to requests, and converts the
-// answers to values for the rest of the daemon. It sends only one request at a time for each device.
+// Package helper contains metalplugd's clients for the helpers. It turns work on a device into requests, and turns the answers
+// into values for the rest of the daemon. For each device, only one helper works at a time.
 package helper
 
 import (
@@ -21,28 +21,28 @@ import (
 )
 
 const (
-	// maxWorking is the maximum number of devices on which helpers work at the same time. metalplug-reset.socket
-	// accepts the same number of connections.
+	// maxWorking is the maximum number of devices that helpers work on at the same time. metalplug-reset.socket accepts the same
+	// number of connections.
 	maxWorking = 64
-	// maxAsking is the maximum number of simultaneous requests about open devices. Each request reads all processes. In
-	// addition, metalplug-holders.socket accepts one connection from each metalplug-reset.
+	// maxAsking is the maximum number of simultaneous requests for the processes that have a device open. Each request reads all
+	// processes. In addition, metalplug-holders.socket accepts one connection from each metalplug-reset.
 	maxAsking = 8
 )
 
-// client implements the functions of [device.Touch] with the helpers.
+// client implements the functions of [device.Touch]. It sends requests to the helpers.
 type client struct {
 	sysfs   sysfs.Tree
 	reset   reset.Client
 	holders cgroup.Client
 
-	slots sync.Map // a chan struct{} by sysfs path, with one slot that is full while a helper works on the device
+	slots sync.Map // maps a sysfs path to a chan struct{}, whose only slot is full while a helper works on the device
 
 	mu   sync.Mutex
 	next *question // the request that other callers may join, or nil
 }
 
-// Touch returns the functions that send requests to the helpers. root is the parent directory of sysfs. file is the
-// configuration file, which a helper that runs as a child process also reads.
+// Touch returns the functions that send requests to the helpers. The parameter root is the parent directory of sysfs. The
+// parameter file is the configuration file. A helper that runs as a child process also reads this file.
 func Touch(c config.Reset, root, file string) device.Touch {
 	peer := func(program, socket string, most int) exchange.Peer {
 		return exchange.Peer{Program: program, Socket: socket, Config: file, Slots: make(chan struct{}, most)}
@@ -52,15 +52,16 @@ func Touch(c config.Reset, root, file string) device.Touch {
 	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}
 }
 
-// Unit returns a function that asks the helper to run the unit of a stage, see [turnover.Turnover].
+// Unit returns a function for [turnover.Turnover]. The function asks the helper to run the vendor unit of a resource for one
+// stage.
 func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage, id string) error {
 	return unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}.Run
 }
 
-// request creates a request for a target. Its time limit is the deadline of ctx.
+// request returns a request for a target. The time limit of the request is the deadline of ctx.
 func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	r := reset.Request{Do: do, Target: t, TimeoutMS: time.Minute.Milliseconds()}
-	if len(t.Pods) > reset.MaxList { // without the list, every pod is treated as a pod of the disk
+	if len(t.Pods) > reset.MaxList { // without the list, the helper treats every pod as a pod that holds the disk
 		r.Pods = nil
 	}
 	if end, ok := ctx.Deadline(); ok {
@@ -69,8 +70,8 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper works on a device. A helper cannot erase a disk while another helper has the disk claimed for
-// reading.
+// claim waits until no helper works on a device, and claims the device. A helper cannot erase a disk while another helper has
+// claimed the disk for reading.
 func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
 	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
 	slot := value.(chan struct{})
@@ -139,7 +140,7 @@ func (h *client) do(ctx context.Context, r reset.Request) (device.Report, error)
 	return a.Report, a.Err()
 }
 
-// meanings maps results of the helper to errors about the device. All other results mean that the work has failed.
+// meanings maps results of the helper to errors about the device. Any other result except success means that the work has failed.
 var meanings = map[reset.Result]error{
 	reset.Busy:        device.ErrInUse,
 	reset.Foreign:     fmt.Errorf("%w: %w", turnover.ErrUnfit, device.ErrForeign),

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// holding asks metalplug-holders which processes have open one of the nodes or another node of the same device. It first
+// holding asks metalplug-holders for the processes that have one of the nodes, or another node of the same device, open. It first
 // waits until no reset helper works on the devices, because such a helper has the disk open but is not a holder.
 func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number][]string) // a number has several paths if namespaces share a controller
@@ -61,23 +61,23 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 }
 
 const (
-	// gathering is how long a request waits for further callers, so that the start of a container with several devices
-	// sends only one request.
+	// gathering is how long a request waits for further callers, so that only one request is sent when a container with several
+	// devices starts.
 	gathering = 2 * time.Millisecond
-	// questionLimit is the time limit of one request to metalplug-holders. On a busy node, systemd may take seconds to
-	// start the program.
+	// questionLimit is the time limit for one request to metalplug-holders. On a busy node, systemd may take seconds to start the
+	// program.
 	questionLimit = 20 * time.Second
 )
 
-// question is one request for several callers.
+// question is one request that several callers share.
 type question struct {
 	numbers []cgroup.Number
-	done    chan struct{} // closed when there is an answer
+	done    chan struct{} // closed when there is an answer or an error
 	answer  cgroup.Answer // the answer for the numbers of all callers
 	err     error
 }
 
-// ask requests the processes that have nodes with these numbers open. Simultaneous callers share one request.
+// ask returns the processes that have nodes with these numbers open. Simultaneous callers share one request.
 func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answer, error) {
 	h.mu.Lock()
 	q := h.next
@@ -96,13 +96,13 @@ func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answe
 	}
 }
 
-// send sends a question. The helper starts while further callers join.
+// send sends a question and waits for the answer. Further callers can join while the helper starts.
 func (h *client) send(q *question) {
 	defer close(q.done)
-	finish := func() []cgroup.Number { // no further caller can join from now on
+	finish := func() []cgroup.Number { // after this call, no further caller can join
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if h.next == q { // otherwise the question was full, and has already been replaced
+		if h.next == q { // otherwise, the question was full and has already been replaced
 			h.next = nil
 		}
 		return q.numbers
@@ -116,8 +116,8 @@ func (h *client) send(q *question) {
 	finish() // the helper may not have started
 }
 
-// claimAll claims several devices. It claims each device once and in sorted order, so that two callers cannot wait for each
-// other.
+// claimAll claims several devices. It claims each device once and in sorted order, so that callers never wait for each other in a
+// cycle.
 func (h *client) claimAll(ctx context.Context, paths []string) (release func(), err error) {
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 	slices.Sort(paths)
@@ -151,8 +151,8 @@ func numberOf(path string) (n cgroup.Number, err error) {
 	return cgroup.ParseNumber(block, number)
 }
 
-// reaching returns the numbers and the sysfs paths of all nodes that give access to a device. The device's own node comes
-// first. For a device outside sysfs, it returns only its own number (Documentation/ABI/testing/sysfs-dev).
+// reaching returns the numbers and the sysfs paths of all nodes that give access to a device. The device's own node comes first.
+// For a device that is not in sysfs, reaching returns only the given number (Documentation/ABI/testing/sysfs-dev).
 func (h *client) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
 	kind := "char"
 	if n.Block {
