@@ -68,8 +68,8 @@ type Config struct {
 	Files     []string   // files that the configuration was read from, in this order
 
 	source Problem // position of the recording in hardware.source; its field What is empty
-	// places maps resource names to their tables in the files. It is separate from Resources, so that a resource that
-	// only moved within a file is unchanged.
+	// places maps resource names to their tables in the files. It is separate from Resources, so that a resource that only
+	// moved within a file counts as unchanged.
 	places map[string]*table
 }
 
@@ -77,7 +77,7 @@ type Config struct {
 // meaning and the default of each field.
 type Paths struct {
 	DevicePlugins string // device_plugins, the directory of kubelet.sock, at most 76 bytes, default "/var/lib/kubelet/device-plugins"
-	PodResources  string // pod_resources, the kubelet's other socket, default pod-resources/kubelet.sock next to device_plugins
+	PodResources  string // pod_resources, the kubelet's API socket, default pod-resources/kubelet.sock next to device_plugins
 	State         string // state, the directory for files that survive a reboot, default "/var/lib/metalplug"
 	Run           string // run, the directory for the control socket, default "/run/metalplug"
 	CDI           string // cdi, the directory for CDI specs, default "/run/cdi"
@@ -160,9 +160,10 @@ type ResourceReset struct {
 	Scrub string
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]. The default is start.
 	When string
-	// Timeout is the maximum duration of the work. The default is 20 s, or 1 h if a device is erased after its release.
-	// With [WhenStart], it is at most 25 s, unless the resource is served through DRA. With [WhenBoth], it applies only
-	// to the release, and the work before a start must end within 25 s.
+	// Timeout is the maximum duration of the work. The default is 20 s. It is 1 h for a resource with an erase method if the
+	// device is erased after its release, or if the resource is served through DRA. With [WhenStart], it is at most 25 s,
+	// unless the resource is served through DRA. With [WhenBoth], it applies only to the release, and the work before a
+	// start must end within 25 s.
 	Timeout time.Duration
 	// ScrubUnset reports whether the resource has class node and no file sets a scrub for it. Disks that match such a
 	// resource are not offered.

@@ -29,7 +29,7 @@ func basic() Config {
 	}
 }
 
-// complete sets values that no file has set, and values that depend on others.
+// complete sets the sockets of the helpers that no file has set. Their defaults depend on the key reset.socket.
 func (c *Config) complete() {
 	for name, to := range map[string]*string{"holders": &c.Reset.Holders, "unit": &c.Reset.Units} {
 		switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// resourceKey is the only array of tables in a file.
+// resourceKey is the name of the only array of tables in a file.
 const resourceKey = "resource"
 
 // lineIndex maps keys to their lines. Each key is written as a dotted key, with the number of the table, counted from 0,

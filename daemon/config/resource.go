@@ -27,7 +27,7 @@ const (
 // abilities lists the reset and erase methods that a class supports, except none.
 type abilities struct {
 	methods []string // valid reset methods
-	// whether "auto" may select one of methods, because the driver stays bound during the reset
+	// whether "auto" may select one of these methods, because the driver stays bound during the reset
 	auto   bool
 	scrubs []string
 }

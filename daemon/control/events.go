@@ -56,9 +56,9 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowClient is how long a client may take to read the events of one snapshot. If it takes longer and misses snapshots,
-// it gets an event with their number. A faster client gets no such event, although it also misses snapshots if metalplugd
-// publishes several in a short time.
+// slowClient is how long a client may take to read the events of one snapshot. A client that takes longer and misses
+// snapshots gets an event with their number. A faster client gets no such event, although it also misses snapshots if
+// metalplugd publishes several in a short time.
 const slowClient = time.Second
 
 // missing returns an event for a client that took too long to read the events of a snapshot. The parameters are the version

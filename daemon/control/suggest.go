@@ -16,7 +16,7 @@ import (
 
 // suggestResource suggests a [[resource]] for a device if the configuration has no rule for the device's class. The
 // suggestion is a built-in resource, or a resource of class node. In all other cases, the text is empty. If no such resource
-// would match the device, the error is the reason.
+// would match the device, the error explains why.
 func (q *question) suggestResource(e device.Explained) (text string, err error) {
 	u := e.Device.Udev
 	rules := config.BuiltinRules()
@@ -73,8 +73,8 @@ func inTOML(r *device.Rule) string {
 	return text
 }
 
-// explainNoMatch explains a udev device that matches no class. The result says why the device is not offered, and which
-// parts of it can be offered. The parameter noRule is the reason why no rule of class node matches the device.
+// explainNoMatch explains a udev device that matches no class. The result says why the device is not offered, and lists the
+// device nodes below it. The parameter noRule is the reason why no rule of class node matches the device.
 func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {

@@ -67,8 +67,8 @@ func (l bundler) members(resource string) *device.Members {
 	return nil
 }
 
-// byBundle returns the members of each bundle, by the bundle's ID. The first member names the bundle. The other members are
-// sorted by kind and ID.
+// byBundle returns the members of each bundle, by the bundle's ID. The ID of the bundle is derived from its first member.
+// The other members are sorted by kind and ID.
 func (l bundler) byBundle() map[string][]*entry {
 	all := make(map[string][]*entry)
 	for _, e := range l.entries {
@@ -161,7 +161,7 @@ func (l bundler) broken(id string, members []*entry) string {
 // match assembles the bundles of a rule. It also considers free devices that are offered individually, because they can
 // move to a bundle. While inspections are pending, it assembles no bundle, because an inspection may find a nearer device.
 func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
-	left := make(map[*entry]bool) // the devices in no bundle
+	left := make(map[*entry]bool) // the devices that are in no bundle
 	var items []bundle.Item
 	for _, e := range l.entries {
 		kind := r.Bundle.Kind(e.resource)

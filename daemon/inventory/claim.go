@@ -17,9 +17,9 @@ import (
 var ErrHeld = errors.New("it is held")
 
 // Claim assigns devices to a claim. The assignment is in the state file after [Inventory.Kept]. The claim may already have
-// some of the devices. All others must be healthy and belong to a resource that DRA serves. They must be free, or held by
-// fewer claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or another reason. After an error, the
-// claim has only the devices that it had before.
+// some of the devices. All other devices must be healthy and belong to a resource that DRA serves. Each of them must be
+// free, or held by fewer claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or another reason.
+// After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	var refused error
 	err := i.ask(ctx, func(l *loop) {

@@ -31,7 +31,7 @@ type record struct {
 
 	lease.Lease
 	known
-	// Owed is the kubelet whose call to Allocate may still be in progress, or nil.
+	// Owed identifies the kubelet that may still be in a call to Allocate, or is nil.
 	Owed *string `json:"owed,omitempty"`
 }
 
@@ -39,8 +39,8 @@ type contents struct {
 	Version int          `json:"version"`
 	Machine string       `json:"machine"` // see [Options]
 	Health  fault.Record `json:"health"`
-	// Disks contains the evidence about disks by medium, including absent disks. metalplug reads a disk without evidence in
-	// full before it offers the disk.
+	// Disks contains the evidence about disks by medium, including absent disks. If there is no evidence about a disk,
+	// metalplug reads the whole disk before it offers it.
 	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
 	// Cordons contains the cordons by device ID. A cordon withholds a device from new pods.
 	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`

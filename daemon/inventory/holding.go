@@ -60,8 +60,8 @@ func (e *entry) moved() bool {
 }
 
 // allocated records that pods are about to hold these devices. The change takes effect immediately. The next snapshot
-// follows a little later, because the kubelet is waiting for an answer. The flag started means that the devices go to no new
-// pod. Instead, a container of their present pod is about to start or restart, or that pod is already gone.
+// follows a little later, because the kubelet is waiting for an answer. If the flag started is set, no new pod gets the
+// devices. Instead, a container of their present pod is about to start or restart, or that pod is already gone.
 func (a *allocations) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
@@ -121,7 +121,7 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// vacate records that no pod holds a device any more. Only an inspection that begins later shows how the pod left the
+// vacate records that no pod holds a device any more. An inspection that has already begun may not show how the pod left the
 // device.
 func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
@@ -187,10 +187,9 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 	}
 }
 
-// listedByKubelet records that the kubelet lists a pod that holds a device. After a recent Allocate, the call to
-// PreStartContainer is still to come. Otherwise the kubelet may have started a container while metalplugd was not
-// registered. If the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write the
-// checkpoint.
+// listedByKubelet records that the kubelet lists a pod that holds a device. After a recent call to Allocate, the kubelet has
+// yet to call PreStartContainer. Otherwise the kubelet may have started a container while metalplugd was not registered. If
+// the checkpoint does not name the pod yet, metalplugd sends a list, which makes the kubelet write the checkpoint.
 func (a *allocations) listedByKubelet(e *entry) {
 	recent := time.Since(e.allocated) <= a.Grace
 	switch {

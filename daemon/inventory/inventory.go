@@ -46,7 +46,7 @@ const (
 	// crowd. After that many changes, more changes are likely.
 	crowdInterval = 50 * time.Millisecond
 	crowd         = 16
-	// saveDelay is the time between a change and its save, so that the kubelet gets the change first.
+	// saveDelay is how long metalplugd waits before it saves a change, so that the kubelet gets the change first.
 	saveDelay = 100 * time.Millisecond
 )
 
@@ -151,8 +151,8 @@ func (i *Inventory) Released(ids []string) {
 
 // Confirm records the kubelet's answer. A free device that must not be offered leaves the device list. The kubelet takes a
 // device from a pod before it gives the device to another pod. Therefore, a checkpoint that is newer than a call to Allocate
-// does not name an earlier pod. It shows that the kubelet has finished the call. If the answer is [kubelet.Noted], the
-// plugin sends the list again. Confirm does not wait.
+// does not name an earlier pod. Such a checkpoint also shows that the kubelet has finished the call. If the answer is
+// [kubelet.Noted], the plugin sends the list again. Confirm does not wait.
 func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
 // Recovered records that a device was reset or repaired. It clears the faults from events and error counters. It does

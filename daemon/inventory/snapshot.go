@@ -33,7 +33,7 @@ type Status struct {
 	// Evidence shows that a disk is unused, or how much of the disk was read so far.
 	Evidence  evidence.Evidence
 	Moved     bool    // whether the device's pod got node paths that no longer belong to the device
-	LeftBlank bool    // whether the disk was empty when its tenant had ended
+	LeftBlank bool    // whether the disk was empty after its tenant had ended
 	Written   *uint64 // see [device.Target.Written]
 	// Fingerprint identifies the content that the tenant left, see [device.Report]. It is empty if unknown.
 	Fingerprint string
@@ -48,7 +48,7 @@ type Observation struct {
 	Lost       bool // see [verdict.Facts.Lost]
 	Allocation device.Allocation
 	Nodes      []device.Node  // existing nodes of the device, even if it is not offered
-	Target     *device.Target // identifies the device for work on it
+	Target     *device.Target // identifies the device when metalplug works on it
 }
 
 // Same reports whether the disk is still the one that the tenants' containers were started with. If it is, the tenants may

@@ -123,7 +123,7 @@ type Outcome struct {
 	Order   lease.Order // what the operator ordered, if that work failed; otherwise empty
 	Foreign bool        // the content of the disk is not from a tenant, and the work did not change it
 	// Touched means that the content of the disk may have changed because an erasure failed. Fingerprint is the fingerprint
-	// of the disk after that, as in [evidence.Evidence], or empty if unknown.
+	// of the disk after this failure, as in [evidence.Evidence], or empty if unknown.
 	Touched     bool
 	Fingerprint string
 }
@@ -132,7 +132,7 @@ type Outcome struct {
 type claim struct {
 	ids   []string
 	has   bool         // the worker has all devices of the claim
-	given chan *Status // receives the state of the first device, or nil if it is unknown, once the worker has all devices
+	given chan *Status // when the worker has all devices, receives the state of the first one, or nil if this device is unknown
 }
 
 // Take waits until all of these devices are free of other workers. From then on, the caller has the devices until it calls

@@ -50,8 +50,8 @@ func (l Lease) startedFor(tenants []string) bool {
 
 // Preparation returns the work to do before a container starts. The parameter first is the result of [Lease.First]. The
 // parameter same reports whether the disk still has the medium that the tenant's earlier containers were started with.
-// Another machine may have used the disk while the node was down. After such a restart, metalplug attributes the content to
-// a tenant only if the same tenant starts again.
+// Another machine may have used the disk while the node was down. When the node is up again, metalplug attributes the
+// content to a tenant only if the same tenant starts again.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {

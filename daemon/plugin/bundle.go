@@ -24,7 +24,7 @@ func parts(devices []*inventory.Status) (all []*inventory.Status) {
 	return all
 }
 
-// memberGroup holds the service of a resource, and those members of some bundles that belong to the resource.
+// memberGroup combines the service of a resource with the members of bundles that belong to this resource.
 type memberGroup struct {
 	service
 	devices []*inventory.Status

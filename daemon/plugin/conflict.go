@@ -32,8 +32,8 @@ import (
 const (
 	// askPause is the minimum time between an answer and the next query.
 	askPause = 100 * time.Millisecond
-	// askAgain is the delay before the query that must confirm an answer. It gives the kubelet time to process a list or
-	// the end of a stream.
+	// askAgain is the delay before the query that must confirm an answer. This delay gives the kubelet time to process a
+	// list or the end of a stream.
 	askAgain = 300 * time.Millisecond
 	// askLate is the delay before the query after a second registration, because the kubelet may be slow to process the
 	// end of the first stream.
@@ -242,7 +242,7 @@ func (c *conflict) setHeld(shows string) {
 }
 
 // reconsider checks whether the resource must still be held back. The hold ends if the kubelet has requested devices from
-// this endpoint. It also ends if the other plugin has ended, or the kubelet has restarted, and the other plugin has not come
+// this endpoint. It also ends if the other plugin has ended or the kubelet has restarted, and the other plugin does not come
 // back in time. The result is the delay until the next check, or 0 if the resource is no longer held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e, h := c.e, c.hold

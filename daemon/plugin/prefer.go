@@ -71,7 +71,7 @@ type request struct {
 // choice is the cheapest set of a certain number of shares. It combines either two smaller choices, or one share and a
 // choice with one share less.
 type choice struct {
-	cost  int64 // noChoice if that number of shares is impossible
+	cost  int64 // noChoice if there is no choice with this number of shares
 	share string
 	parts [2]*choice
 }

@@ -35,8 +35,8 @@ type registration struct {
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// look records the current kubelet.sock. If this socket is older than the time before, its kubelet knew an earlier endpoint,
-// and may still be processing the end of that endpoint.
+// look records the current kubelet.sock. If this socket is older than the parameter before, its kubelet knew an earlier
+// endpoint, and may still be processing the end of that endpoint.
 func (r *registration) look(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
@@ -107,8 +107,8 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.unanswered(err)
 	}
 	defer conn.Close()
-	// The kubelet empties its directory before it creates kubelet.sock, and may have removed the endpoint's socket. So
-	// the socket is checked again now that the kubelet answers.
+	// The kubelet empties its directory before it creates kubelet.sock, and may have removed the endpoint's socket.
+	// Therefore the socket is checked again when the kubelet answers.
 	if err := e.ensureSocket(); err != nil {
 		return e.again(err)
 	}

@@ -112,8 +112,8 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach checks that the kubelet can connect to the socket. If the kubelet could not do so during a registration, the
-// kubelet's state would become inconsistent.
+// reach checks that the kubelet can connect to the socket. If the kubelet could not connect during a registration, its state
+// would become inconsistent.
 func (s *socket) reach() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err == nil {

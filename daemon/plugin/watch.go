@@ -15,9 +15,9 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// Watch notifies endpoints of events in the kubelet's directory that may affect them. These are the creation and removal
-// of kubelet.sock, of metalplug's sockets, of another plugin's socket, and of the directory itself. A notification is
-// only a hint, so each endpoint checks its own state.
+// Watch notifies endpoints of events in the kubelet's directory that may affect them. Such an event is the creation or
+// removal of kubelet.sock, of one of metalplug's sockets, of another plugin's socket, or of the directory itself. A
+// notification is only a hint, so each endpoint checks its own state.
 type Watch struct {
 	Dir string // the kubelet's device plugin directory, which may be missing or replaced
 	Log *slog.Logger

@@ -45,7 +45,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// at returns the device at a sysfs path if the device is offered, or if only evidence is missing to offer it. Otherwise it
+// at returns the device at a sysfs path if the device is offered, or would be offered if there were evidence. Otherwise it
 // returns nil.
 func (t *Turnover) at(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()

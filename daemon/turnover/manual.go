@@ -19,7 +19,7 @@ import (
 const (
 	// adoptScrub is the erase method for adopted disks if their resource has none.
 	adoptScrub = "zero"
-	// maxOrderTime limits one attempt at an operator's order. Overwriting a large disk takes a day.
+	// maxOrderTime limits one attempt at an operator's order. Overwriting a large disk may take a day.
 	maxOrderTime = 48*time.Hour - time.Minute
 )
 

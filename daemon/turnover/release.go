@@ -69,10 +69,10 @@ func (j *job) restore(ctx context.Context) error {
 	return j.unit(limited, unit.Release, j.care.Units.Release)
 }
 
-// clear asks the helper to work on a device that has no tenant. An erasure must be in the state file before metalplugd
-// reports it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase it. If the
-// last work on a disk failed, the cause may have been a failure to write the state file. In this case, clear waits for the
-// write even without an erasure.
+// clear asks the helper to work on a device that has no tenant. An erasure must be recorded in the state file before
+// metalplugd reports it. Otherwise, after a crash, metalplugd would treat later data on the disk as a pod's data and erase
+// it. If the last work on a disk failed, the cause may have been a failure to write the state file. In this case, clear
+// waits for the write even without an erasure.
 func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
 	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
 	defer cancel()

@@ -76,8 +76,8 @@ const justLeft = "its last pod has just ended"
 const beingCleared = "being cleared after its last pod"
 
 // Unfit returns why the device must not be offered, or nil. Unfit ignores data that will be erased, and it ignores that the
-// device is in use if a tenant holds it. A device that must be cleared first enters the list of its own resource, because
-// metalplug clears only offered devices.
+// device is in use if a tenant holds it. If a device must be cleared, it enters the list of its own resource before it can
+// join a bundle, because metalplug clears only offered devices.
 func (f *Facts) Unfit() error {
 	err := f.Unusable()
 	if err == nil && f.Aside != "" && !f.Lease.Held() && (f.Offered || !f.Uncleared()) {
@@ -86,8 +86,8 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data must only leave its own list or its bundle, and needs no other work
-// before. The data is erased before the next start, wherever the disk is offered.
+// Parting reports whether a disk with a tenant's data can leave its own list or its bundle without any other work. The data
+// is erased before the next start, wherever the disk is offered.
 func (f *Facts) Parting() bool {
 	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
 }
