@@ -27,7 +27,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// stub is a small DRA driver with 40 devices. It may have a fault.
+// stub is a small DRA driver with 40 devices, of which several claims can have the first. It may have a fault.
 type stub struct {
 	registration.UnimplementedRegistrationServer
 	drapb.UnimplementedDRAPluginServer
@@ -161,6 +161,8 @@ func (d *stub) publish(ctx context.Context) error {
 			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"resource.kubernetes.io/pciBusID": {StringValue: &bus}},
 		})
 	}
+	several := true
+	slice.Spec.Devices[0].AllowMultipleAllocations = &several
 	all := []resourceapi.ResourceSlice{slice}
 	if d.fault == "count" || d.fault == "twins" {
 		all[0].Spec.Pool.ResourceSliceCount = 2
@@ -264,8 +266,15 @@ func (d *stub) prepare(ctx context.Context, c *drapb.Claim, at int64) (devices [
 			return nil, fmt.Errorf("device %s is of claim %s", name, owner)
 		}
 		d.owners[name] = c.Uid
+		share := (*string)(result.ShareID)
+		if d.fault == "share" {
+			share = nil
+		}
+		if d.fault == "same name" {
+			id = "of-" + name
+		}
 		devices = append(devices, &drapb.Device{
-			RequestNames: []string{result.Request}, PoolName: result.Pool, DeviceName: name, CdiDeviceIds: []string{d.name + "/claim=" + id},
+			RequestNames: []string{result.Request}, PoolName: result.Pool, DeviceName: name, CdiDeviceIds: []string{d.name + "/claim=" + id}, ShareId: share,
 		})
 	}
 	if d.fault == "late spec" || d.fault == "checkpoint" && known {
@@ -318,6 +327,9 @@ func (d *stub) unprepare(ctx context.Context, c *drapb.Claim) error {
 	defer d.mu.Unlock()
 	if d.fault == "stays" || d.fault == "leaves" && d.prepared[c.Uid] < d.starts {
 		return nil
+	}
+	if d.fault == "clears" {
+		return errors.Join(os.RemoveAll(d.cdi()), os.Mkdir(d.cdi(), 0o755))
 	}
 	err := os.Remove(d.spec(c.Uid))
 	if errors.Is(err, fs.ErrNotExist) && d.fault != "known" {

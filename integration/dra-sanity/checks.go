@@ -57,6 +57,7 @@ var checks = []check{
 	{"prepare/again", "A second request for a prepared claim has the same answer. The kubelet sends it after each of its restarts.", fromPrepare, func(t trial) string { return t.twice(func() {}) }},
 	{"prepare/concurrent", "Two requests for one claim at once have the same answer, because two pods can share a claim.", fromPrepare, checkConcurrent},
 	{"prepare/batch", "The answer has an entry for each claim of the request.", fromManager + ", prepareResources", checkBatch},
+	{"prepare/shares", "Two claims can have a device that allows several allocations. The answers have the IDs of their shares, CDI devices that were made for the claims have different names, and the release of one claim leaves the other prepared.", "KEP-5075", checkShares},
 	{"prepare/empty", "A request without claims succeeds.", fromProto, func(t trial) string {
 		_, err := t.prepareOnce()
 		t.must(err)
@@ -231,6 +232,9 @@ func (c *claim) allocated(got []*drapb.Device) error {
 		if i := slices.IndexFunc(d.RequestNames, func(name string) bool { return name != request }); i >= 0 {
 			return fmt.Errorf("device %s is for the request %q, which the claim does not have", d.DeviceName, d.RequestNames[i])
 		}
+		if d.GetShareId() != c.share {
+			return fmt.Errorf("device %s has the share %q, and the allocation has %q", d.DeviceName, d.GetShareId(), c.share)
+		}
 	}
 	slices.Sort(want)
 	slices.Sort(have)
@@ -283,6 +287,31 @@ func checkBatch(t trial) string {
 	t.must(errors.Join(first.allocated(got[first.uid]), second.allocated(got[second.uid])))
 	t.must(t.unprepare(first, second))
 	return "2 claims in a request"
+}
+
+func checkShares(t trial) string {
+	shared := t.free(true)
+	if len(shared) == 0 {
+		t.must(skip("no device that allows several allocations is free"))
+	}
+	before := t.cdiDevices()
+	first, second := t.allocate(t.driver, shared[0]), t.allocate(t.driver, shared[0])
+	ids := make(map[*claim][]string)
+	for _, c := range []*claim{first, second} {
+		got, err := t.prepare(c)
+		t.must(err)
+		t.must(c.allocated(got[c.uid]))
+		ids[c] = cdiIDs(got[c.uid])
+	}
+	for _, id := range ids[first] {
+		if slices.Contains(ids[second], id) && !slices.Contains(before, id) {
+			t.fail("both claims have the CDI device %s", id)
+		}
+	}
+	t.must(t.resolve(slices.Concat(ids[first], ids[second])...))
+	t.must(t.unprepare(first))
+	t.must(t.resolve(ids[second]...))
+	return fmt.Sprintf("%s has %v and %v", shared[0], ids[first], ids[second])
 }
 
 // unknown returns a claim that is not in the API.
@@ -360,7 +389,7 @@ func checkNext(t trial) string {
 }
 
 func checkManyDevices(t trial) string {
-	n := min(len(t.free()), maxDevices)
+	n := min(len(t.free(false)), maxDevices)
 	if n < 2 {
 		t.must(skip(fmt.Sprintf("%d devices are free", n)))
 	}
@@ -372,7 +401,7 @@ func checkManyDevices(t trial) string {
 
 func checkManyCalls(t trial) string {
 	var claims []*claim
-	for range max(1, min(len(t.free()), maxCalls)) {
+	for range max(1, min(len(t.free(false)), maxCalls)) {
 		claims = append(claims, t.claim(1))
 	}
 	got := make([][]*drapb.Device, maxCalls)

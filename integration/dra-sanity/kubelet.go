@@ -50,7 +50,8 @@ type sanity struct {
 	prefix string // of the names of claims and pods
 	count  int    // of claims
 	claims []*claim
-	plugin *plugin // nil if not connected
+	shared map[device]capacity // what a claim consumes of a device that several claims can have
+	plugin *plugin             // nil if not connected
 }
 
 // trial is one run of a check. Its method must ends the run, as [testing.T.FailNow] does.

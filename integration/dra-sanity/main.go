@@ -101,7 +101,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case o.driver == "" && !*list:
 		err = errors.New("missing flag: --driver")
 	}
-	s := &sanity{options: o, prefix: fmt.Sprintf("dra-sanity-%x-", time.Now().UnixNano())}
+	s := &sanity{options: o, prefix: fmt.Sprintf("dra-sanity-%x-", time.Now().UnixNano()), shared: make(map[device]capacity)}
 	s.cdi = strings.Split(*dirs, ",")
 	if err == nil && !*list {
 		s.kube, err = connect(*kubeconfig)

@@ -12,7 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
 // request is the name of the request of each claim.
@@ -27,7 +30,8 @@ func (d device) String() string { return d.pool + "/" + d.name }
 type claim struct {
 	namespace, name, uid string
 	devices              []device
-	deleted              bool // deleted from the API
+	share                string // ID of the share of the device, or empty
+	deleted              bool   // deleted from the API
 }
 
 // slices returns the ResourceSlices of the driver for the node.
@@ -91,8 +95,27 @@ func differ(before, after []string) error {
 	return fmt.Errorf("%d expected, %d found; missing: %q; unexpected: %q", len(before), len(after), missing, added)
 }
 
-// free returns the devices that a claim can get. They have no taint, are in no claim, and are not shared.
-func (t trial) free() (free []device) {
+// capacity is what a claim consumes of a device that several claims can have.
+type capacity = map[resourceapi.QualifiedName]resource.Quantity
+
+// consumed returns the capacity that a request without numbers consumes, and whether two such requests fit the device.
+func consumed(d resourceapi.Device) (used capacity, twice bool) {
+	used = make(capacity)
+	for name, c := range d.Capacity {
+		one := c.Value
+		if c.RequestPolicy != nil && c.RequestPolicy.Default != nil {
+			one = *c.RequestPolicy.Default
+		}
+		used[name] = one.DeepCopy()
+		if one.Add(one); one.Cmp(c.Value) > 0 {
+			return nil, false
+		}
+	}
+	return used, true
+}
+
+// free returns the devices that one claim can get, or those that two claims can share. They have no taint and are in no claim.
+func (t trial) free(shared bool) (free []device) {
 	claims, err := t.kube.ResourceV1().ResourceClaims("").List(t.ctx, metav1.ListOptions{})
 	t.must(err)
 	used := make(map[device]bool)
@@ -107,8 +130,12 @@ func (t trial) free() (free []device) {
 	for _, slice := range t.published() {
 		for _, d := range slice.Spec.Devices {
 			at := device{slice.Spec.Pool.Name, d.Name}
-			shared := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations || len(d.ConsumesCounters) > 0
-			if !used[at] && !shared && len(d.Taints) == 0 && t.devices.MatchString(d.Name) {
+			several := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
+			fits := len(d.ConsumesCounters) == 0
+			if several && fits {
+				t.shared[at], fits = consumed(d)
+			}
+			if fits && several == shared && !used[at] && len(d.Taints) == 0 && t.devices.MatchString(d.Name) {
 				free = append(free, at)
 			}
 		}
@@ -123,7 +150,7 @@ func (t trial) claim(n int) *claim {
 	}
 	var free []device
 	t.must(t.await(t.timeout, func() error {
-		if free = t.free(); len(free) < n {
+		if free = t.free(false); len(free) < n {
 			return skip(fmt.Sprintf("needs %d devices, and %d are free", n, len(free)))
 		}
 		return nil
@@ -161,9 +188,12 @@ func (t trial) allocate(driver string, devices ...device) *claim {
 		}
 	}
 	for _, d := range devices {
-		allocation.Devices.Results = append(allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
-			Request: request, Driver: driver, Pool: d.pool, Device: d.name,
-		})
+		result := resourceapi.DeviceRequestAllocationResult{Request: request, Driver: driver, Pool: d.pool, Device: d.name}
+		if used, shared := t.shared[d]; shared {
+			c.share = string(uuid.NewUUID())
+			result.ShareID, result.ConsumedCapacity = (*types.UID)(&c.share), used
+		}
+		allocation.Devices.Results = append(allocation.Devices.Results, result)
 	}
 	object.Status.Allocation = allocation
 	object.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
