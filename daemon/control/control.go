@@ -27,9 +27,9 @@
 //	POST /v1/claims/{uid}/prepare    an [api.Claim]; the answer is an [api.Prepared]
 //	POST /v1/claims/{uid}/unprepare  an empty body; the answer is {}
 //
-// The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, 403 if the client is
-// not uid 0, 404 for an unknown device, and 409 if the state of the device does not allow the change. It is 413 or 431 if
-// the request is too large, and 502 if the kubelet does not answer. It is 503 if hardware does not answer, or if the
+// The answer to a refused request is {"error": TEXT}. The status code is 400 for an invalid request, and 403 if the client
+// is not uid 0. It is 404 for an unknown device, and 409 if the state of the device does not allow the change. It is 413 or
+// 431 if the request is too large, and 502 if the kubelet does not answer. It is 503 if hardware does not answer, or if the
 // devices of a claim are being reset or erased.
 package control
 

@@ -24,8 +24,8 @@ func (c care) cleanUpLimit() time.Duration {
 	return max(c.Reset.Timeout, time.Hour)
 }
 
-// cleanUp prepares a device for the next pod after the last pod has ended. It does nothing and returns nil if a new pod has
-// the device, if a reload is in progress, or if only the operator can repeat an order that failed.
+// cleanUp prepares a device for the next pod after the last pod has ended. It returns nil without doing any work if a new
+// pod has the device, or if a reload is in progress. It does the same if only the operator can repeat an order that failed.
 func (j *job) cleanUp(ctx context.Context) error {
 	if j.Barred != "" && !j.care.ClearedAtRelease() || !j.care.mends(j.Order) {
 		return nil
