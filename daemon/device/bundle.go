@@ -8,7 +8,7 @@ import "slices"
 // contain it. The inventory forms the bundles.
 var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are near each other"}
 
-// BundlePrefix begins the ID of a bundle. The ID of the first member follows.
+// BundlePrefix is the beginning of the ID of a bundle. The ID of its first member follows.
 const BundlePrefix = "bundle"
 
 // Nears lists the values of the configuration key "near". This key limits the distance between the first member of a bundle and

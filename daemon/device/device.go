@@ -3,9 +3,9 @@
 // Package device implements the classes of hardware that metalplug offers. Each class defines what a device is, how to
 // recognise the device after a reboot, whether it is healthy, and what a container needs to use it.
 //
-// A class is a value of type [Class], with match rules and a few functions in one file. Its functions read sysfs, procfs and /dev
-// through a [Host]. They store nothing, so each call reads everything again. A call may block as long as the kernel does, so the
-// inventory's loop never makes such calls.
+// A class is a value of type [Class] with match rules and a few functions. Each class has its own file. The functions read sysfs,
+// procfs and /dev through a [Host]. They store nothing, so each call reads everything again. A call may block as long as the
+// kernel does, so the inventory's loop never makes such calls.
 package device
 
 import (
@@ -53,8 +53,8 @@ type Node struct {
 	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class share this node. A process that has a shared node open does not necessarily
-// use any of the devices.
+// Shared reports whether all devices of a class share this node. A process that has a shared node open may use none of the
+// devices.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
 		// drivers/gpu/drm/amd/amdkfd/kfd_chardev.c
@@ -133,7 +133,7 @@ type Class struct {
 	// Notice returns the mark for an event if the event reports a fault that sysfs does not show. Notice is called for every
 	// event on the machine.
 	Notice func(udev.Event) (Mark, bool)
-	// Allocate adds the nodes and variables that a container needs to the recipe.
+	// Allocate adds to the recipe the nodes and variables that a container needs.
 	Allocate func(*recipe, Device)
 }
 

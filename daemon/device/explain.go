@@ -101,7 +101,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	}
 }
 
-// add adds a step. The step shows the error err, or the text found if err is nil.
+// add adds a step. The step shows the text of the error. If the error is nil, the step shows the parameter found instead.
 func (e *Explained) add(what, name string, err error, found string) {
 	if err != nil {
 		found = err.Error()

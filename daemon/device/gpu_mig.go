@@ -39,7 +39,7 @@ import (
 
 const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
 
-// migParts returns the compute instances of the GPU with the given device minor, as "gi<N>/ci<N>". The result divided reports
+// migParts returns the compute instances of the GPU with the given device minor, as "gi<N>/ci<N>". The second result reports
 // whether the GPU has any GPU instance, even one without compute instances.
 func migParts(h *Host, minor string) (parts []string, divided bool) {
 	mig := nvidiaCapabilities + minor + "/mig"

@@ -65,8 +65,8 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	return joined(reasons...)
 }
 
-// hardware returns the sysfs path of the hardware that has the node at sysPath. Depending on By, this is a USB device, a PCI
-// function, or "" for the whole machine. The result ok reports whether the node belongs to a group.
+// hardware returns the sysfs path of the USB device or PCI function that has the node at sysPath. If By is empty, it returns ""
+// for the whole machine. The result ok reports whether the node belongs to a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
@@ -246,7 +246,8 @@ func usbIdentity(h *Host, sysPath string) []string {
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
 }
 
-// commonNUMANode returns the NUMA node of the members, or -1 if it is unknown or the members have different ones.
+// commonNUMANode returns the NUMA node of the members. It returns -1 if the NUMA node is unknown, or if it differs between the
+// members.
 func commonNUMANode(h *Host, members []udev.Device) int {
 	node := -1
 	for _, m := range members {

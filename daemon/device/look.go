@@ -51,8 +51,8 @@ func (s *Sighting) Twin(other string) {
 
 // Look inspects one udev device. It finds the devices that the udev device contains. For each device, it determines the resource,
 // the health, the nodes for a container, and the reason why the device must not be offered. It reads sysfs, and may block for as
-// long as the kernel does. It returns nothing if the udev device is not a subject of any class. The sightings share memory with
-// seen, so the caller must not modify seen.
+// long as the kernel does. It returns nothing if the udev device is not a subject of any class. The sightings refer to the
+// parameter seen, so the caller must not modify it afterwards.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, withFunction(h, seen))
 	if !ok {

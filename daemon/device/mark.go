@@ -23,8 +23,8 @@ import (
 // the hardware. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
-	// A mark replaces the marks with the same source at its path. Source "a" also clears "a/b", and an empty source clears
-	// all marks.
+	// A mark replaces the marks with the same source at its path. A mark with source "a" also clears marks with source "a/b". A
+	// mark with an empty source clears all marks.
 	Source  string `json:"source"`
 	Reason  string `json:"reason"`            // human-readable reason, or empty if the mark clears others
 	Warning bool   `json:"warning,omitempty"` // the hardware is still usable

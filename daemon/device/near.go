@@ -40,8 +40,8 @@ func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 }
 
 // Unmatched returns the first key whose pattern matches no device, and a text that suggests a similar pattern. If the pattern of
-// each key matches some device, key is empty, and the text names the device that matches the most keys. The text is empty if one
-// device matches all keys.
+// each key matches some device, the returned key is empty, and the text names the device that matches the most keys. The text is
+// empty if one device matches all keys.
 func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 	if len(p.devices) == 0 {
 		return "", "this node has no device of class " + p.class.Name
@@ -96,7 +96,7 @@ func (p *Population) nearest(key, pattern string) string {
 }
 
 // properties returns the sorted values of all properties of the devices, by key. It includes the given key, which may name an
-// attribute in sysfs. If a device lacks a property, properties uses the value that the kernel reports for the nearest parent.
+// attribute in sysfs. If a device lacks a property, the result contains the value that the kernel reports for the nearest parent.
 func (p *Population) properties(key string) map[string][]string {
 	all := make(map[string][]string)
 	for _, u := range p.devices {

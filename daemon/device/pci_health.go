@@ -9,8 +9,8 @@ package device
 // drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
 // A fatal error means that the link was unreliable and that data was lost. A nonfatal error only causes a warning. Some nonfatal
-// errors only mean that a function does not support a request. The driver can recover from the other nonfatal errors, and the
-// kernel reports it if the recovery fails (mark.go). Corrected errors are normal.
+// errors only mean that a function does not support a request. The driver can recover from the other nonfatal errors. If the
+// recovery fails, the kernel reports this failure (mark.go). Corrected errors are normal.
 //
 // A link causes a warning if it is narrower than both of its ends support. Such a link works, but its contacts may be worn or
 // dirty. The link speed is not checked, because an idle link runs at a lower speed (ASPM).

@@ -36,18 +36,18 @@ var (
 	ErrPart = errors.New("a part")
 )
 
-// OnlyInUse reports whether the device is not offered only because it is in use or contains data.
+// OnlyInUse reports whether use or data is the only reason for not offering a device.
 func OnlyInUse(err error) bool {
 	used := errors.Is(err, ErrInUse) || errors.Is(err, ErrData)
 	return used && !unsuited(err) && !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrGone)
 }
 
-// OnlyData reports whether the disk is not offered only because it contains data. In this case, the host does not use the disk.
+// OnlyData reports whether data is the only reason for not offering a disk. In this case, the host does not use the disk.
 func OnlyData(err error) bool {
 	return errors.Is(err, ErrData) && OnlyInUse(err) && !errors.Is(err, ErrInUse)
 }
 
-// OnlyUnanswered reports whether the disk is not offered only because a helper did not answer a request about it.
+// OnlyUnanswered reports whether a missing answer from a helper is the only reason for not offering a disk.
 func OnlyUnanswered(err error) bool {
 	known := unsuited(err) || errors.Is(err, ErrInUse) || errors.Is(err, ErrData) || errors.Is(err, ErrGone)
 	return errors.Is(err, ErrUnanswered) && !known

@@ -24,8 +24,8 @@ import (
 type Rule struct {
 	Resource   string
 	Class      *Class
-	Match      map[string]string // all must match
-	Exclude    map[string]string // any match excludes the device
+	Match      map[string]string // all patterns must match
+	Exclude    map[string]string // one matching pattern excludes the device
 	AllowInUse bool              // offer the device even if this host uses it
 	Extras     []string          // optional nodes of the class, such as "umad" and "issm"
 	Group      *Group            // the nodes that form one device, or nil; only for class node
@@ -166,7 +166,7 @@ func (r *Rule) forgive(err error) error {
 	return nil
 }
 
-// byName reports whether the rule selects its devices by a slot, hardware ID, driver or node, and the pattern contains no
+// byName reports whether the rule selects devices by a slot, hardware ID, driver or node, with a pattern that contains no
 // wildcards.
 func (r *Rule) byName() bool {
 	for _, key := range []string{"PCI_SLOT_NAME", "PCI_ID", "DRIVER", "DEVNAME"} {

@@ -31,7 +31,7 @@ type Touch struct {
 }
 
 // Print returns the fingerprint of a disk's content. The fingerprint is empty if the disk cannot be read, or if the quick check
-// finds no data. Print returns no other error than [ErrInUse], and blocks for at most 20 s.
+// finds no data. The only error is [ErrInUse]. Print blocks for at most 20 s.
 func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	if t.Probe == nil {
 		return "", nil
@@ -235,8 +235,8 @@ func (s *Sighting) aim(h *Host) {
 }
 
 // probe adds the facts that only metalplug-reset can find, because only this helper can open the node. A disk that is not proven
-// blank is not offered, unless its resource allows disks in use. probe does not read a disk that a pod holds, or that is not
-// offered for another reason. If a disk will be erased before its next use, probe only checks for exclusive opens.
+// blank is not offered, unless its resource allows disks in use. A disk is not read if a pod holds it, or if it is not offered
+// for another reason. If a disk will be erased before its next use, the helper only checks for exclusive opens.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return

@@ -50,7 +50,7 @@ type claim struct {
 // O_RDONLY or O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a writable descriptor is closed.
 //
 // A disk may have several block devices, which are called twins. An exclusive open of one of them does not affect the others, so
-// hold opens the twins too. It skips the twins in the list besides, because the caller opens them itself.
+// the function opens the twins too. It skips the twins that the parameter besides lists, because the caller opens them itself.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
 		if d, gone := h.diskAt(sysPath); gone == nil { // the errno does not show what uses the disk
@@ -75,8 +75,8 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 	return c, nil
 }
 
-// look opens a disk, and checks that it is the disk that sysfs describes. If flags contains neither O_EXCL nor a write mode, this
-// disturbs no other process.
+// look opens a disk, and checks that it is the disk that sysfs describes. If the parameter flags contains neither O_EXCL nor a
+// write mode, the open disturbs no other process.
 func (h *host) look(sysPath string, flags int) (*claim, error) {
 	fd, err := h.opened(sysPath, flags)
 	if err != nil {

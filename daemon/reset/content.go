@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	edge        = 16 << 20 // bytes that are read at each end
-	piece       = 1 << 20  // bytes that one read at an end returns
-	blockSize   = 4096     // bytes that are compared at a time
+	edge        = 16 << 20 // number of bytes that are read at each end of a disk
+	piece       = 1 << 20  // number of bytes that are read at a time at an end
+	blockSize   = 4096     // number of bytes that are compared at a time
 	randomCount = 4096     // number of random blocks
 	turnedCount = 1024     // number of random blocks if the disk rotates
 	readers     = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
@@ -124,8 +124,8 @@ func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
 
-// fill reads a chunk. If the drive cannot read the whole chunk, fill reads each block separately. After [maxBad] unreadable
-// blocks, it treats the rest of the chunk as unreadable too.
+// fill reads a chunk. If the drive cannot read the whole chunk, each block is read separately. After [maxBad] unreadable blocks,
+// it treats the rest of the chunk as unreadable too.
 func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
 	if !isBad(err) {
@@ -298,7 +298,7 @@ func (s *surface) filler() byte {
 	return 0
 }
 
-// holds reports whether a block contains data, given the filler of the disk.
+// holds reports whether a block contains data. The filler is the byte that unwritten blocks of the disk contain.
 func holds(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
 
 // blocks yields all blocks, in order. An unreadable block is nil.

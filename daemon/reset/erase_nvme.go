@@ -63,9 +63,9 @@ func (d drive) formattable(ses uint32) error {
 // the location of the metadata, and the protection information. With 0 as dword 10, the command could change the block size.
 func formatWord(ns namespace, ses uint32) uint32 {
 	format := formatOf(ns)
-	metadata := uint32(ns.flbas >> 4 & 1) // FLBAS bit 4 to MSET
-	protection := uint32(ns.dps & 7)      // DPS bits 2:0 to PI
-	first := uint32(ns.dps >> 3 & 1)      // DPS bit 3 to PIL
+	metadata := uint32(ns.flbas >> 4 & 1) // FLBAS bit 4 becomes MSET
+	protection := uint32(ns.dps & 7)      // DPS bits 2:0 become PI
+	first := uint32(ns.dps >> 3 & 1)      // DPS bit 3 becomes PIL
 	return format&0xf | metadata<<4 | protection<<5 | first<<8 | ses<<9 | format>>4<<12
 }
 
@@ -252,9 +252,10 @@ func sanitizable(c *claim) error {
 	return d.sole()
 }
 
-// sanitize erases the whole subsystem. If a sanitize operation is already running, sanitize waits until it ends, even if another
-// program started it. No new operation is needed if the controller reports a completed operation and no write since then, and if
-// the disk is blank. A disk that is not blank is sanitized again, because its content before the earlier operation is unknown.
+// sanitize erases the whole subsystem. If a sanitize operation is already running, the function waits until this operation ends,
+// even if another program started it. No new operation is needed if the controller reports a completed operation and no write
+// since then, and if the disk is blank. A disk that is not blank is sanitized again, because its content before the earlier
+// operation is unknown.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()

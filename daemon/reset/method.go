@@ -160,8 +160,8 @@ func (t *task) resetPort(context.Context) (string, error) {
 }
 
 // back waits until a device that was reset or erased is present again. It checks that the device is still the same and that it
-// works. If no attribute shows the state of the device, back assumes that it works. back ignores the diskseq of a disk, which may
-// have changed.
+// works. If no attribute shows the state of the device, the function assumes that the device works. It ignores the diskseq of a
+// disk, which may have changed.
 func (t *task) back(ctx context.Context) error {
 	name := path.Base(t.SysPath)
 	t.step.is("waiting for %s to come back", name)

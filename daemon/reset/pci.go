@@ -47,7 +47,7 @@ func (f function) vfio() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
 
-// may returns the reason why the function must not be reset, or nil. It decides only by attributes in sysfs.
+// may returns the reason why the function must not be reset, or nil. It examines only the attributes in sysfs.
 func (f function) may() error {
 	driver := f.Link(f.path, "driver")
 	if driver != "" && !f.vfio() && !slices.Contains(resetSafeDrivers(), driver) {

@@ -87,7 +87,7 @@ func appearanceOf(seq uint64) string {
 }
 
 // examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or "" if it
-// did not read the disk. It also records the diskseq. examine opens the disk only for reading, because udev inspects a disk again
+// did not read the disk. It also records the diskseq. The disk is opened only for reading, because udev inspects a disk again
 // when a writable descriptor is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDONLY)
@@ -121,7 +121,8 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	return t.allowed(c, s)
 }
 
-// withheld reports whether a disk cannot be read because of an earlier sanitize operation, and will be sanitized again.
+// withheld reports whether an earlier sanitize operation prevents reading the disk. It returns false unless the request asks for
+// another sanitize operation.
 func (c *claim) withheld(scrub string) bool { return scrub == "sanitize" && drive{c}.unreadable() }
 
 // allowed returns an error if the disk contains data that the request does not allow. This is the case if the disk must be blank,

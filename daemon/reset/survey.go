@@ -22,10 +22,10 @@ import (
 // parallel. It is so small that the data stays in the processor's cache until it is compared.
 const stretch = 2 << 20
 
-// sweep reads a disk from an offset to its end, and yields one stretch after another. While the caller processes a stretch, sweep
-// reads the next one. The bytes of a stretch are valid only until yield returns. If a read fails or ctx ends, sweep yields the
-// error and stops. It does not return before its last read has ended. All calls of the function read come from the same
-// goroutine.
+// sweep reads a disk from an offset to its end, and yields one stretch after another. While the caller processes a stretch, the
+// function reads the next one. The bytes of a stretch are valid only until yield returns. If a read fails or ctx ends, the
+// function yields the error and stops. It does not return before its last read has ended. All calls of the function read come
+// from the same goroutine.
 func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
 	type result struct {
 		chunk
@@ -111,7 +111,7 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 
 // survey reads a disk from an offset to its end, in the idle I/O class and without the page cache. It stops earlier at a block
 // with data, at the time limit, or when the client disconnects. It does not keep the disk open exclusively. If another process
-// starts to use the disk, the result is [Busy]. survey does not read random blocks, because a probe has already done that, and
+// starts to use the disk, the result is [Busy]. A survey does not read random blocks, because a probe has already done that, and
 // because random reads take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
 	c, err := t.look(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
@@ -205,8 +205,8 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	return t.untaken(c)
 }
 
-// untaken checks that the disk is still the same, and that no other process has started to use it. A survey calls untaken
-// repeatedly while it reads.
+// untaken checks that the disk is still the same, and that no other process has started to use it. A survey repeats this check
+// while it reads.
 func (t *task) untaken(c *claim) error {
 	now := *c // the disk that is being read
 	if err := now.inspect(t.SysPath); err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find checks that the requested device exists and has the expected kind and identity. It skips the attributes in the list
-// ignored. It checks the class only if the class is "nvme". For other classes, the helper compares the class with the
+// find checks that the requested device exists and has the expected kind and identity. The parameter ignored lists attributes to
+// skip. find checks the class only if the class is "nvme". For other classes, the helper compares the class with the
 // configuration before it changes the device.
 func (t *task) find(ignored ...string) error {
 	if err := t.resolved(t.SysPath); err != nil {
@@ -64,7 +64,7 @@ func (h *host) wholeDisk(sysPath string) error {
 	return nil
 }
 
-// identified checks that all attributes in the request have the expected values. It skips the attributes in the list ignored.
+// identified checks that all attributes in the request have the expected values. The parameter ignored lists attributes to skip.
 func (t *task) identified(ignored ...string) error {
 	for _, a := range t.Identity {
 		if !isAttribute(a.Name) {

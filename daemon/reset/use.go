@@ -45,7 +45,7 @@ func (h *host) unused(d sysfs.Disk) error {
 }
 
 // looped returns an error if a loop device is set up on a disk. A loop device does not open the disk exclusively, so an exclusive
-// open of the disk does not fail. The backing file may have any path, so looped asks the loop device for the device number.
+// open of the disk does not fail. The backing file may have any path, so the function asks the loop device for the device number.
 func (h *host) looped(d sysfs.Disk) error {
 	for _, name := range h.Names("/sys/block") {
 		setUp := func() bool { return h.Present("/sys/block/" + name + "/loop/backing_file") }
@@ -71,8 +71,8 @@ func (h *host) looped(d sysfs.Disk) error {
 const loopGetStatus64 = 0x4c05
 
 // below returns the number of the block device that backs a loop device, or "0:0" for a regular file. The path of the backing
-// file does not show this number. A machine may have many loop devices, so below makes only a few calls for each. It uses the
-// number that the loop device itself reports to check that it has opened the right one.
+// file does not show this number. A machine may have many loop devices, so the function makes only a few calls for each. To check
+// that it has opened the right device, it compares the number that the loop device reports.
 func (h *host) below(loop string) (number string, err error) {
 	name := "/dev/" + loop
 	fd, err := h.open(h.Path(name), unix.O_RDONLY)

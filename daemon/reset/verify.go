@@ -52,9 +52,9 @@ func (e *evidence) add(at int64, b []byte) {
 	}
 }
 
-// written finds blocks that contain data or cannot be read. It uses the result s of the quick check, or nil if a sanitize
-// operation prevents reading. If s contains too few blocks with data, written reads the disk from the start until it has found
-// enough. It then records only the first and the last of these blocks in each [stretch].
+// written finds blocks that contain data or cannot be read. The parameter s is the result of the quick check, or nil if a
+// sanitize operation prevents reading. If s contains too few blocks with data, the function reads the disk from the start until
+// it has found enough. It then records only the first and the last of these blocks in each [stretch].
 func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
 	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
 	if s == nil {

@@ -58,7 +58,7 @@ func (t *Tree) Partitions(sysPath string) []string {
 // Use is an error that describes how this machine uses a block device.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost reports whether the host certainly uses the device. If ByHost is false, the user may be a pod that has the device.
+	// ByHost reports whether the user is certainly the host. Otherwise, the user may be a pod that has the device.
 	ByHost bool
 	// Unread is the error from reading a file that shows the use, or nil. If it is not nil, the device is treated as in
 	// use.
