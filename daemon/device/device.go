@@ -82,8 +82,8 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
-// Names of the classes. The configuration contains only these names, so that a program that only reads the configuration does not
-// need to link the classes.
+// Names of the classes. The configuration refers to a class by its name. A program that only reads the configuration therefore
+// does not need to link the functions of the classes.
 const (
 	GPUName        = "gpu"
 	FPGAName       = "fpga"

@@ -21,7 +21,7 @@ package device
 // every minute.
 //
 // Nodes: a container gets /dev/dfl-port.N, but never /dev/dfl-fme.N. Through dfl-fme, a process can reprogram the whole card and
-// release its ports, and the driver does not require any capability to open it.
+// release its ports. The driver requires no capability to open this node.
 //
 // Reset: resetting a DFL port takes less than a millisecond. The reset affects only the port, and does not clear the memory
 // attached to the accelerator. Cards of other families cannot be reset.

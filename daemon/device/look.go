@@ -27,7 +27,7 @@ type Sighting struct {
 	Size               int64     // size of the disk in bytes, or 0 if unknown
 	Written            uint64    // sectors written to the disk before the probe, see [sysfs.Written]
 	Warning            string    // a problem with a usable device that the operator should handle
-	Unread             bool      // no helper answered, so content and health of the disk are unknown
+	Unread             bool      // no helper answered, so the content and the health of the disk are unknown
 	Functions          []string  // sysfs paths of the PCI functions that lead to the device
 	Counters           []Counter // error counters of the functions
 	Instance           uint64    // number of the hardware in this boot, see [Host.Instance]

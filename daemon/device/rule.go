@@ -58,15 +58,15 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property that rules use to select a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is a udev device in the form in which rules match it. The fields id and part come from the device that was identified
-// from the udev device.
+// matched is a udev device together with the ID and the part name that rules can match. Both come from the device that was
+// identified from the udev device.
 type matched struct {
 	udev.Device
 	id   func() string // nil if there is no ID
 	part string
 }
 
-// matched returns the device d in the form in which rules match it.
+// matched returns the data about the device d that rules can match.
 func (d Device) matched() matched { return matched{*d.Udev, func() string { return d.ID }, d.Part} }
 
 // try is a rule's decision about a device.

@@ -75,7 +75,7 @@ func vfioViable(h *Host, u udev.Device) error {
 // noIOMMU is the prefix in the name of a group that has no IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
-// vfioCompanions contains the node that a VFIO group or device needs in addition to its own node, by subsystem. /dev/vfio/vfio is
+// vfioCompanions maps a subsystem to the node that a VFIO group or device needs in addition to its own node. /dev/vfio/vfio is
 // the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 

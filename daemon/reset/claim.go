@@ -2,8 +2,8 @@
 
 package reset
 
-// The functions in this file open a disk exclusively, so that no other process can start to use the disk. This package calls such
-// a disk held.
+// The functions in this file open a disk exclusively, so that no other process can start to use the disk. In this package, such a
+// disk is called "held".
 
 import (
 	"cmp"

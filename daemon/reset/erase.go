@@ -3,7 +3,7 @@
 package reset
 
 // This file erases disks. Before an erasure, the helper opens the disk exclusively, locks it so that udev does not inspect it,
-// and reads it. After the erasure, the helper reads the blocks again that contained data.
+// and reads it. After the erasure, the helper again reads the blocks that contained data.
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ type erasure struct {
 	promise promise
 	// ready returns an error if the method cannot erase the disk, or would also erase other disks.
 	ready func(c *claim) error
-	// run erases the disk and returns a description of its work. The parameter had describes the data that was found before the
+	// run erases the disk and returns a description of its work. The evidence describes the data that was found before the
 	// erasure.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
 }

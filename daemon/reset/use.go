@@ -72,7 +72,7 @@ const loopGetStatus64 = 0x4c05
 
 // below returns the number of the block device that backs a loop device, or "0:0" for a regular file. The path of the backing
 // file does not show this number. A machine may have many loop devices, so the function makes only a few calls for each. To check
-// that it has opened the right device, it compares the number that the loop device reports.
+// that it has opened the right device, it compares the number that the loop device reports with the number in the name.
 func (h *host) below(loop string) (number string, err error) {
 	name := "/dev/" + loop
 	fd, err := h.open(h.Path(name), unix.O_RDONLY)

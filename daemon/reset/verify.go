@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// To verify an erasure, the helper reads the blocks again that contained data. A drive may acknowledge Deallocate and keep the
+// To verify an erasure, the helper again reads the blocks that contained data. A drive may acknowledge Deallocate and keep the
 // data (NVM Command Set Specification 1.0, 3.2.3). Blocks that were blank before the erasure cannot show whether the drive has
 // kept data.
 
