@@ -25,26 +25,26 @@ import (
 // 45 s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and repeats the request after an error.
 const claimLimit = 40 * time.Second
 
-// claims prepares and releases devices for claims. The lease of each device records the claim that holds the device, so
-// this type stores only the work in progress. For each claim, only one piece of work is in progress at a time.
+// claims prepares and releases devices for claims. The lease of each device records the claim that holds the device, so this type
+// stores only the work in progress. Only one piece of work is in progress for each claim at a time.
 type claims struct {
 	*daemon
 	mu      sync.Mutex
-	working map[string]*preparing // by UID of the claim
+	working map[string]*preparing // keys are the UIDs of the claims
 	ctx     context.Context       // context of the work, or nil while Run is not running
 	all     sync.WaitGroup
 }
 
-// preparing is a piece of work on the devices of a claim.
+// preparing is a piece of work on the devices of a claim, which may also be their release.
 type preparing struct {
-	releases bool // the work releases the devices instead of preparing them
+	releases bool // whether the work releases the devices instead of preparing them
 	began    time.Time
 	done     chan struct{}
 	prepared api.Prepared // result of the work, once it is done
 	err      error        // why the work failed, or nil
 }
 
-// Run accepts work until ctx ends, and then waits for all work to end. It always returns nil.
+// Run accepts work until ctx ends. After that, it waits for all work to end. It always returns nil.
 func (c *claims) Run(ctx context.Context, ready func()) error {
 	c.mu.Lock()
 	c.ctx = ctx
@@ -69,7 +69,7 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 			ids = append(ids, r.Devices...)
 		}
 	}
-	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // two requests may have got shares of one device
+	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // two requests may contain shares of one device
 	return c.await(ctx, claim.UID, false, func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.prepare(ctx, claim, ids); err != nil {
 			return p, err
@@ -78,7 +78,7 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 	})
 }
 
-// Unprepare releases the devices of a claim, after which they are cleaned up. It may be called repeatedly.
+// Unprepare releases the devices of a claim. They are cleaned up after that. Unprepare may be called repeatedly.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	_, err := c.await(ctx, uid, true, func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.inventory.Unclaim(ctx, uid); err != nil {
@@ -89,8 +89,9 @@ func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	return err
 }
 
-// await waits at most [claimLimit] for work on the devices of a claim, and returns its result. If there is no such work,
-// await begins it by calling start. If work of the other kind is in progress, await first waits until that work ends.
+// await waits at most [claimLimit] for work on the devices of a claim, and returns the result of the work. If no work is in
+// progress, await begins it by calling start. If the claim is being prepared but should be released, or the reverse, await first
+// waits for that work to end.
 func (c *claims) await(ctx context.Context, uid string, releases bool, start func(context.Context) (api.Prepared, error)) (p api.Prepared, err error) {
 	for limit := time.After(claimLimit); ; {
 		c.mu.Lock()
@@ -124,8 +125,8 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 	}
 }
 
-// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns nil when the state is on disk.
-// An erasure also waits until the assignment is on disk before it begins.
+// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns nil when the state is on disk. An
+// erasure begins only when the assignment is on disk.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
@@ -140,7 +141,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 			todo[s.Resource] = append(todo[s.Resource], s)
 		}
 	}
-	if len(todo) == 0 { // an earlier call may have ended before its result was on disk
+	if len(todo) == 0 { // an earlier call may have ended before the state was on disk
 		return c.inventory.Kept(ctx)
 	}
 	errs := make(chan error)
@@ -176,9 +177,9 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 	return p, err
 }
 
-// given returns the nodes, variables and devices that a container gets for a request, whose devices may belong to several
-// resources. A device that may give access to a disk is read-only for an administrator, because metalplug would mistake
-// anything written there for a tenant's data.
+// given returns the nodes, variables and devices that a container gets for a request. The devices may belong to several
+// resources. If a device may give access to a disk, an administrator can only read it, because metalplug would mistake anything
+// written there for a tenant's data.
 func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
@@ -215,8 +216,8 @@ func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest
 	return all, devices, nil
 }
 
-// byPlugin returns the current resources without those that DRA serves under the next configuration. The endpoints of the
-// omitted resources end before the next rules apply, because those rules may let claims have the devices.
+// byPlugin returns the current resources, but omits those that DRA will serve with the next configuration. The endpoints of the
+// omitted resources must end before the next rules apply, because these rules may give the devices to claims.
 func byPlugin(current, next config.Config) []config.Resource {
 	return slices.DeleteFunc(slices.Clone(current.Resources), func(r config.Resource) bool {
 		return slices.ContainsFunc(next.Resources, func(n config.Resource) bool { return n.Name == r.Name && n.Serve == config.ServeDRA })

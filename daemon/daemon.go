@@ -33,30 +33,30 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// auditing is how often all devices are enumerated in case an event was lost.
+// auditing is the interval at which the daemon enumerates all devices, in case an event was lost.
 const auditing = 5 * time.Minute
 
 // Options configures a daemon.
 type Options struct {
 	Config config.Config
 	File   string                        // absolute path of the main configuration file for messages, or empty
-	Load   func() (config.Config, error) // loads the configuration for a reload
+	Load   func() (config.Config, error) // loads the configuration when a reload is requested
 	Reload <-chan os.Signal              // each signal requests a reload; may be nil
 	Log    *slog.Logger
-	// Sockets contains the descriptors that the service manager passed, which are "uevent", "kmsg", "control", "claims",
-	// "metrics" and those that were stored with it.
+	// Sockets contains the descriptors that the service manager has passed. These are "uevent", "kmsg", "control", "claims",
+	// "metrics", and descriptors that an earlier process has stored there.
 	Sockets map[string]*os.File
-	Version string // version of metalplugd to report
-	Preview bool   // the daemon runs for [Preview]
-	// Touch replaces the configured helpers if it is not nil.
+	Version string // version of metalplugd, for the status
+	Preview bool   // whether the daemon runs for [Preview]
+	// Touch is used in place of the configured helpers if it is not nil.
 	Touch *device.Touch
-	// Unit replaces the helper that runs the configured units if it is not nil.
+	// Unit is used in place of the helper for vendor units if it is not nil.
 	Unit func(ctx context.Context, resource, stage, id string) error
-	// Watching is called with the inventory before any task runs, so that a caller can observe it. It may be nil.
+	// Watching is called with the inventory before any task runs, so that a caller can observe the inventory. It may be nil.
 	Watching func(*inventory.Inventory)
 }
 
-// daemon holds the running parts of metalplugd.
+// daemon connects the running parts of metalplugd.
 type daemon struct {
 	Options
 	host      *device.Host
@@ -68,17 +68,17 @@ type daemon struct {
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
 	audit     *audit.Log
-	holding   map[string][]api.Pod // holders at the last call of noteHolders; used only by askHolders
+	holding   map[string][]api.Pod // holders in the last call of noteHolders; used only by askHolders
 	endpoints *endpoints
-	pods      chan struct{} // buffer of one, filled when a pod has ended or has got devices since the last query
+	pods      chan struct{} // has a buffer of one, which is filled when a pod has ended or has got devices since the last query
 	control   *control.Server
 	claims    *claims
 	config    atomic.Pointer[config.Config] // current configuration, including reloads
 	files     mount                         // mount of the configuration directory
 }
 
-// Run offers the hardware of this machine to the kubelet until ctx ends. If a part fails, Run returns the error of that
-// part. If ctx ends, it returns nil.
+// Run offers the hardware of this machine to the kubelet until ctx ends, and returns nil. If a part of the daemon fails, Run
+// stops and returns the error of that part.
 func Run(ctx context.Context, o Options) error {
 	unlock, err := lockPaths(o.Config.Paths)
 	if err != nil {
@@ -134,8 +134,8 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// notPassed adds a remedy to err if systemd did not pass the event socket, for example because the unit was changed while
-// it was active. Inside the unit's sandbox, no process can open another event socket.
+// notPassed adds a remedy to err if systemd has not passed the event socket. This happens, for example, if the unit was changed
+// while it was active. No process can open another event socket inside the unit's sandbox.
 func (d *daemon) notPassed(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
@@ -181,8 +181,8 @@ func (d *daemon) build(last time.Time) {
 	d.endpoints = &endpoints{told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), last: last}
 }
 
-// running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if there are no
-// cgroups of pods. If paths.cgroup is empty, running checks nothing.
+// running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if there are no cgroups of
+// pods. If paths.cgroup is empty, running checks nothing and returns false.
 func (d *daemon) running(pod string) (bool, error) {
 	root := d.Config.Paths.Cgroup
 	if root == "" {
@@ -223,7 +223,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	}
 }
 
-// offered returns a resource in the form that an endpoint serves.
+// offered converts a resource to the form that an endpoint serves.
 func offered(d *daemon, r config.Resource) plugin.Resource {
 	resource := plugin.Resource{
 		Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
@@ -244,7 +244,7 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 	return resource
 }
 
-// tasks returns the parts in the order in which they are started. No resource is served before the inventory is complete.
+// tasks returns the parts of the daemon in the order in which they start. No resource is served before the inventory is complete.
 func (d *daemon) tasks() []task {
 	return []task{
 		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},
@@ -286,9 +286,9 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints. It starts them when the inventory is complete and the CDI specs are written. The specs must
-// exist first, because as soon as an endpoint is registered, the kubelet may start a container with CDI names from before
-// a reboot. serve reloads the configuration at each signal.
+// serve runs the endpoints. It starts them when the inventory is complete and the CDI specs are written. The kubelet may start a
+// container with CDI names from before a reboot as soon as an endpoint is registered, so the specs must exist before. serve
+// reloads the configuration at each signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():

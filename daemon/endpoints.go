@@ -17,13 +17,13 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// endpoints holds the running endpoints, one for each resource. A reload affects only the endpoints of resources that
-// have changed.
+// endpoints manages the running endpoints. Each resource has one. A reload affects only the endpoints of resources that have
+// changed.
 type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
-	changed chan struct{} // buffer of one, filled when the set of endpoints or a registration state has changed
-	told    func()        // called at the same times
-	// last is when an endpoint, perhaps of an earlier daemon, was last registered or stopped. It is zero if this has not
+	changed chan struct{} // has a buffer of one, which is filled when the set of endpoints or a registration state has changed
+	told    func()        // called whenever changed is filled
+	// last is when an endpoint of this daemon or an earlier one was last registered or stopped. It is zero if this has not
 	// happened since boot.
 	last time.Time
 
@@ -31,7 +31,7 @@ type endpoints struct {
 	running map[string]*running
 }
 
-// running is a running endpoint.
+// running is an endpoint that runs, together with its resource.
 type running struct {
 	resource config.Resource
 	endpoint *plugin.Endpoint
@@ -39,9 +39,9 @@ type running struct {
 	done     chan struct{} // closed when the endpoint has stopped
 }
 
-// apply starts, stops and restarts endpoints to match the resources. It stops the endpoints of removed resources, and
-// restarts those of changed resources. A resource that is served through DRA has no endpoint. Endpoints run until ctx
-// ends. apply calls started when all new endpoints have looked for the kubelet once.
+// apply starts endpoints for new resources, restarts those of changed resources, and stops those of removed resources. A resource
+// that is served through DRA has no endpoint. The endpoints run until ctx ends. apply calls the function started when all new
+// endpoints have looked for the kubelet once.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,8 +74,8 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 	}()
 }
 
-// sameService reports whether an endpoint serves a and b in the same way. It ignores match and exclude, which only the
-// inventory uses, and the keys for the work between two pods, which only the turnover uses.
+// sameService reports whether an endpoint would serve the resources a and b in the same way. It ignores the keys match and
+// exclude, which only the inventory uses. It also ignores the keys for the work between two pods, which only the turnover uses.
 func sameService(a, b config.Resource) bool {
 	for _, r := range []*config.Resource{&a, &b} {
 		r.Match, r.Exclude, r.AllowInUse, r.Reset, r.Units = nil, nil, false, config.ResourceReset{}, config.Units{}
@@ -95,8 +95,7 @@ func (e *endpoints) start(ctx context.Context, resource config.Resource, started
 	return r
 }
 
-// foreign returns, by resource, an ID that the kubelet counts but that is not one of metalplug's. A resource without such
-// an ID is omitted.
+// foreign maps a resource to an ID that the kubelet counts but metalplug does not offer. It omits a resource without such an ID.
 func (e *endpoints) foreign(counted map[string][]string) map[string]string {
 	ids := make(map[string]string)
 	for name, endpoint := range e.all() {
@@ -107,7 +106,7 @@ func (e *endpoints) foreign(counted map[string][]string) map[string]string {
 	return ids
 }
 
-// all returns the running endpoints by resource.
+// all maps each resource to its running endpoint.
 func (e *endpoints) all() map[string]*plugin.Endpoint {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -123,7 +122,7 @@ func (e *endpoints) tell() {
 	liveness.Poke(e.changed)
 }
 
-// standing returns the registration state of each resource.
+// standing maps each resource to its registration state.
 func (e *endpoints) standing() map[string]api.Standing {
 	all := make(map[string]api.Standing)
 	for name, endpoint := range e.all() {
@@ -132,7 +131,7 @@ func (e *endpoints) standing() map[string]api.Standing {
 	return all
 }
 
-// names returns the function with which an endpoint gets the CDI names of devices, or nil.
+// names returns the function that an endpoint calls for the CDI names of devices, or nil.
 func (d *daemon) names(r config.Resource) func([]*inventory.Status) ([]string, error) {
 	switch {
 	case r.Inject != config.InjectCDI:

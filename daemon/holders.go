@@ -13,22 +13,20 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// holdersInterval is how often the kubelet is queried for the devices that its pods hold, as long as this is needed. The
-// kubelet allows 100 queries a second from all its clients together (kubernetes v1.36
-// pkg/kubelet/apis/podresources/constants.go).
+// holdersInterval is the interval at which askHolders queries the kubelet. The kubelet allows 100 queries per second from all its
+// clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has ended or has got devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. The
-// pod's devices are free when two consecutive answers list them neither in the kubelet's service nor in its newly written
-// checkpoint. If the kubelet had listed the pod before, metalplugd need not wait any longer.
+// After a pod has ended or has got devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. The pod's
+// devices are free when they are missing twice in a row from both the kubelet's answer and its newly written checkpoint. If the
+// kubelet had listed the pod before, these queries are enough.
 const (
 	soonInterval = time.Second
 	soonRounds   = 6
 )
 
-// askHolders queries the kubelet for the devices that its pods hold, as long as this is needed for at least one device.
-// It is needed while a pod holds a device, and while a device is in the list only because a pod may hold it. Otherwise
-// askHolders sleeps.
+// askHolders queries the kubelet for the devices that its pods hold. It does so while a pod holds a device, and while a device is
+// in the list only because a pod may hold it. Otherwise, askHolders sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
@@ -68,8 +66,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	}
 }
 
-// watchPods triggers a query of the kubelet when a pod's cgroup is removed. If cgroups cannot be watched, the kubelet is
-// still queried at intervals.
+// watchPods makes askHolders query the kubelet when a pod's cgroup is removed. If cgroups cannot be watched, askHolders still
+// queries the kubelet at intervals.
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	if root := d.Config.Paths.Cgroup; root != "" {
 		if err := cgroup.Watch(ctx, root, ready, func() { liveness.Poke(d.pods) }); err != nil {
@@ -87,7 +85,7 @@ func doubtful(s *inventory.Snapshot) []string {
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
 			if (device.Held() || device.Stale) && len(device.Claims) == 0 {
-				// A bundle is included too, because the kubelet does not know its members.
+				// Include the bundle too, because the kubelet does not know the bundle's members.
 				ids = append(ids, device.Device.ID)
 			}
 		}

@@ -14,17 +14,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// startMark is the name of the file in paths.run that records that a daemon has started since boot.
+// startMark is the name of a file in paths.run. If the file exists, a daemon has started since boot.
 const startMark = "started"
 
-// errOther is the error if another instance is running.
+// errOther is returned if another instance is running.
 var errOther = errors.New("another metalplugd uses this directory; stop it, or configure another directory")
 
-// lockPaths locks the state directory, which it creates if necessary, and the kubelet's directory against other
-// instances. Two instances would overwrite each other's state or register the same resources. lockPaths locks the
-// directories themselves with flock(2). There is therefore no lock file that could be removed, and a path through a link
-// leads to the same lock. The locks end with the process. A directory that cannot be opened is not locked. Without the
-// state directory, the daemon works without a saved state. Without the kubelet's directory, it waits for the kubelet.
+// lockPaths locks the state directory and the kubelet's directory against other instances. Two instances would overwrite each
+// other's state or register the same resources. It creates the state directory if necessary. lockPaths locks the directories
+// themselves with flock(2). There is therefore no lock file that could be removed, and a path through a link leads to the same
+// lock. The kernel removes the locks when the process ends. A directory that cannot be opened is not locked. Without the state
+// directory, the daemon works without a saved state. Without the kubelet's directory, the daemon waits for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
 	var locks []*os.File
@@ -50,8 +50,8 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// markStart returns when an earlier daemon was last registered with a kubelet. The time is zero at the first start after
-// boot, because paths.run is then empty.
+// markStart returns when an earlier daemon was last registered with a kubelet. At the first start after boot, paths.run is empty,
+// and the time is zero.
 func markStart(run string) (last time.Time) {
 	_ = os.MkdirAll(run, 0o755) // if this fails, creating the control socket also fails and is logged
 	mark := filepath.Join(run, startMark)
@@ -67,8 +67,8 @@ func markStart(run string) (last time.Time) {
 	return info.ModTime()
 }
 
-// markRegistered records, for the next start, that an endpoint has been registered or has lost its connection to the
-// kubelet.
+// markRegistered is called when an endpoint has been registered or has lost its connection to the kubelet. It records this time
+// for the next start.
 func markRegistered(run string) {
 	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())
 }

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// startRest is the delay after the start before unused memory is returned to the kernel. The enumeration and the
-// kubelet's first list use most of this memory.
+// startRest is how long the daemon waits after its start before it returns unused memory to the kernel. Most of this memory was
+// used for the enumeration and the first list for the kubelet.
 const startRest = 4 * time.Second
 
-// keepSmall returns unused memory to the kernel after the start, and after each periodic enumeration, which uses as much
-// memory as the start. A second collection is needed to free memory in pools, such as the bytes of a list.
+// keepSmall returns unused memory to the kernel after the start, and then at the interval auditing. Each periodic enumeration
+// uses as much memory as the start. A second garbage collection is needed to free memory in pools, such as the bytes of a list.
 func (d *daemon) keepSmall(ctx context.Context, ready func()) error {
 	ready()
 	select {

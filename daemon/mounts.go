@@ -20,24 +20,23 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// remount is the remedy for a wrong mount in the sandbox. All mounts are created at each start.
+// remount is the remedy for a wrong mount in the sandbox, because each start creates all mounts.
 const remount = "systemctl restart metalplugd"
 
-// recheck is the delay after an event before the mounts are compared again. rm -rf first empties a directory, which
-// causes the event, and removes the directory only after that.
+// recheck is the delay after an event before the daemon compares the mounts again. rm -rf empties a directory, which causes the
+// event, before it removes the directory.
 const recheck = time.Second
 
-// view identifies the directory at a path by its file system and its path within that file system. It is the same for
-// every mount of the directory.
+// view identifies the directory at a path by its file system and its path within that file system. All mounts of the directory
+// have the same view.
 type view struct{ device, path string }
 
-// deleted is the suffix of a mount's root if its directory was removed (d_path in fs/d_path.c, to which show_mountinfo
-// adds a slash).
+// deleted is the suffix of a mount's root if the mounted directory was removed (d_path in fs/d_path.c; show_mountinfo adds a
+// slash).
 const deleted = "//deleted"
 
-// viewOf returns the view of a path in the mount namespace that mountinfo describes. mountinfo is the text of
-// /proc/PID/mountinfo (proc(5)). The path must not contain symbolic links. viewOf returns the zero view if the view is
-// unknown.
+// viewOf returns the view of a path in a mount namespace, or the zero view if it is unknown. The parameter mountinfo is the text
+// of /proc/PID/mountinfo (proc(5)) for that namespace. The path must not contain symbolic links.
 func viewOf(mountinfo, path string) view {
 	found, length := view{}, -1
 	for line := range strings.Lines(mountinfo) {
@@ -56,8 +55,8 @@ func viewOf(mountinfo, path string) view {
 	return found
 }
 
-// visible reports whether v can be reached at any path in the mount namespace with this mountinfo. A later mount over
-// such a path hides v.
+// visible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A later mount over such a
+// path hides v.
 func (v view) visible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
@@ -72,12 +71,12 @@ func (v view) visible(mountinfo string) bool {
 	return false
 }
 
-// mount is a directory that the sandbox may bind, as the daemon and process 1 see it.
+// mount is a directory that the sandbox may bind. It contains the views of the daemon and of process 1.
 type mount struct {
-	key       string // key in the configuration
+	key       string // configuration key that sets the path
 	path      string
-	own, host view // they also differ if a symbolic link on the node leads to another directory
-	// The daemon's directory is mounted somewhere in the namespace of process 1.
+	own, host view // the two also differ if a symbolic link on the node leads to another directory
+	// visible is true if process 1 can reach the daemon's directory at some path.
 	visible bool
 }
 
@@ -96,15 +95,14 @@ func newMount(proc, key, path string) mount {
 	return m
 }
 
-// hidden reports whether the sandbox hides the path, even if the path exists for process 1.
+// hidden reports whether the path is missing in the sandbox, but may exist for process 1.
 func (m mount) hidden() bool {
 	_, err := os.Stat(m.path)
 	return m.own != m.host && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.own.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was created. The daemon then still sees the
-// old directory. When a bound directory or one of its parents is renamed or removed, the kernel updates the path in
-// mountinfo.
+// replaced returns an error if the directory was removed or replaced since m was created, because the daemon then still sees the
+// old directory. When a bound directory or one of its parents is renamed or removed, the kernel updates the path in mountinfo.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.own != m.own || strings.HasSuffix(now.own.path, deleted)
@@ -114,9 +112,9 @@ func (m mount) replaced(proc string) error {
 	return fmt.Errorf("%s: %s was replaced, and the sandbox shows the old one (%s); a restart shows the new one", m.key, m.path, now.own.path)
 }
 
-// watchMounts runs until one of the kubelet's directories is replaced. It then returns an error, so that systemd restarts
-// the daemon with new mounts. It compares the mounts after each event in the kubelet's directory, after each change of
-// the node's mounts, and at each periodic enumeration.
+// watchMounts runs until one of the kubelet's directories is replaced. In that case, it returns an error, so that systemd
+// restarts the daemon with new mounts. It compares the mounts after each event in the kubelet's directory, after each change to
+// the node's mounts, and at the interval auditing.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{
@@ -135,7 +133,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	mounted := make(chan struct{}, 1)
 	var table sync.WaitGroup
 	table.Go(func() {
-		// Without mount tables in procfs, only the periodic check remains.
+		// If the mount table cannot be watched, the other checks remain.
 		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) })
 	})
 	defer table.Wait()
@@ -160,8 +158,8 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// unbound returns an error if a new configuration needs a mount that is created only at a start. It checks the
-// configuration directory, which may have been replaced, and the directory for CDI specs.
+// unbound returns an error if a new configuration needs a mount that only a restart creates. It checks the configuration
+// directory, which may have been replaced, and the directory for CDI specs.
 func (d *daemon) unbound(next config.Config) error {
 	if err := d.files.replaced(d.Config.Paths.Proc); err != nil {
 		return fmt.Errorf("%w: %s", err, remount)
@@ -169,8 +167,8 @@ func (d *daemon) unbound(next config.Config) error {
 	return CheckCDI(next)
 }
 
-// CheckCDI returns an error if a resource needs CDI specs but the sandbox hides their directory. The unit binds the
-// directory only if a resource needed it when the unit was started. CheckCDI writes nothing.
+// CheckCDI returns an error if a resource needs CDI specs but the sandbox hides the directory for them. The unit binds this
+// directory only if a resource needed it when the unit started. CheckCDI does not write to the directory.
 func CheckCDI(c config.Config) error {
 	if !slices.ContainsFunc(c.Resources, config.Resource.WritesSpecs) {
 		return nil

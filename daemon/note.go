@@ -12,16 +12,16 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// about returns an audit entry about an event of a device.
+// about returns an audit entry for an event that concerns a device.
 func about(s *inventory.Status, event audit.Event) audit.Entry {
 	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
 }
 
-// answering is how long the kubelet normally takes to process an answer.
+// answering is how long the kubelet normally takes to process the answer to Allocate.
 const answering = 100 * time.Millisecond
 
-// noteAllocated records that a container gets devices. When the kubelet has processed the answer, noteAllocated triggers
-// a query of the kubelet for the pod.
+// noteAllocated records that a container gets devices. After the time answering, it makes askHolders query the kubelet for the
+// pod.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
@@ -31,11 +31,11 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	time.AfterFunc(answering, func() { liveness.Poke(d.pods) })
 }
 
-// noteHolders records the pods that hold a device now but did not hold it at the last call. The first call records all
-// pods that hold a device.
+// noteHolders records each pod that holds a device now but did not hold it at the last call. The first call records all pods that
+// hold a device.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
 	for s := range snapshot.All() {
-		if s.Resource == "" || s.Members != nil { // the members of a bundle are recorded instead
+		if s.Resource == "" || s.Members != nil { // instead of a bundle, its members are recorded
 			continue
 		}
 		for _, pod := range by[s.Name()] {

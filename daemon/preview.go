@@ -24,7 +24,7 @@ import (
 // previewLimit is the maximum time until all resources are registered and the daemon knows which pods hold devices.
 const previewLimit = 20 * time.Second
 
-// preview is a daemon that "metalplugctl preview" runs, with a simulated kubelet. It changes no device.
+// preview is a daemon with a simulated kubelet. The command "metalplugctl preview" runs it. It changes no device.
 type preview struct {
 	api.Preview
 	config  config.Config
@@ -32,8 +32,8 @@ type preview struct {
 	client  api.Client
 }
 
-// Preview runs a daemon for the [api.Preview] that it reads from in, until in or ctx ends, and writes the answer to out.
-// The answer contains the returned error if the error occurs before the answer is written.
+// Preview reads an [api.Preview] from the reader in and runs a daemon for it, until in or ctx ends. It writes the answer to the
+// writer out. If there is an error before that, the answer contains the error, and Preview also returns it.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -42,7 +42,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 		return fmt.Errorf("read the preview request from standard input: %w", err)
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // Copy returns when the program that requested the preview ends
+		_, _ = io.Copy(io.Discard, in) // returns when the program that requested the preview has ended
 		cancel()
 	}()
 	answered, ended := false, make(chan error, 1)
@@ -66,7 +66,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 	return err
 }
 
-// configure returns the options of a daemon that has all its files in one directory, and starts the simulated kubelet.
+// configure starts the simulated kubelet. It returns the options for a daemon that has all its files in one directory.
 func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 	c := &o.Config
 	c.Hardware.Recording = cmp.Or(p.Recording, c.Hardware.Recording)
@@ -79,7 +79,7 @@ func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 	c.Paths.DevicePlugins, c.Paths.State = filepath.Join(p.Dir, "device-plugins"), filepath.Join(p.Dir, "state")
 	c.Paths.PodResources, c.Paths.CDI = filepath.Join(p.Dir, "pods.sock"), filepath.Join(p.Dir, "cdi")
 	o.Preview, o.Touch = true, new(device.Touch)
-	if c.Hardware.Recording == "" { // the preview reads disks to show whether they would be offered
+	if c.Hardware.Recording == "" { // helpers read the disks to show whether metalplug would offer them
 		o.Touch.Probe = helper.Touch(c.Reset, c.Paths.Sysfs, "").Probe
 	}
 	p.client.Socket = filepath.Join(p.Dir, controlSocket)
@@ -90,8 +90,8 @@ func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 	return o, err
 }
 
-// give waits until all resources are registered, allocates the requested devices to pods, and waits until the daemon
-// knows these pods.
+// give waits until all resources are registered, and allocates the requested devices to pods. After that, it waits until the
+// daemon knows these pods.
 func (p *preview) give(ctx context.Context) error {
 	err := p.await(ctx, func(_ []api.Device, resources []api.Resource) bool {
 		return !slices.ContainsFunc(resources, func(r api.Resource) bool {
@@ -117,7 +117,7 @@ func (p *preview) give(ctx context.Context) error {
 	})
 }
 
-// await waits until is returns true for the devices and resources of the daemon, or until ctx ends.
+// await waits until the function is returns true for the devices and resources of the daemon, or until ctx ends.
 func (p *preview) await(ctx context.Context, is func(devices []api.Device, resources []api.Resource) bool) error {
 	for limit := time.After(previewLimit); ; {
 		var status api.Status
@@ -129,7 +129,7 @@ func (p *preview) await(ctx context.Context, is func(devices []api.Device, resou
 			}
 		}
 		select {
-		// There is no event to wait for. The socket may not be served yet, and events do not contain the holders.
+		// There is no event to wait for, because the socket may not be served yet, and events do not contain the holders.
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
 			return nil

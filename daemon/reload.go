@@ -11,10 +11,10 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// reloadLimit is the maximum time that a reload waits for slow devices.
+// reloadLimit is the maximum time that a reload waits for the inspection of slow devices.
 const reloadLimit = 10 * time.Second
 
-// reload loads the configuration again. An invalid configuration changes nothing.
+// reload loads the configuration again. If the new configuration is invalid, the current one stays in effect.
 func (d *daemon) reload(ctx context.Context) {
 	next, err := d.Load()
 	if err == nil {
@@ -32,11 +32,11 @@ func (d *daemon) reload(ctx context.Context) {
 	if len(pending) > 0 {
 		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
 	}
-	// Endpoints are stopped before the new rules apply, because these may let claims have the devices.
+	// Stop endpoints before the new rules apply, because these rules may give the devices to claims.
 	d.endpoints.apply(ctx, byPlugin(*current, next), func() {})
-	// The configuration is stored before the new rules apply, because these may require that a device is cleaned up.
+	// Store the configuration before the new rules apply, because they may cause the cleanup of a device.
 	d.config.Store(&next)
-	// The first list that an endpoint sends must be complete.
+	// The first list from a new endpoint must be complete.
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
 	case <-time.After(reloadLimit):

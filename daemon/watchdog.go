@@ -11,15 +11,15 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// pingWatchdog notifies the service manager as long as all loops in the daemon make progress. The loops are those of the
-// inventory, which receives events from udev, of the watch on the kubelet's directory, and of each endpoint.
+// pingWatchdog notifies the service manager as long as all loops in the daemon make progress. The inventory, the watch on the
+// kubelet's directory and each endpoint have a loop.
 func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	ready()
 	interval, err := systemd.WatchdogInterval()
 	if err != nil {
 		return err
 	}
-	var tick <-chan time.Time // nil without a watchdog
+	var tick <-chan time.Time // nil if there is no watchdog
 	if interval > 0 {
 		tick = time.Tick(interval)
 	}
@@ -29,8 +29,8 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick:
 		}
-		// If a loop does not answer, it is checked again immediately. If the loop was only late, it answers in time for
-		// the service manager. If it is stuck, the error is logged before the service manager ends the daemon.
+		// If a loop does not answer, check again immediately. A loop that was only late still answers in time for the service
+		// manager. If a loop is stuck, the error is logged before the service manager kills the daemon.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil
@@ -41,7 +41,7 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	}
 }
 
-// alive checks all loops concurrently. Its error names a loop that has not answered in time.
+// alive checks all loops concurrently. The error names each loop that has not answered in time.
 func (d *daemon) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

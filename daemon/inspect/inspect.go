@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect decides when to inspect hardware. Events, lost events, the periodic check and the polling of a class all
-// lead to the same request, the inspection of a path in sysfs. Inspections run in separate goroutines, a few at a time, and
-// post their results.
+// Package inspect decides when to inspect hardware. Events, lost events, the periodic check and the polling of a class all cause
+// the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time, and post their
+// results.
 package inspect
 
 import (
@@ -16,38 +16,38 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// enumeratePause is the pause after a failed enumeration before the first success.
+// enumeratePause is the pause before another attempt if no enumeration has succeeded yet.
 const enumeratePause = time.Second
 
-// Options configure an inspector.
+// Options configures an inspector.
 type Options struct {
 	Source udev.Source
 	Log    *slog.Logger
-	// Post runs a function later in the goroutine that owns the inspector. Post does not block.
+	// Post queues a function that the goroutine owning the inspector will run. Post does not block.
 	Post func(f func())
-	// Host returns the host for an inspection that begins now.
+	// Host returns the host that a new inspection reads.
 	Host func() *device.Host
-	// Seen processes the sightings of an inspection, and reports whether the subject should be inspected again without
-	// waiting for an event.
+	// Seen is called with the results of an inspection. It reports whether the subject should be inspected again without waiting
+	// for an event.
 	Seen func(s *Subject) (unfinished bool)
-	// Stuck reports that the inspection of a subject does not return.
+	// Stuck is called if the inspection of a subject does not return.
 	Stuck func(s *Subject)
 }
 
-// Inspector manages the subjects and their inspections. One goroutine owns it. All methods except [Inspector.Counts] run in
-// that goroutine. These methods neither read hardware nor wait.
+// Inspector manages the subjects and their inspections. One goroutine owns the inspector and calls all methods except
+// [Inspector.Counts]. These methods neither read hardware nor wait.
 type Inspector struct {
 	Options
 	rules    []device.Rule
-	polled   map[*device.Class]bool // classes for which a poll is scheduled
+	polled   map[*device.Class]bool // classes that have a scheduled poll
 	subjects subjects               // the udev devices that represent hardware
 	queue    []*Subject             // subjects that wait for an inspection, in order
-	looking  int                    // running inspections that occupy a slot
-	slowly   int                    // running inspections that no longer count against the limit
+	looking  int                    // number of running inspections that occupy a slot
+	slowly   int                    // number of running inspections that no longer count towards the limit
 
 	enumerating bool            // an enumeration is running
 	again       bool            // another enumeration is needed after the running one
-	newer       map[string]bool // paths with an event since the enumeration began, whose enumerated state is outdated
+	newer       map[string]bool // paths with an event since the enumeration began, which has outdated information about them
 	enumerated  bool            // the first enumeration has finished
 
 	mu     sync.Mutex
@@ -62,7 +62,7 @@ func New(o Options) *Inspector {
 // SetRules sets the rules for future inspections, and queues an inspection of everything.
 func (n *Inspector) SetRules(rules []device.Rule) {
 	n.rules = rules
-	for _, s := range n.subjects { // its class may have had no rule before
+	for _, s := range n.subjects { // the class of the subject may have had no rule before
 		n.pollSubject(s)
 	}
 	n.Enumerate()
@@ -74,20 +74,20 @@ func (n *Inspector) Enumerated() bool { return n.enumerated }
 // Enumerating reports whether an enumeration is running.
 func (n *Inspector) Enumerating() bool { return n.enumerating }
 
-// Busy reports whether inspections are waiting or running, except slow ones.
+// Busy reports whether inspections are waiting or running. It ignores slow inspections.
 func (n *Inspector) Busy() bool { return len(n.queue) > 0 || n.looking > 0 }
 
-// Open returns the number of waiting or running inspections.
+// Open returns the number of inspections that are waiting or running.
 func (n *Inspector) Open() int { return len(n.queue) + n.looking + n.slowly }
 
-// Counts returns the counts. It is safe for concurrent use.
+// Counts returns the numbers of events and enumerations. It is safe for concurrent use.
 func (n *Inspector) Counts() api.Counts {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.counts
 }
 
-// count counts an event. It ignores mounts and driver messages, which do not come from udevd.
+// count counts an event. It ignores events about mounts and driver messages, which do not come from udevd.
 func (n *Inspector) count(e udev.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,7 +115,7 @@ func (n *Inspector) Event(e udev.Event) {
 	}
 }
 
-// hint queues inspections of everything that an event for one device may concern.
+// hint queues an inspection of each subject that an event from udevd may concern.
 func (n *Inspector) hint(e udev.Event) {
 	d := e.Device
 	if n.enumerating {
@@ -142,8 +142,8 @@ func (n *Inspector) hint(e udev.Event) {
 	}
 }
 
-// concerns reports whether d may be a subject. If only sysfs can answer the question, concerns returns true, and the
-// inspection decides.
+// concerns reports whether d may be a subject. If this depends on the content of sysfs, concerns returns true, and the inspection
+// decides.
 func (n *Inspector) concerns(d udev.Device) bool {
 	for _, c := range device.Classes {
 		if c.Selects(d) {
@@ -160,7 +160,7 @@ func (n *Inspector) add(d udev.Device) {
 	n.pollSubject(s)
 }
 
-// pollSubject schedules polling for those classes of a subject that are not polled yet.
+// pollSubject schedules a poll for each class of a subject that has no scheduled poll yet.
 func (n *Inspector) pollSubject(s *Subject) {
 	for _, c := range device.Classes {
 		if c.Every > 0 && !n.polled[c] && c.Selects(*s.udev) && n.wanted(c) {
@@ -174,7 +174,7 @@ func (n *Inspector) wanted(c *device.Class) bool {
 	return slices.ContainsFunc(n.rules, func(r device.Rule) bool { return r.Class == c })
 }
 
-// poll inspects the subjects of a class at the interval of the class until no subjects are left.
+// poll inspects the subjects of a class, and repeats this at the interval of the class until no subjects are left.
 func (n *Inspector) poll(c *device.Class) {
 	n.polled[c] = true
 	n.later(c.Every, func() {
@@ -185,13 +185,13 @@ func (n *Inspector) poll(c *device.Class) {
 	})
 }
 
-// later posts a function after a delay. Until then, the caller may stop the timer.
+// later posts a function after a delay. The caller may stop the timer during the delay.
 func (n *Inspector) later(pause time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(pause, func() { n.Post(f) })
 }
 
-// Enumerate lists all devices in another goroutine and queues an inspection of each. One enumeration runs at a time. A call
-// during an enumeration starts another one afterwards.
+// Enumerate lists all devices in another goroutine, and queues an inspection of each device. Only one enumeration runs at a time.
+// If Enumerate is called during an enumeration, another one starts afterwards.
 func (n *Inspector) Enumerate() {
 	if n.enumerating {
 		n.again = true
@@ -205,7 +205,7 @@ func (n *Inspector) Enumerate() {
 	}()
 }
 
-// listed processes the result of an enumeration. It skips paths with an event since the enumeration began.
+// listed processes the result of an enumeration. It skips a path if there was an event for the path since the enumeration began.
 func (n *Inspector) listed(devices []udev.Device, err error) {
 	n.enumerating = false
 	if err != nil {

@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// slowLook is the time after which an inspection releases its slot. It continues without a slot.
+	// slowLook is the time after which an inspection releases its slot. The inspection continues without a slot.
 	slowLook = time.Second
 	// StuckLook is the time after which an inspection is considered stuck. A read from a hung PCIe device blocks
 	// indefinitely and cannot be cancelled.
 	StuckLook = 60 * time.Second
-	// retryFirst and retryLast are the limits of the pause between inspections of an incomplete device, see [pause]. The
-	// retries are needed because some drivers send no event when a device is complete. For example, NVIDIA's driver creates
-	// its nodes without an event.
+	// retryFirst and retryLast are the limits for the pause between two inspections of an incomplete device (see [pause]). The
+	// retries are needed because some drivers send no event when a device is complete. For example, NVIDIA's driver creates its
+	// nodes without an event.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
-	// renameLimit is the maximum time until udev reports the new name of a device ("move" from device_rename in
-	// drivers/base/core.c). During this time, the old path does not exist. In an emulated machine, udev took 300 ms to
-	// report the new name.
+	// renameLimit is the maximum time that udev may take to report the new name of a device ("move" from device_rename in
+	// drivers/base/core.c). Until then, the old path does not exist. In an emulated machine, udev took 300 ms to report the new
+	// name.
 	renameLimit = 2 * time.Second
 )
 
-// places returns the maximum number of simultaneous inspections. It exceeds the number of processors, because an inspection
-// usually waits for the kernel.
+// places returns the maximum number of simultaneous inspections. This number exceeds the number of processors, because an
+// inspection usually waits for the kernel.
 func places() int { return 4 * runtime.GOMAXPROCS(0) }
 
-// phase is the stage of a subject's inspection.
+// phase says how far the inspection of a subject is.
 type phase uint8
 
 const (
@@ -47,32 +47,32 @@ const (
 type Subject struct {
 	Sightings []device.Sighting // results of the last inspection
 
-	udev    *udev.Device // udev's last report, to which the sightings refer
+	udev    *udev.Device // last report from udev, which shares memory with the sightings
 	phase   phase
 	again   bool // another inspection is needed after the running one
-	removed bool // nothing was found, and the inspector has dropped the subject
+	removed bool // an inspection found nothing, and the inspector has dropped the subject
 	left    bool // udev has reported that the device was removed
 
 	began    time.Time   // when the last inspection began
 	looks    int         // number of finished inspections
-	vanished time.Time   // when an inspection first found nothing although udev had not reported a removal, or zero
+	vanished time.Time   // when an inspection first found nothing although udev had reported no removal, or zero
 	retry    *time.Timer // starts the next inspection of an incomplete device
 	waiting  time.Time   // when the device was first found incomplete, or zero
 }
 
-// Removed reports whether the inspector has dropped the subject because it found no hardware.
+// Removed reports whether the inspector has dropped the subject because an inspection found no hardware.
 func (s *Subject) Removed() bool { return s.removed }
 
-// Vanished reports whether the hardware is missing at its path, and may have been renamed.
+// Vanished reports whether the last inspection did not find the hardware, although it may only have been renamed.
 func (s *Subject) Vanished() bool { return !s.vanished.IsZero() }
 
-// Due reports whether an inspection is running or waiting for a slot.
+// Due reports whether an inspection of the subject is running or waiting for a slot.
 func (s *Subject) Due() bool { return s.phase != idle }
 
-// Looks returns the number of finished inspections.
+// Looks returns the number of finished inspections of the subject.
 func (s *Subject) Looks() int { return s.looks }
 
-// Next returns the value of [Subject.Looks] after an inspection that begins now or later has finished.
+// Next returns the value that [Subject.Looks] will have when an inspection that begins now or later has finished.
 func (s *Subject) Next() int {
 	if s.phase >= looking { // a running inspection may have begun too early
 		return s.looks + 2
@@ -80,11 +80,11 @@ func (s *Subject) Next() int {
 	return s.looks + 1
 }
 
-// reported processes a report from udev. A report without changes is dropped to save memory, because the sightings refer to
+// reported stores a report from udev. It drops a report without changes to save memory, because the sightings share memory with
 // the old report.
 func (s *Subject) reported(d udev.Device) {
 	if *s.udev != d {
-		newer := d // a copy, so that d stays on the stack in most calls
+		newer := d // this copy lets d stay on the stack in most calls
 		s.udev = &newer
 	}
 }
@@ -97,7 +97,7 @@ func (s *Subject) class() *device.Class {
 	return s.Sightings[0].Device.Class
 }
 
-// lookWhere queues an inspection of every subject that the function selects, and reports whether it selects any.
+// lookWhere queues an inspection of every subject that the function selects, and reports whether there was at least one.
 func (n *Inspector) lookWhere(selects func(*Subject) bool) (found bool) {
 	for _, s := range n.subjects {
 		if selects(s) {
@@ -138,7 +138,7 @@ func (n *Inspector) Start() {
 	}
 }
 
-// begin inspects a subject in another goroutine and posts the sightings.
+// begin starts the inspection of a subject in another goroutine, which posts the sightings.
 func (n *Inspector) begin(s *Subject) {
 	u, rules, host := s.udev, n.rules, n.Host()
 	watch := n.later(slowLook, func() { n.slow(s) })
@@ -149,7 +149,7 @@ func (n *Inspector) begin(s *Subject) {
 	}()
 }
 
-// slow takes the slot from an inspection that takes too long.
+// slow is called if an inspection takes too long. It takes away the slot of the inspection.
 func (n *Inspector) slow(s *Subject) {
 	if s.phase != looking {
 		return
@@ -165,7 +165,7 @@ func (n *Inspector) slow(s *Subject) {
 	})
 }
 
-// seen processes the sightings of an inspection.
+// seen processes the sightings from an inspection that has finished.
 func (n *Inspector) seen(s *Subject, sightings []device.Sighting) {
 	if s.phase == slow {
 		n.slowly--
@@ -189,8 +189,8 @@ func (n *Inspector) seen(s *Subject, sightings []device.Sighting) {
 	}
 }
 
-// astray reports whether an inspection found nothing, perhaps because the hardware is being renamed. The previous sightings
-// then apply until udev reports the new name or renameLimit has passed.
+// astray reports whether an inspection may have found nothing because the hardware is being renamed. In this case, the previous
+// sightings apply until udev reports the new name or renameLimit has passed.
 func (n *Inspector) astray(s *Subject, sightings []device.Sighting) bool {
 	switch {
 	case !vanished(sightings) || s.left || s.class() == nil || !s.class().Renamed:
@@ -206,7 +206,7 @@ func (n *Inspector) astray(s *Subject, sightings []device.Sighting) bool {
 	return true
 }
 
-// vanished reports whether an inspection found nothing at a path, or the device vanished during it.
+// vanished reports whether an inspection found nothing, or the device vanished during the inspection.
 func vanished(sightings []device.Sighting) bool {
 	return len(sightings) == 0 || slices.ContainsFunc(sightings, func(s device.Sighting) bool {
 		return errors.Is(s.Offer, device.ErrGone) || errors.Is(s.Health, device.ErrGone)
@@ -232,9 +232,9 @@ func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 	})
 }
 
-// pause returns the time until the next inspection of an incomplete device. It is a quarter of the time since the
-// device was first found incomplete. It is at least as long as the inspection took, so that retries do not overload a
-// busy node.
+// pause returns the time until the next inspection of an incomplete device. It is a quarter of the time since the device was
+// first found incomplete, or the duration of the last inspection if that is longer. Retries therefore do not overload a busy
+// node. The limits are retryFirst and retryLast.
 func pause(since, took time.Duration) time.Duration {
 	return min(max(retryFirst, since/4, took), retryLast)
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// subjects are sorted by sysfs path. Subjects below the same path are next to each other.
+// subjects is a list of subjects, sorted by sysfs path. Subjects below the same path are next to each other.
 type subjects []*Subject
 
-// find returns the index of the subject at path, or the index at which to insert it.
+// find returns the index of the subject at path. If there is none, it returns the index where the subject can be inserted.
 func (a subjects) find(path string) (n int, ok bool) {
 	return slices.BinarySearchFunc(a, path, func(s *Subject, path string) int { return strings.Compare(s.udev.SysPath, path) })
 }
@@ -24,7 +24,7 @@ func (a subjects) at(path string) *Subject {
 	return nil
 }
 
-// insert adds a subject at a path that has none.
+// insert adds a subject. There must be no subject at its path.
 func (a *subjects) insert(s *Subject) {
 	n, _ := a.find(s.udev.SysPath)
 	*a = slices.Insert(*a, n, s)

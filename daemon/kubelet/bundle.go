@@ -11,12 +11,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// membersKey is the prefix of the annotation key under which the members of a bundle are listed. The ID of the bundle
-// follows the prefix.
+// membersKey is the first part of the key of the annotation that lists the members of a bundle. The second part is the ID of the
+// bundle.
 const membersKey = "metalplug.io/"
 
-// Annotation returns the annotation that lists the members of a container's bundle. The kubelet saves the annotation in
-// its checkpoint, from which metalplugd can restore the members if its own state is lost.
+// Annotation returns the annotation that lists the members of a container's bundle. The kubelet saves the annotation in its
+// checkpoint. If metalplugd loses its own state, it can restore the members from there.
 func Annotation(id string, members []Member) (key, value string) {
 	texts := make([]string, len(members))
 	for i, m := range members {
@@ -25,8 +25,8 @@ func Annotation(id string, members []Member) (key, value string) {
 	return membersKey + id, strings.Join(texts, ",")
 }
 
-// membersOf returns the members of a bundle from the answer in the kubelet's checkpoint, or nil if the device is not a
-// bundle.
+// membersOf returns the members of a bundle from an answer in the kubelet's checkpoint. If the device is not a bundle, the result
+// is nil.
 func membersOf(id string, answer []byte) (members []Member) {
 	var kept pluginapi.ContainerAllocateResponse
 	if !strings.HasPrefix(id, device.BundlePrefix) || proto.Unmarshal(answer, &kept) != nil {

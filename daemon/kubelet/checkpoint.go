@@ -14,7 +14,7 @@ import (
 // Known contains what the kubelet has recorded about a device that pods hold.
 type Known struct {
 	NUMANode int      // -1 if unknown
-	As       []string // IDs under which pods hold the device, which may be its own ID, IDs of shares, or the ID of its bundle
+	As       []string // IDs that pods hold: the device's own ID, IDs of its shares, or the ID of its bundle
 	Pods     []string // UIDs of these pods
 	Members  []Member // members of a bundle, if the kubelet knows them
 }
@@ -25,8 +25,8 @@ type Member struct {
 	ID       string `json:"id"`
 }
 
-// Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir, by resource and ID. They
-// must be in the device list even if metalplugd does not know them.
+// Remembered returns the devices that pods hold according to the kubelet's checkpoint in dir. The keys are the resource and the
+// device ID. All these devices must be in the device list, even if metalplugd does not know them.
 func Remembered(dir string) (map[string]map[string]Known, error) {
 	all, _, err := checkpoint.Read(dir)
 	devices := make(map[string]map[string]Known)
@@ -42,14 +42,13 @@ func Remembered(dir string) (map[string]map[string]Known, error) {
 	return devices, err
 }
 
-// Owners returns, by device ID, the UIDs of the pods to which the kubelet has given devices according to its checkpoint
-// in dir.
+// Owners maps each device ID to the UIDs of the pods that hold the device, according to the kubelet's checkpoint in dir.
 func Owners(dir string) (map[string][]string, error) {
 	owners, _, err := booked(dir)
 	return owners, err
 }
 
-// booked does the same as Owners, and also returns the time when the kubelet wrote the checkpoint.
+// booked does the same as Owners. In addition, it returns the time when the kubelet wrote the checkpoint.
 func booked(dir string) (map[string][]string, time.Time, error) {
 	all, written, err := checkpoint.Read(dir)
 	owners := make(map[string][]string)
@@ -59,9 +58,9 @@ func booked(dir string) (map[string][]string, time.Time, error) {
 	return owners, written, err
 }
 
-// GivenByOthers returns the containers that got devices of a resource from another plugin, each with one of its devices.
-// The kubelet's checkpoint contains the plugin's answer for each container. In an answer from another plugin, the
-// variable that metalplug sets is missing. The keys of the result only identify the containers.
+// GivenByOthers returns the containers that got devices of a resource from another plugin. The result maps a key that identifies
+// the container to one of its devices. The kubelet's checkpoint contains the plugin's answer for each container. An answer from
+// another plugin lacks the variable that metalplug sets.
 func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	all, _, err := checkpoint.Read(dir)
 	others := make(map[string]string)

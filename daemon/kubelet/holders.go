@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet queries the kubelet for the devices that pods hold, and for the devices that the kubelet counts. It
-// uses the PodResources service and the checkpoint of the device manager.
+// Package kubelet finds out which devices pods hold, and which devices the kubelet counts. It queries the kubelet's PodResources
+// service and reads the checkpoint of the kubelet's device manager.
 package kubelet
 
 import (
@@ -21,10 +21,10 @@ const (
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the maximum size of an answer in bytes. The kubelet sets no limit.
 	podResourcesSize = 64 << 20
-	// rememberedFirst is how long Ask relies on the checkpoint if a device is named only there. Each repetition doubles
-	// the time, up to rememberedLast. The kubelet removes ended pods from the checkpoint only when it writes the
-	// checkpoint, so the checkpoint may name a pod that has already ended. But it may also name a running pod whose init
-	// container holds the device for hours.
+	// If only the checkpoint names a device, Ask returns [Noted] for the device, but not again during the next rememberedFirst.
+	// Each repetition doubles this time, up to rememberedLast. The checkpoint may name a pod that has already ended, because the
+	// kubelet removes ended pods only when it writes the checkpoint. It may also name a running pod whose init container holds
+	// the device for hours.
 	rememberedFirst = 20 * time.Second
 	rememberedLast  = 10 * time.Minute
 )
@@ -33,36 +33,36 @@ const (
 type Holding int
 
 const (
-	// Unknown means that the kubelet gave no answer.
+	// Unknown means that the kubelet's answers do not yet show whether a pod holds the device.
 	Unknown Holding = iota
 	// Held means that the kubelet lists a pod that holds the device.
 	Held
-	// Named means that the kubelet lists no pod with the device, but has written the checkpoint again and still names the
-	// device in it. This happens if only an init container of a pod has the device.
+	// Named means that the kubelet lists no pod with the device, but has written the checkpoint again, and the new checkpoint
+	// still names the device. This happens if only an init container of a pod has the device.
 	Named
-	// Noted means that the kubelet lists no pod with the device, but that its checkpoint still names the device. When the
-	// plugin sends a list, the kubelet writes the checkpoint again, without ended pods.
+	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names the device. The plugin should
+	// send a list, because the kubelet then writes the checkpoint again, without ended pods.
 	Noted
 	// Free means that certainly no pod holds the device.
 	Free
 )
 
-// Answer contains what the kubelet reports about the devices.
+// Answer contains the information from the kubelet about who holds the devices.
 type Answer struct {
-	Asked    time.Time           // when the kubelet was queried
+	Asked    time.Time           // when Ask queried the kubelet
 	Holdings map[string]Holding  // keys are device IDs
 	Kubelet  string              // identifies the kubelet process, or empty if unknown
-	Booked   map[string][]string // UIDs of the pods in the checkpoint by device ID, or nil if the checkpoint was not read
+	Booked   map[string][]string // maps device IDs to pod UIDs, from the checkpoint; nil if the checkpoint was not read
 	Written  time.Time           // when the kubelet wrote the checkpoint
 }
 
-// Holders queries which devices the kubelet's pods hold.
+// Holders finds out which devices the kubelet's pods hold.
 type Holders struct {
 	Socket string // path of the kubelet's PodResources socket
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon reports whether the next query should follow soon. This is the case if a part of the last answer was new,
-	// because a new result is accepted only if the next answer repeats it.
+	// Soon reports whether the caller should call Ask again soon. This is the case if a part of the last answer must be confirmed
+	// by the next answer.
 	Soon bool
 
 	missed     map[string]bool       // devices that the last answer did not name
@@ -70,26 +70,25 @@ type Holders struct {
 	pods       map[string][]api.Pod  // pods in the last answer
 }
 
-// remembered records the last time that Ask returned [Noted] for a device that only the checkpoint names.
+// remembered records when Ask last returned [Noted] for a device that only the checkpoint names.
 type remembered struct {
 	at      time.Time
-	stands  time.Duration // how long that result stays valid
-	written time.Time     // when that checkpoint was written
+	stands  time.Duration // how long Ask does not return Noted again
+	written time.Time     // when the kubelet wrote the checkpoint that Ask had read
 }
 
-// Ask returns, for each device, whether the kubelet's pods hold it. A device is free if two consecutive answers contain
-// it neither in the pods nor in the checkpoint. One answer is not enough, because after the plugin has answered Allocate,
-// the device is in neither until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns
-// [Noted] from time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new
-// checkpoint still names the device, a pod holds it. This can happen because the kubelet does not list a pod in which
-// only an init container has the device. Ask blocks for at most five seconds until the kubelet has answered. Calls must
-// not overlap.
+// Ask finds out for each device whether a pod of the kubelet holds the device. A device is free if neither the listed pods nor
+// the checkpoint contain it in two consecutive calls. One call is not enough, because after the plugin has answered Allocate,
+// neither contains the device until the kubelet writes the checkpoint. If only the checkpoint names a device, Ask returns [Noted]
+// from time to time. The plugin then sends a list, which makes the kubelet write the checkpoint. If the new checkpoint still
+// names the device, a pod holds the device. The kubelet does not list such a pod if only an init container has the device. Ask
+// blocks for at most five seconds while it waits for the kubelet. Calls must not overlap.
 func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
 	a.Asked = time.Now()
 	before := h.missed
 	h.missed, h.Soon = nil, false
-	// The checkpoint is read before the query. Otherwise a device that the kubelet allocates in between would appear only
-	// in the checkpoint.
+	// Ask reads the checkpoint before it queries the kubelet. Otherwise, a device that the kubelet allocates in between would
+	// appear only in the checkpoint.
 	saved, written, err := booked(h.Dir)
 	if err != nil {
 		return a, err
@@ -146,8 +145,8 @@ func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	return podsOf(answer), nil
 }
 
-// In returns a text that identifies the kubelet process that uses a directory, or "" if there is no kubelet socket. The
-// text is derived from the socket, because each process creates a new one.
+// In returns a text that identifies the kubelet process whose socket is in a directory, or "" if there is no such socket. The
+// text is derived from the socket, because each kubelet process creates a new one.
 func In(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {

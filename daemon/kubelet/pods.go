@@ -20,12 +20,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
-// Pods returns the holders of each device in the last answer to Ask, by device ID. A device with shares may have several
+// Pods maps the ID of each device to its holders, as found by the last call of Ask. A device with shares may have several
 // holders. The caller must not modify the result. Pods must not be called concurrently with Ask.
 func (h *Holders) Pods() map[string][]api.Pod { return h.pods }
 
-// podsOf groups the answer of PodResources by device ID. The answer lists the restartable init containers and the app
-// containers of active pods, with the devices of all plugins. IDs from other plugins cause no error.
+// podsOf groups the answer of PodResources by device ID. The answer lists the restartable init containers and the app containers
+// of active pods. It contains devices from all plugins, and podsOf accepts the IDs of other plugins.
 func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod {
 	by := make(map[string][]api.Pod)
 	for _, pod := range answer.GetPodResources() {
@@ -39,7 +39,7 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 			}
 		}
 	}
-	for id, holders := range by { // a device with two NUMA nodes is listed twice
+	for id, holders := range by { // the kubelet lists a device with two NUMA nodes twice
 		slices.SortFunc(holders, func(a, b api.Pod) int {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Container, b.Container))
 		})
@@ -48,14 +48,14 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod 
 	return by
 }
 
-// ErrNotCounted is the error if the kubelet does not report which devices it counts. Before Kubernetes 1.21 it never
-// does, and before 1.28 it does so only with the feature gate KubeletPodResourcesGetAllocatable.
+// ErrNotCounted is returned if the kubelet does not report which devices it counts. A kubelet older than 1.21 never does. From
+// 1.21 to 1.27, the kubelet does so only with the feature gate KubeletPodResourcesGetAllocatable.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so metalplugd cannot detect another plugin " +
 	"with one of its resources")
 
-// Allocatable queries the PodResources service at socket for the devices that the kubelet counts as healthy. It returns
-// sorted IDs by resource. For a resource with shares, they are the IDs of shares. Allocatable blocks for at most five
-// seconds until the kubelet has answered.
+// Allocatable queries the PodResources service at socket for the devices that the kubelet counts as healthy. The result maps each
+// resource to sorted IDs. If the resource has shares, these are the IDs of the shares. Allocatable blocks for at most five
+// seconds while it waits for the kubelet.
 func Allocatable(ctx context.Context, socket string) (map[string][]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
@@ -78,15 +78,14 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	for _, d := range answer.GetDevices() {
 		ids[d.GetResourceName()] = append(ids[d.GetResourceName()], d.GetDeviceIds()...)
 	}
-	for resource, all := range ids { // a device with two NUMA nodes is listed twice
+	for resource, all := range ids { // the kubelet lists a device with two NUMA nodes twice
 		slices.Sort(all)
 		ids[resource] = slices.Compact(all)
 	}
 	return ids, nil
 }
 
-// podResources returns a connection to the kubelet's PodResources service. The connection is established at the first
-// call.
+// podResources returns a client connection to the kubelet's PodResources service. It connects at the first call of the service.
 func podResources(socket string) (*grpc.ClientConn, error) {
 	client, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))

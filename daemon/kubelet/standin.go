@@ -19,9 +19,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// Standin simulates a kubelet where there is no cluster. Plugins register with it. It gives their devices to simulated
-// pods, and reports these pods. Each pod has one container, which never starts. The methods of Standin are safe for
-// concurrent use.
+// Standin simulates a kubelet on a machine without a cluster. Plugins can register with it. It gives their devices to simulated
+// pods, and reports these pods. Each pod has one container, which never starts. The methods of Standin are safe for concurrent
+// use.
 type Standin struct {
 	pluginapi.UnimplementedRegistrationServer
 	podresources.UnimplementedPodResourcesListerServer
@@ -36,8 +36,8 @@ type Standin struct {
 // registered is a plugin that has registered a resource.
 type registered struct {
 	client  pluginapi.DevicePluginClient
-	prefers bool                // the plugin supports GetPreferredAllocation
-	devices []*pluginapi.Device // last list from the plugin, or nil before the first one
+	prefers bool                // whether the plugin supports GetPreferredAllocation
+	devices []*pluginapi.Device // last list from the plugin, or nil before the first list
 }
 
 // StandIn serves kubelet.sock in the directory plugins, and PodResources on the socket pods, until ctx ends.
@@ -53,7 +53,7 @@ func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
 		}
 		server := grpc.NewServer()
 		register(server)
-		go server.Serve(l) // Serve returns only when the server is stopped
+		go server.Serve(l) // Serve returns when the server is stopped
 		context.AfterFunc(ctx, server.Stop)
 	}
 	return s, nil
@@ -90,7 +90,7 @@ func (s *Standin) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*
 	return &pluginapi.Empty{}, nil
 }
 
-// Knows reports whether the plugin of a resource has sent its list.
+// Knows reports whether the plugin of a resource has sent a list.
 func (s *Standin) Knows(resource string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,11 +107,11 @@ func (p *registered) healthy(taken []string) (ids []string) {
 	return ids
 }
 
-// errTooFew is the error if a pod cannot be admitted.
+// errTooFew is returned if too few devices are free for a pod.
 var errTooFew = errors.New("too few healthy devices are free")
 
-// Give gives n devices of a resource to the container of a new pod. Like the kubelet when it admits a pod, Give asks the
-// plugin which devices the plugin prefers, and then calls Allocate.
+// Give gives n devices of a resource to the container of a new pod. It first asks the plugin which devices the plugin prefers,
+// and then calls Allocate. The kubelet does the same when it admits a pod.
 func (s *Standin) Give(ctx context.Context, resource string, n int) (api.Granted, error) {
 	s.mu.Lock()
 	p := s.plugins[resource]
@@ -162,7 +162,7 @@ func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Gran
 	return g
 }
 
-// given returns the IDs of a resource's devices that pods have. The caller holds mu.
+// given returns the IDs of a resource's devices that pods hold. The caller must hold s.mu.
 func (s *Standin) given(resource string) (ids []string) {
 	for _, pod := range s.pods {
 		for _, d := range pod.GetContainers()[0].GetDevices() {
@@ -174,7 +174,7 @@ func (s *Standin) given(resource string) (ids []string) {
 	return ids
 }
 
-// Pods returns the pods that hold each device.
+// Pods maps the ID of each device to the pods that hold the device.
 func (s *Standin) Pods() map[string][]api.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,34 +26,33 @@ import (
 // stateFile is the name of the file in paths.state.
 const stateFile = "state.json"
 
-// stateSize is the maximum size of the file in bytes. Each device takes less than 4 KiB, and no node has as many as
-// 16,384 devices.
+// stateSize is the maximum size of the file in bytes. Each device takes less than 4 KiB, so this is enough for 16,384 devices.
 const stateSize = 64 << 20
 
-// minSaveBackoff and maxSaveBackoff limit the pause between two attempts to save.
+// minSaveBackoff and maxSaveBackoff are the limits for the pause between two attempts to save.
 const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
 
-// errClosed is the error from calls after [Store.Close].
+// errClosed is returned by methods that are called after [Store.Close].
 var errClosed = errors.New("the state file is closed")
 
-// Store saves state that must survive restarts and reboots in one file.
+// Store saves the state that must survive restarts and reboots. It uses one file.
 type Store struct {
 	log  *slog.Logger
 	path string
-	// latest encodes the state to write next. It is nil when the writer has taken the state.
+	// latest is a function that encodes the state to write next. It is nil if the writer has already taken the state.
 	latest atomic.Pointer[func() ([]byte, error)]
 	saved  chan struct{} // buffer of one, filled when latest is set
-	// Each channel in asked belongs to a caller that waits until everything is written.
+	// asked passes channels to the writer. Each channel belongs to a caller that waits until everything is written.
 	asked   chan chan error
 	closing chan struct{} // closed by Close
 	ended   chan struct{} // closed when the writer has ended
-	// onDisk is the hash of the file if the file survives a crash, or zero if this is unknown. After Load, only writeAll
-	// uses it.
+	// onDisk is the hash of the file's content if that content survives a crash, or zero if this is unknown. After Load, only
+	// writeAll uses onDisk.
 	onDisk [sha256.Size]byte
 	unkept atomic.Pointer[error]
 }
 
-// Open returns the store in a directory, which it creates if it is missing. If this fails, the daemon can still serve
+// Open returns the store in a directory. It creates the directory if necessary. If this fails, the daemon can still serve
 // devices, and the store logs the failure when it saves.
 func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
@@ -71,9 +70,8 @@ func (s *Store) Close() {
 	<-s.ended
 }
 
-// Load reads and decodes the file. An error means that the daemon had saved a state, and that this state is lost. If the
-// file cannot be read or decoded, Load renames it to state.json.damaged. Load must be called before the first
-// [Store.Save].
+// Load reads and decodes the file. An error means that the daemon had saved a state, but the state is lost. If the file cannot be
+// read or decoded, Load renames it to state.json.damaged. Load must be called before the first [Store.Save].
 func (s *Store) Load(decode func(text []byte) error) error {
 	text, err := fsutil.ReadRegular(s.path, stateSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -81,7 +79,7 @@ func (s *Store) Load(decode func(text []byte) error) error {
 	}
 	if err == nil {
 		if err = decode(text); err == nil {
-			if syncFile(s.path) == nil { // the last daemon may have been killed between rename and sync
+			if syncFile(s.path) == nil { // an earlier daemon may have been killed between rename and sync
 				s.onDisk = sha256.Sum256(text)
 			}
 			return nil
@@ -115,8 +113,8 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
-// Save passes a state to the writer, which calls encode. The writer skips the state if a newer one replaces it. Save does
-// not block.
+// Save passes a state to the writer, which calls the function encode. If a newer state arrives first, the writer skips the older
+// one. Save does not block.
 func (s *Store) Save(encode func() ([]byte, error)) {
 	s.latest.Store(&encode)
 	liveness.Poke(s.saved)
@@ -125,7 +123,7 @@ func (s *Store) Save(encode func() ([]byte, error)) {
 // Unkept returns the error of the last write, or nil if the write succeeded. It does not block.
 func (s *Store) Unkept() error { return *cmp.Or(s.unkept.Load(), new(error)) }
 
-// Flush returns nil when every state that was saved before the call is on disk. The error is from the write or from ctx.
+// Flush waits until every state that was passed to Save before the call is on disk. An error comes from the write or from ctx.
 func (s *Store) Flush(ctx context.Context) error {
 	written := make(chan error, 1)
 	select {
@@ -142,8 +140,8 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 }
 
-// writeAll writes the states that [Store.Save] passes. After a failure, it retries with growing pauses until a write
-// succeeds or a newer state arrives.
+// writeAll writes the states that [Store.Save] passes to it. If a write fails, writeAll tries again after growing pauses, until a
+// write succeeds or a newer state arrives.
 func (s *Store) writeAll() {
 	defer close(s.ended)
 	var unwritten *func() ([]byte, error)

@@ -13,10 +13,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// Mounts prepares the mounts of metalplugd.service. If a resource has inject = "cdi" and no cdi_kind, or serve = "dra",
-// Mounts creates dir with a link "cdi" to specs, the directory of CDI specs. The unit binds the target of the link.
-// Otherwise Mounts removes the link, and also the files from an earlier start in specs, because the daemon cannot see or
-// update them without the link.
+// Mounts prepares the mounts of metalplugd.service. The parameter specs is the directory of CDI specs. It is needed if a resource
+// has inject = "cdi" and no cdi_kind, or serve = "dra". In this case, Mounts creates the directory dir and the link "cdi" in it,
+// which leads to specs. The unit binds the target of the link. Otherwise, Mounts removes the link. It also removes metalplug's
+// files from specs, because the daemon cannot see or update them without the link.
 func Mounts(file, dir, specs string) error {
 	link := filepath.Join(dir, "cdi")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -14,11 +14,11 @@ import (
 // Helper answers the requests from a [Client].
 type Helper struct {
 	File string // main configuration file
-	// Run runs the unit of a template for an instance, as [units.Runner.Run] does.
+	// Run starts an instance of a template unit, as [units.Runner.Run] does.
 	Run func(ctx context.Context, template, instance string) error
 }
 
-// maxError is the maximum length of an error in bytes. In JSON, each byte may take six.
+// maxError is the maximum length of an error in bytes. Each byte may take six bytes in JSON.
 const maxError = exchange.MessageSize / 8
 
 // Serve answers one request from standard input. It blocks until the unit has succeeded or failed.
@@ -33,7 +33,7 @@ func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {
 	return exchange.Encode(a)
 }
 
-// do carries out a request if the configuration has a unit for it.
+// do carries out a request, if the configuration names a unit for it.
 func (h Helper) do(request []byte) error {
 	r, err := exchange.Decode[Request](request)
 	if err == nil {

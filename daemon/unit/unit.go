@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unit defines the request with which metalplugd runs a vendor unit, and the helper that answers it.
+// Package unit lets metalplugd run a vendor unit. It contains the request that metalplugd sends and the helper that answers the
+// request.
 //
-// A request names a resource, a stage and a device, but never a unit. The helper reads the unit's name from the
-// configuration. Therefore a request can start only units that the operator has configured.
+// A request names a resource, a stage and a device, but never a unit. The helper reads the unit's name from the configuration.
+// Therefore, a request can start only units that the operator has configured.
 package unit
 
 import (
@@ -23,14 +24,14 @@ const Program = "metalplug-unit"
 // after this time.
 const MaxTimeout = time.Hour
 
-// Stages at which a unit runs, which are also the keys of [resource.units].
+// A unit can run at these stages, which are also the keys in [resource.units].
 const (
 	Init    = "init"
 	Start   = "start"
 	Release = "release"
 )
 
-// Request is a request to run the unit of a resource for a device.
+// Request is a request to run a unit that is configured for a resource.
 type Request struct {
 	Resource string `json:"resource"`
 	Stage    string `json:"stage"`
@@ -49,15 +50,16 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Run runs the unit of a resource and stage for a device. It blocks until the unit has succeeded or failed. If the
-// deadline of ctx passes, the helper stops the unit. If ctx is cancelled, the unit keeps running.
+// Run makes the helper start the unit that is configured for a resource and a stage, and passes the ID of a device to the unit.
+// It blocks until the unit has succeeded or failed. If the deadline of ctx passes, the helper stops the unit. If ctx is
+// cancelled, the unit keeps running.
 func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	r := Request{Resource: resource, Stage: stage, Device: id, TimeoutMS: MaxTimeout.Milliseconds()}
 	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	if end, ok := ctx.Deadline(); ok {
 		r.TimeoutMS = min(max(time.Until(end).Milliseconds(), 1), r.TimeoutMS)
-		// The helper stops the unit at the deadline and then still needs time to answer.
+		// The helper stops the unit at the deadline. After that, it needs time to answer.
 		asking, cancel = context.WithDeadline(asking, end.Add(device.AnswerTime))
 		defer cancel()
 	}
