@@ -32,7 +32,9 @@ type requests struct {
 
 // intercept counts a request while it is in progress. It repeats a request to prepare claims while the API server or
 // metalplugd does not answer. After an error, the kubelet would wait for 60 to 90 s before it repeats the request
-// (kubernetes/kubernetes#139836). A request for a claim that does not exist is not repeated.
+// (kubernetes/kubernetes#139836). intercept does not repeat a request if the API server answers that the claim does not exist.
+// To a driver with the identity of the node, the API server answers Forbidden, which may be temporary, so intercept repeats
+// that request.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)
