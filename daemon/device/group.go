@@ -30,8 +30,8 @@ const (
 )
 
 // Group is a set of device nodes that are offered as one device. The patterns have the syntax of [udev.Glob] and match names such
-// as "/dev/snd/controlC0". If By is set, the fields Match and Exclude of the rule apply to the hardware that By selects, and only
-// to properties that the kernel reports for this hardware. Otherwise, Match and Exclude are empty.
+// as "/dev/snd/controlC0". If By is set, the fields Match and Exclude of the rule apply to the hardware that By selects. They can
+// use only properties that the kernel reports for this hardware. If By is empty, Match and Exclude are empty too.
 type Group struct {
 	Nodes    []string // if one of these patterns matches no node, the device is incomplete
 	Optional []string // nodes that match these patterns also belong to the device
@@ -118,7 +118,7 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 // nodeRule returns the rule of class node that takes u, or nil, and the rules that were tried. The first rule whose group
 // contains u has precedence. In this case, the result owner is the hardware of the group. If no group contains u, nodeRule
 // returns the first rule that takes u as a separate device. A member of a group is never a separate device, even if an earlier
-// rule would take it, because two containers could then get the same node.
+// rule would take it. Otherwise, two containers could get the same node.
 func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
 	if u.DevNode == "" {
 		return nil, "", nil

@@ -21,8 +21,8 @@ type Note struct {
 	Held        bool   // a pod holds the device or the daemon works on the device, so an inspection must not disturb them
 	Erased      bool   // the disk is offered regardless of its content, because it is erased before use
 	Fingerprint string // fingerprint of the data that a pod left on the disk, or empty
-	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data, because
-	// udev's database is out of date after an erasure until udevd has inspected the disk again.
+	// Proven means that there is evidence that the disk is blank. Such a disk is probed even if udev has found data. After an
+	// erasure, udev's database is out of date until udevd has inspected the disk again.
 	Proven bool
 }
 

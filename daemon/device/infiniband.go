@@ -11,8 +11,8 @@ package device
 // used, because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the
 // order of discovery. An unconfigured virtual function has the GUID 0, so its PCI address identifies it.
 //
-// If this host uses virtual functions of an adapter as RDMA devices, metalplug does not offer the adapter itself, because the
-// adapter shares its link with the virtual functions.
+// If this host uses virtual functions of an adapter as RDMA devices, metalplug does not offer the adapter itself. The adapter
+// shares its link with the virtual functions.
 //
 // Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
 // state is read every five seconds. The checks in pci_health.go also apply. After "rdma system set netns exclusive", each RDMA

@@ -140,8 +140,7 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 }
 
 // free returns [Busy] if another process has, or may have, one of the nodes open. The parameter err is the error from the request
-// to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod has held the disk, or if the pods
-// that have held the disk are unknown.
+// to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod may have held the disk.
 func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {
