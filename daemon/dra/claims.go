@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// PrepareResourceClaims passes claims to metalplugd, all at the same time. An erasure may take longer than the kubelet
-// waits. The error then says that the work continues, and the kubelet repeats the call.
+// PrepareResourceClaims passes all given claims to metalplugd at the same time. An erasure may take longer than the kubelet
+// waits. In that case, the error says that the work continues, and the kubelet repeats the call.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	now, err := d.known(ctx)
 	if err != nil {
@@ -36,8 +36,8 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	return answer, nil
 }
 
-// known returns the published devices. Before the first publication, known asks metalplugd. The result may be slightly out
-// of date, but the scheduler has chosen from it, and metalplugd checks each device when it prepares the claim.
+// known returns the last state from metalplugd. Before there is one, known asks metalplugd. The state may be slightly out of
+// date, but the scheduler has chosen from it, and metalplugd checks each device when it prepares the claim.
 func (d *driver) known(ctx context.Context) (state, error) {
 	d.mu.Lock()
 	last := d.state
@@ -48,7 +48,7 @@ func (d *driver) known(ctx context.Context) (state, error) {
 	return d.fetch(ctx)
 }
 
-// prepare passes a claim to metalplugd, with the devices of this node that the scheduler has chosen.
+// prepare passes a claim to metalplugd, together with the devices of this node that the scheduler has chosen for the claim.
 func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
 	for _, c := range claim.Status.Allocation.Devices.Config {
 		if c.Opaque != nil && c.Opaque.Driver == DriverName {
@@ -73,7 +73,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 			at = len(ask.Requests)
 			ask.Requests = append(ask.Requests, api.ClaimRequest{Name: g.Request, Admin: g.AdminAccess != nil && *g.AdminAccess})
 		}
-		if r := &ask.Requests[at]; !slices.Contains(r.Devices, device.ID) { // a request may have got several shares of a device
+		if r := &ask.Requests[at]; !slices.Contains(r.Devices, device.ID) { // a request may contain several shares of a device
 			r.Devices = append(r.Devices, device.ID)
 		}
 	}
@@ -81,7 +81,7 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 	if err := d.client.Post(ctx, "/v1/claims/"+string(claim.UID)+"/prepare", ask, &prepared); err != nil {
 		return nil, err
 	}
-	for _, r := range prepared.Requests { // the first device of a request gets its CDI devices, which cover all its devices
+	for _, r := range prepared.Requests { // the first device of a request gets the CDI devices for all devices of the request
 		if first := slices.IndexFunc(devices, func(d kubeletplugin.Device) bool { return d.Requests[0] == r.Name }); first >= 0 {
 			devices[first].CDIDeviceIDs = r.CDI
 		}
@@ -89,7 +89,8 @@ func (d *driver) prepare(ctx context.Context, now state, claim *resourceapi.Reso
 	return devices, nil
 }
 
-// UnprepareResourceClaims releases the devices of claims. Cleaning the devices up does not delay the end of the pod.
+// UnprepareResourceClaims releases the devices of claims. It does not wait until the devices are cleaned up, so the pod can end
+// without delay.
 func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	answer := make(map[types.UID]error)
 	for _, claim := range claims {

@@ -14,27 +14,29 @@ import (
 )
 
 const (
-	// drainLimit is the maximum time to wait for running requests at a stop. It is shorter than TimeoutStopSec= of the unit.
+	// drainLimit is the maximum time that a stopping driver waits for running requests. It is shorter than TimeoutStopSec= of the
+	// unit.
 	drainLimit = 10 * time.Second
-	// drainInterval is the time between two checks of the number of requests. It also leaves time to send the last answer.
+	// drainInterval is the time between two checks of the number of requests. The interval also leaves time to send the last
+	// answer.
 	drainInterval = 5 * time.Millisecond
-	// repeatLimit is how long a request is repeated. The kubelet waits 45 s (defaultClientCallTimeout in kubernetes v1.36,
-	// pkg/kubelet/cm/dra/plugin).
+	// repeatLimit is how long the driver repeats a request. The kubelet waits 45 s for the answer (defaultClientCallTimeout in
+	// kubernetes v1.36, pkg/kubelet/cm/dra/plugin).
 	repeatLimit = 40 * time.Second
 )
 
 // requests counts the kubelet's requests that are in progress.
 type requests struct {
 	running    atomic.Int64
-	stop       <-chan struct{} // closed when no request may be repeated any more
-	registered chan struct{}   // filled when a kubelet has registered the driver, with room for one value
+	stop       <-chan struct{} // closed when the driver must not repeat requests any more
+	registered chan struct{}   // has a buffer of one, which is filled when a kubelet has registered the driver
 }
 
-// intercept counts a request while it is in progress. It repeats a request to prepare claims while the API server or
-// metalplugd does not answer. After an error, the kubelet would wait for 60 to 90 s before it repeats the request
-// (kubernetes/kubernetes#139836). intercept does not repeat a request if the API server answers that the claim does not exist.
-// To a driver with the identity of the node, the API server answers Forbidden, which may be temporary, so intercept repeats
-// that request.
+// intercept counts a request while it is in progress. It repeats a request to prepare claims while the API server or metalplugd
+// does not answer. If intercept returned the error, the kubelet would wait for 60 to 90 s before repeating the request
+// (kubernetes/kubernetes#139836). If the API server answers that the claim does not exist, intercept does not repeat the request.
+// A driver with the identity of the node gets the answer Forbidden instead. This may be temporary, so intercept repeats the
+// request.
 func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	r.running.Add(1)
 	defer r.running.Add(-1)
@@ -58,8 +60,8 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 	}
 }
 
-// drain blocks until no request is in progress, for at most 10 s. The library closes its connections at once. Without drain,
-// the pod of a running request would get an event that its devices cannot be prepared.
+// drain blocks until no request is in progress, for at most 10 s. Without drain, the library would close its connections
+// immediately. The pod that a running request belongs to would get an event that its devices cannot be prepared.
 func (r *requests) drain() {
 	end := time.Now().Add(drainLimit)
 	for idle := 0; idle < 2 && time.Now().Before(end); idle++ {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dra is the driver for Dynamic Resource Allocation. It publishes the devices of metalplugd in ResourceSlices, and
-// passes the kubelet's claims to metalplugd. It saves no state, because metalplugd knows which claim holds a device.
+// Package dra is the driver for Dynamic Resource Allocation. It publishes metalplugd's devices in ResourceSlices, and passes
+// claims from the kubelet to metalplugd. It saves no state, because metalplugd knows which claim holds a device.
 package dra
 
 import (
@@ -27,21 +27,21 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// DriverName is the name of the driver in claims, classes and ResourceSlices.
+// DriverName is the name of the driver in claims, device classes and ResourceSlices.
 const DriverName = "metalplug.io"
 
 const (
-	// syncDelay is the time after which a ResourceSlice that another client changed is restored. The kubelet deletes all
-	// slices of its node when it starts. With the library's default, the node would then have no devices for 30 s.
+	// syncDelay is the time until the controller restores a ResourceSlice that another client has changed. The kubelet deletes
+	// all slices of its node when it starts. The library's default would leave the node without devices for 30 s.
 	syncDelay = 5 * time.Millisecond
-	// initialBackoff and maxBackoff are the times between two attempts to write a ResourceSlice.
+	// initialBackoff and maxBackoff are the limits for the time between two attempts to write a ResourceSlice.
 	initialBackoff = 5 * time.Millisecond
 	maxBackoff     = 10 * time.Second
 	// retryInterval is the time between two attempts to reach metalplugd.
 	retryInterval = 500 * time.Millisecond
 )
 
-// Options has the parts that the driver connects. All fields except Listen are required.
+// Options contains the parts that the driver connects. All fields except Listen are required.
 type Options struct {
 	Node    string // name of the Node, which is also the name of the pool
 	Kube    kubernetes.Interface
@@ -50,26 +50,26 @@ type Options struct {
 	// Listen returns the socket that systemd passed for a path, or nil if there is none.
 	Listen func(path string) (net.Listener, error)
 	Log    *slog.Logger
-	// Note shows the operator a problem of the cluster. An empty text means that there is none.
+	// Note shows the operator a problem with the cluster. An empty text means that the problem is over.
 	Note func(problem string)
 }
 
-// The library serves health only if the driver implements this interface.
+// The library serves the health of devices only if the driver implements this interface.
 var _ health.DRAResourceHealthServer = (*driver)(nil)
 
 type driver struct {
 	Options
 	health.UnimplementedDRAResourceHealthServer
 	client api.Client
-	fail   context.CancelCauseFunc // ends Run
+	fail   context.CancelCauseFunc // makes Run end
 
 	mu      sync.Mutex
-	state   *state        // from metalplugd's last answer; nil before the first answer
+	state   *state        // state from metalplugd's last answer, or nil before the first answer
 	changed chan struct{} // closed and replaced when the state changes
 }
 
-// Run serves the kubelet and publishes the devices until ctx ends or a part fails. It calls ready when the kubelet can
-// connect. The ResourceSlices remain when Run returns. The kubelet removes them if no driver connects within 30 s.
+// Run serves the kubelet and publishes the devices until ctx ends or a part fails. It calls ready when the kubelet can connect.
+// When Run has returned, the ResourceSlices remain. The kubelet removes them if no driver connects within 30 s.
 func Run(ctx context.Context, o Options, ready func()) error {
 	outer := ctx
 	ctx, fail := context.WithCancelCause(ctx)
@@ -89,7 +89,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 		kubeletplugin.PluginDataDirectoryPath(data),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(o.Kubelet, "plugins_registry")),
 		kubeletplugin.PluginListener(listen), kubeletplugin.RegistrarListener(listen),
-		kubeletplugin.GRPCInterceptor(served.intercept), kubeletplugin.Serialize(false)) // metalplugd serializes the requests of each claim
+		kubeletplugin.GRPCInterceptor(served.intercept), kubeletplugin.Serialize(false)) // metalplugd serializes each claim's requests
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 	return context.Cause(ctx)
 }
 
-// follow fills dirty after each event of metalplugd and after each new connection, until ctx ends.
+// follow fills the channel dirty after each event from metalplugd and after each new connection, until ctx ends.
 func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	for available := true; ; {
 		err := d.stream(ctx, func() { available = true; notify(dirty) })
@@ -123,7 +123,7 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	}
 }
 
-// notify fills a channel with room for one value.
+// notify fills a channel that has a buffer of one. It does not block.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -131,7 +131,7 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// stream calls changed for each event of metalplugd until the connection ends.
+// stream calls the function changed for each event from metalplugd, until the connection ends.
 func (d *driver) stream(ctx context.Context, changed func()) error {
 	events, err := d.client.Stream(ctx, "/v1/events")
 	if err != nil {
@@ -145,9 +145,9 @@ func (d *driver) stream(ctx context.Context, changed func()) error {
 	return fmt.Errorf("%w: %w", api.ErrNoAnswer, cmp.Or(lines.Err(), io.EOF))
 }
 
-// publish writes each new state into the ResourceSlices until ctx ends. While metalplugd does not answer, the ResourceSlices
-// stay as they are. A kubelet that registers may have a new Node, perhaps in a new cluster. The controller would keep the UID
-// of the old Node and its list of slices, so another controller replaces it.
+// publish writes each new state to the ResourceSlices until ctx ends. While metalplugd does not answer, the ResourceSlices do not
+// change. When a kubelet registers the driver, there may be a new Node, perhaps in a new cluster. The old controller would keep
+// the UID and the slices of the old Node, so publish starts a new controller.
 func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{}) {
 	var slices layout
 	var controller *resourceslice.Controller
@@ -164,13 +164,13 @@ func (d *driver) publish(ctx context.Context, dirty, registered <-chan struct{})
 		case <-retry:
 		}
 		s, err := d.fetch(ctx)
-		if err != nil { // follow logs that metalplugd cannot be reached
+		if err != nil { // the method follow logs that metalplugd cannot be reached
 			retry = time.After(retryInterval)
 			continue
 		}
 		retry = nil
 		d.set(s)
-		if shared.check(ctx, d, len(s.shares) > 0) { // the other devices must not wait for the answer
+		if shared.check(ctx, d, len(s.shares) > 0) { // do not wait for an answer, because the other devices must be published
 			retry = time.After(retryInterval)
 		}
 		if !shared.possible {
@@ -222,7 +222,7 @@ func (d *driver) fetch(ctx context.Context) (state, error) {
 	return newState(status.Resources, devices), nil
 }
 
-// set sets the state and wakes the health streams.
+// set stores the state and wakes the streams that report health.
 func (d *driver) set(s state) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 // stream ends.
 const healthTimeout = 24 * time.Hour
 
-// NodeWatchResources sends the health of all devices for claims at once and after each change, until the kubelet
-// disconnects.
+// NodeWatchResources sends the health of all devices that claims can get. It does so immediately and after each change, until the
+// kubelet disconnects.
 func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
 	for {
 		d.mu.Lock()
@@ -36,7 +36,7 @@ func (d *driver) NodeWatchResources(_ *health.NodeWatchResourcesRequest, to grpc
 	}
 }
 
-// healthOf returns the health of the devices for claims.
+// healthOf returns the health of the devices that claims can get.
 func healthOf(pool string, s state) *health.NodeWatchResourcesResponse {
 	answer := &health.NodeWatchResourcesResponse{}
 	for _, name := range slices.Sorted(maps.Keys(s.claimed)) {

@@ -13,8 +13,8 @@ import (
 // nameLen is the maximum length of a device name, which is a DNS label (RFC 1123).
 const nameLen = 63
 
-// named returns the devices by their names in ResourceSlices. A name is the ID as a DNS label. The name also has a hash
-// of the ID if two devices have the same label, or if the label does not contain the whole ID.
+// named maps the names that devices have in ResourceSlices to the devices. A name is the ID, converted to a DNS label. If two
+// devices have the same label, or if the label is too long, a hash of the ID is added.
 func named(devices []api.Device) map[string]api.Device {
 	count := make(map[string]int)
 	for _, d := range devices {
@@ -23,7 +23,7 @@ func named(devices []api.Device) map[string]api.Device {
 	names := make(map[string]api.Device, len(devices))
 	for _, d := range devices {
 		if d.ID == "" {
-			continue // no claim can name the device
+			continue // no claim can get the device
 		}
 		name := label(d.ID)
 		if count[name] > 1 || len(name) > nameLen || name == "" {
@@ -36,7 +36,7 @@ func named(devices []api.Device) map[string]api.Device {
 	return names
 }
 
-// label returns an ID in lower case, and replaces each character that a DNS label cannot have with "-".
+// label converts an ID to lower case, and replaces each character that a DNS label must not contain by "-".
 func label(id string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		switch {

@@ -11,16 +11,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// sharing is what the API server answers about devices with shares.
+// sharing records whether the API server supports devices with shares.
 type sharing struct {
 	asked    bool
-	possible bool   // the API server lets several claims hold a device
-	problem  string // the last text for the operator
+	possible bool   // whether the API server lets several claims hold a device
+	problem  string // the last text that the operator saw, or ""
 }
 
-// check finds out whether several claims can hold a device, if there are shared devices. An API server without the feature
-// gate DRAConsumableCapacity drops the fields for this, and the scheduler would then give the whole device to one claim. check
-// reports whether it got no answer and must be called again. Until then, the previous answer stays valid.
+// check finds out whether several claims can hold a device, if there are shared devices. An API server without the feature gate
+// DRAConsumableCapacity drops the fields for this. The scheduler would then give the whole device to one claim. The result again
+// is true if the API server has not answered and check must be called again. The previous answer stays valid until then.
 func (s *sharing) check(ctx context.Context, d *driver, shared bool) (again bool) {
 	problem := s.problem
 	switch {
@@ -43,8 +43,8 @@ func (s *sharing) check(ctx context.Context, d *driver, shared bool) (again bool
 	return shared && !s.asked
 }
 
-// storesSharing reports whether the API server would store that several claims can hold a device. It creates a slice in a dry
-// run, which changes nothing.
+// storesSharing reports whether the API server stores the field that lets several claims hold a device. It creates a slice in a
+// dry run, which changes nothing.
 func (d *driver) storesSharing(ctx context.Context) (bool, error) {
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Node + "-"}}
 	slice.Spec = resourceapi.ResourceSliceSpec{

@@ -15,26 +15,26 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// sliceLen is the number of devices in a ResourceSlice. More devices are not allowed if one of them has a taint
+// sliceLen is the number of devices in a ResourceSlice. A slice cannot have more devices if one of them has a taint
 // (ResourceSliceMaxDevicesWithAdvancedFeatures in k8s.io/api/resource/v1).
 const sliceLen = 64
 
-// Keys of the taints.
+// A taint has one of these keys.
 const (
 	taintCordoned  = DriverName + "/cordoned"
 	taintGone      = DriverName + "/gone"
 	taintUnhealthy = DriverName + "/unhealthy"
 )
 
-// state is an answer of metalplugd.
+// state contains the information from an answer of metalplugd.
 type state struct {
-	devices map[string]api.Device // by name, including devices that no claim can get
+	devices map[string]api.Device // keys are names; includes devices that no claim can get
 	claimed map[string]bool       // names of the devices for claims
-	shares  map[string]int64      // by name, how many claims may hold a shared device at the same time
+	shares  map[string]int64      // maps the name of a shared device to the number of claims that may hold it at the same time
 }
 
-// newState returns the state with these resources and devices. A device that a pod got through the device plugin API is not
-// available to claims until that pod has ended.
+// newState returns the state with these resources and devices. If a pod got a device through the device plugin API, the device is
+// not available to claims until that pod has ended.
 func newState(resources []api.Resource, devices []api.Device) state {
 	s := state{devices: named(devices), claimed: make(map[string]bool), shares: make(map[string]int64)}
 	served := make(map[string]int)
@@ -53,12 +53,12 @@ func newState(resources []api.Resource, devices []api.Device) state {
 	return s
 }
 
-// layout has the names of the devices in each ResourceSlice. A device stays in its slice, so that a change of one device
-// requires only one write.
+// layout contains the names of the devices in each ResourceSlice. A device stays in its slice, so that only one slice must be
+// written if the device changes.
 type layout [][]string
 
-// place removes and adds devices until the slices have exactly these names. It leaves at least one slice, because a pool
-// without slices would mean that no driver runs.
+// place removes and adds devices so that the slices contain exactly the given names. It keeps at least one slice, because a pool
+// without slices would mean that no driver is running.
 func (l layout) place(names map[string]bool) layout {
 	left := maps.Clone(names)
 	for i := range l {
@@ -82,7 +82,7 @@ func (l layout) place(names map[string]bool) layout {
 	return l
 }
 
-// pool returns the contents of the ResourceSlices.
+// pool returns the pool of ResourceSlices with the devices in the layout.
 func (l layout) pool(s state) resourceslice.Pool {
 	var p resourceslice.Pool
 	for _, names := range l {
@@ -95,8 +95,8 @@ func (l layout) pool(s state) resourceslice.Pool {
 	return p
 }
 
-// published returns the entry of a device in a ResourceSlice. With shares, several claims may hold the device at the same time.
-// A request consumes one share, unless it names another number (KEP-5075).
+// published returns the entry for a device in a ResourceSlice. If the device has shares, several claims may hold it at the same
+// time. A request consumes one share, unless the request names another number (KEP-5075).
 func published(name string, d api.Device, shares int64) resourceapi.Device {
 	p := resourceapi.Device{Name: name, Attributes: attributes(d), Taints: taints(d)}
 	if d.Size > 0 {
@@ -116,15 +116,15 @@ func published(name string, d api.Device, shares int64) resourceapi.Device {
 	return p
 }
 
-// withoutShares returns the state without the shared devices, if there are any.
+// withoutShares returns a copy of the state where claims cannot get shared devices.
 func (s state) withoutShares() state {
 	s.claimed = maps.Clone(s.claimed)
 	maps.DeleteFunc(s.claimed, func(name string, _ bool) bool { return s.shares[name] > 0 })
 	return s
 }
 
-// taints returns the taints that stop the scheduler from choosing a device that metalplugd would refuse now. NoExecute also
-// evicts the pod that has lost its device. All other reasons may be temporary, so they do not evict the pod.
+// taints returns the taints of a device. They stop the scheduler from choosing a device that metalplugd would refuse now.
+// NoExecute also evicts the pod that has lost its device. All other reasons may be temporary, so they do not evict the pod.
 func taints(d api.Device) []resourceapi.DeviceTaint {
 	var all []resourceapi.DeviceTaint
 	if d.Cordoned {
@@ -143,7 +143,7 @@ func taints(d api.Device) []resourceapi.DeviceTaint {
 	return append(all, t)
 }
 
-// attributes returns the attributes of a device. A name without a domain belongs to the domain of the driver.
+// attributes returns the attributes of a device. An attribute name without a domain belongs to the domain of the driver.
 func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	all := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute)
 	root, above := place(d.SysPath)
@@ -151,7 +151,7 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 		"id": d.ID, "class": d.Class, "resource": d.Resource, "model": d.Model, "serial": d.Serial, "wwid": d.WWID, "switch": above,
 		"resource.kubernetes.io/pcieRoot": root, "resource.kubernetes.io/pciBusID": d.PCI,
 	} {
-		// A longer text is omitted, because a part of it could be the same for two devices.
+		// Omit a longer text, because two devices could have the same text after it is shortened.
 		if text = strings.TrimSpace(text); text != "" && len(text) <= resourceapi.DeviceAttributeMaxValueLength {
 			all[name] = resourceapi.DeviceAttribute{StringValue: &text}
 		}
@@ -163,12 +163,12 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 	return all
 }
 
-// onPCI matches the path of a device below a PCI host bridge. Its groups are the host bridge and the functions down to the
-// device.
+// onPCI matches the path of a device below a PCI host bridge. Its groups match the host bridge, and the functions from there down
+// to the device.
 var onPCI = regexp.MustCompile(`/devices/(pci[0-9a-f]+:[0-9a-f]{2})((?:/[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])+)`)
 
-// place returns the PCIe root of a device. It also returns the function of the switch to which the device is connected, if
-// any. A switch below a root port has one upstream port, and a downstream port for each device.
+// place returns the PCIe root of a device. If the device is connected to a switch, place also returns the function of the switch.
+// A switch below a root port has one upstream port, and a downstream port for each device.
 func place(path string) (root, above string) {
 	m := onPCI.FindStringSubmatch(path)
 	if m == nil {

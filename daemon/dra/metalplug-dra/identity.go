@@ -19,9 +19,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// identity reads a kubeconfig. A token replaces the identity of the kubeconfig, and impersonates user if that is not empty.
-// The rate is raised, because 10,000 devices have 157 ResourceSlices. At the default rate, writing them would take half a
-// minute.
+// identity reads a kubeconfig. If there is a token, the token replaces the identity in the kubeconfig, and impersonates user
+// unless user is empty. The function raises the rate limit, because 10,000 devices need 157 ResourceSlices. At the default rate,
+// it would take half a minute to write them.
 func identity(file, token, user string) (*rest.Config, error) {
 	kubeconfig, err := (&clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).Load()
 	if err != nil {
@@ -32,8 +32,8 @@ func identity(file, token, user string) (*rest.Config, error) {
 		if _, err := os.ReadFile(token); err != nil {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
-		// The user of the kubeconfig is not used, because it may name files that only the kubelet can read. client-go reads
-		// the token file again every minute.
+		// Ignore the user in the kubeconfig, because it may name files that only the kubelet can read. client-go reads the token
+		// file again every minute.
 		kubeconfig.AuthInfos["token"] = &clientapi.AuthInfo{TokenFile: token, Impersonate: user}
 		overrides.Context.AuthInfo = "token"
 	}
@@ -46,31 +46,31 @@ func identity(file, token, user string) (*rest.Config, error) {
 	return config, nil
 }
 
-// described returns a text with the user of an identity and when it ends, for systemd's status line and the journal. It checks
-// nothing, because only the API server can.
+// described returns a text for systemd's status line and the journal. The text contains the user of an identity, and when the
+// identity expires. described does not check the identity, because only the API server can do so.
 func described(c *rest.Config) string {
 	if c.BearerTokenFile != "" {
 		return describedToken(c.BearerTokenFile, c.Impersonate.UserName)
 	}
-	files := rest.CopyConfig(c)  // if c had the content of its files, client-go would not notice a renewed certificate
-	_ = rest.LoadTLSFiles(files) // a connection reports the error
+	files := rest.CopyConfig(c)  // in c itself, the content of the files would hide a renewed certificate
+	_ = rest.LoadTLSFiles(files) // a later connection reports the error
 	if chain, err := cert.ParseCertsPEM(files.CertData); err == nil {
 		return fmt.Sprintf("acts as %s until %s, with a certificate", chain[0].Subject.CommonName, chain[0].NotAfter.UTC().Format(api.TimeFormat))
 	}
 	return "acts as the user of the kubeconfig"
 }
 
-// describedToken is like described, for the token in a file.
+// describedToken does the same as described, for the token in a file.
 func describedToken(file, user string) string {
 	var claims struct { // RFC 7519, section 4.1, and pkg/serviceaccount/claims.go of Kubernetes
 		Sub     string
 		Exp     int64                                // seconds since 1970
 		Cluster struct{ Node struct{ Name string } } `json:"kubernetes.io"`
 	}
-	token, _ := os.ReadFile(file) // identity has read it
+	token, _ := os.ReadFile(file) // identity has read the file before
 	if parts := strings.Split(string(token), "."); len(parts) == 3 {
 		payload, _ := base64.RawURLEncoding.DecodeString(parts[1])
-		_ = json.Unmarshal(payload, &claims) // other tokens than those of Kubernetes have another form
+		_ = json.Unmarshal(payload, &claims) // tokens that Kubernetes did not issue have another form
 	}
 	text := "acts as " + cmp.Or(user, claims.Sub, "the user of the token")
 	if claims.Exp != 0 {

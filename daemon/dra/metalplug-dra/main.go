@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-dra is the driver for Dynamic Resource Allocation of a node with metalplugd.
+// Command metalplug-dra is the driver for Dynamic Resource Allocation on a node with metalplugd.
 package main
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/metalplug/metalplug/systemd/sockets"
 )
 
-// Exit codes.
+// The program exits with one of these codes.
 const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitConfig = 78 // EX_CONFIG of sysexits.h, after which the unit is not restarted
+	exitConfig = 78 // EX_CONFIG in sysexits.h; systemd does not restart the unit after it
 )
 
 // version is set at build time for releases.
@@ -49,7 +49,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	kubeconfig := flags.String("kubeconfig", "/etc/metalplug-dra/kubeconfig", "`FILE` with the API server and the identity")
 	token := flags.String("token", "", "`FILE` with a token; the kubeconfig then gives only the API server")
 	impersonate := flags.Bool("impersonate", true, "let the token act as the node, which needs Kubernetes 1.36")
-	host, _ := os.Hostname() // the API server refuses an empty name; a kubelet registers the machine with it in lower case
+	host, _ := os.Hostname() // if this fails, the API server refuses the empty name
 	node := flags.String("node", strings.ToLower(host), "`NAME` of the Node")
 	control := flags.String("control", "/run/metalplug/control.sock", "`SOCKET` of metalplugd")
 	kubelet := flags.String("kubelet", "/var/lib/kubelet", "root `DIRECTORY` of the kubelet")
@@ -74,7 +74,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "metalplug-dra "+version)
 		return exitOK
 	}
-	user := "" // the user of the token
+	user := "" // user that the token impersonates
 	if *impersonate {
 		user = "system:node:" + *node
 	}
@@ -95,7 +95,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop) // the second signal kills the process
+	context.AfterFunc(ctx, stop) // this lets a second signal kill the process
 	o := dra.Options{Node: *node, Kube: kube, Control: *control, Kubelet: *kubelet, Log: log.Logger}
 	o.Note = func(problem string) { _ = systemd.Status(strings.TrimSuffix(who+"; "+problem, "; ")) }
 	if passed := sockets.Listeners(); len(passed) > 0 {
