@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-unit runs one vendor unit for metalplugd. Its standard input is a socket, from which it reads one
-// request. It sends one answer and exits. It needs no capability, but it must run as root, because systemd requires uid
-// 0.
+// Command metalplug-unit runs one vendor unit for metalplugd. It reads one request from its standard input, which is a socket,
+// sends one answer, and exits. It needs no capability. It must run as root, because systemd accepts its requests only from uid 0.
 package main
 
 import (

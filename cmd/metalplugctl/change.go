@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers, so exit code 0 means that
-// the cordon survives a power failure.
+// cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers. If the exit code is 0, the cordon
+// therefore survives a power failure.
 func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
@@ -61,11 +61,11 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), cmp.Or(err, errors.New("interrupted")))
 }
 
-// errReleased stops the wait when no pod holds the devices any more.
+// errReleased ends the wait when no pod holds the devices any more.
 var errReleased = errors.New("released")
 
-// uncordonCommand ends a cordon. The command also accepts the ID of an absent device, whose cordon could not be ended
-// otherwise.
+// uncordonCommand ends a cordon. The command also accepts the ID of an absent device, because there is no other way to end the
+// cordon of such a device.
 func (o *clientOptions) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
@@ -74,8 +74,8 @@ func (o *clientOptions) uncordonCommand() *cobra.Command {
 	}, &api.Change{}, nil)
 }
 
-// resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the ID again, and a
-// script must pass --yes. The erase method must also be given, so that no disk is erased by mistake.
+// resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the ID again, and a script must
+// pass --yes. The erase method must be given explicitly, so that no disk is erased by mistake.
 func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
@@ -83,8 +83,8 @@ func (o *clientOptions) resetCommand() *cobra.Command {
 	}, "erase it, with this method", false)
 }
 
-// adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. Like reset --scrub, the command asks
-// the operator to type the ID again.
+// adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. The command asks the operator to type the ID
+// again, as reset --scrub does.
 func (o *clientOptions) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
@@ -92,8 +92,8 @@ func (o *clientOptions) adoptCommand() *cobra.Command {
 	}, "erase with this method (default: the resource's)", true)
 }
 
-// erasingCommand completes a command that can erase a disk with --scrub. If always is set, the command always erases the
-// disk.
+// erasingCommand completes a command that can erase a disk with --scrub. If the parameter always is true, the command always
+// erases the disk.
 func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c api.Change
 	var scrub *string
@@ -115,9 +115,9 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand completes a command that changes devices and shows their new states. may returns the ID of a named
-// device, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. An error for one
-// device does not stop the command from changing the others.
+// changeCommand completes a command that changes devices and shows their new states. The function may returns the ID of a named
+// device, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. If there is an error for
+// one device, the command still changes the others.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -169,9 +169,9 @@ func changed(d api.Changed) string {
 	return text
 }
 
-// mayErase shows the device to erase and, unless yes is set, asks for its ID again. If yes is set, the name must be an
-// ID, because any other name may belong to another disk after a reboot. mayErase does not ask if metalplugd would refuse
-// the erasure or has nothing to erase.
+// mayErase shows the device to erase and asks the operator to type the ID again. It does not ask if the parameter yes is true. In
+// that case, the name must be an ID, because any other name may belong to another disk after a reboot. mayErase also does not ask
+// if metalplugd would refuse the erasure or has nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
 		return failed(cmd.Name(), name, fmt.Errorf("with --yes, name the disk by its ID, %s: nothing was done", d.ID))
@@ -212,14 +212,14 @@ func describeDisk(d api.Device) string {
 	return text
 }
 
-// loginFile contains the uid of the user who logged in. The kernel keeps it through su and sudo
+// loginFile contains the uid of the user who logged in. The commands su and sudo do not change this uid
 // (Documentation/ABI/stable/procfs-audit_loginuid).
 const loginFile = "/proc/self/loginuid"
 
 // login returns the name of the user who logged in, even after su or sudo. The name is empty if the user is unknown.
 func login(file string) string {
 	text, _ := os.ReadFile(file)
-	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 means no user
+	u, err := user.LookupId(strings.TrimSpace(string(text))) // the uid 4294967295 means that no user has logged in
 	if err != nil {
 		return ""
 	}
@@ -239,7 +239,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: the typed ID does not match: nothing was done", id)
 }
 
-// failed returns an error that names the device and the failed action. It returns nil if err is nil.
+// failed returns an error that names the device and the action that failed. It returns nil if err is nil.
 func failed(verb, id string, err error) error {
 	if err == nil {
 		return nil
@@ -250,8 +250,8 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device in requests to the control socket. A name such as ".." is escaped, so that
-// metalplugd reports it as an unknown device.
+// pathOf returns the path of a device in requests to the control socket. It escapes a name such as "..", so that metalplugd
+// reports an unknown device.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)
 	if id == "." || id == ".." {

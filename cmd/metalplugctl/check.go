@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
-// checkCommand reads the configuration as metalplugd does and reports all errors. A missing unit or device causes only a
-// warning, because the file may be for another node.
+// checkCommand reads the configuration as metalplugd does, and reports all errors. If a unit or device is missing, it only warns,
+// because the file may be for another node.
 func (o *clientOptions) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
@@ -80,7 +80,7 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 // write such files, and operators rename a file to disable it.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// ignored returns a warning for each file or directory next to the configuration that is probably meant as a drop-in.
+// ignored returns a warning for each file or directory next to the configuration that was probably meant to be a drop-in.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
 	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
@@ -118,7 +118,7 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	}
 }
 
-// compare adds warnings about a resource that matches no device on the node, or whose exclude matches no device. hint is
+// compare adds a warning if a resource matches no device on the node, or if its exclude matches no device. The parameter hint is
 // a command that shows the details.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch, hint string) {
 	switch key := cmp.Or(match.key, "match"); {
@@ -127,7 +127,7 @@ func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourc
 			key = "members"
 		}
 		text := match.idle()
-		if !strings.HasSuffix(text, "?") { // a "did you mean" hint needs no further explanation
+		if !strings.HasSuffix(text, "?") { // a question such as "did you mean" needs no further explanation
 			text += "; see " + hint
 		}
 		f.warn(c, r, key, "%s takes no device: %s", r.Name, text)
@@ -140,14 +140,14 @@ func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourc
 type checkedFiles struct {
 	File  string   `json:"file"` // main file, which may be missing
 	Files []string `json:"files"`
-	// errors; if there are any, the other fields are empty
+	// errors, which leave the other fields empty
 	Problems  config.Problems `json:"problems,omitempty"`
-	Warnings  []string        `json:"warnings,omitempty"`  // units and devices that this node lacks
-	Resources []resourceMatch `json:"resources,omitempty"` // only with --explain: the devices of each resource
-	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // only with --explain: the devices without a resource
+	Warnings  []string        `json:"warnings,omitempty"`  // about missing units and devices, and probable mistakes
+	Resources []resourceMatch `json:"resources,omitempty"` // devices of each resource, only with --explain
+	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // devices without a resource, only with --explain
 }
 
-// checked writes the files and the devices of each resource.
+// checked writes the names of the files, and the devices of each resource.
 func (s *screen) checked(c checkedFiles) {
 	for _, f := range c.Files {
 		s.line("", "", f+": ok")

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// clientOptions holds the options shared by all commands that connect to metalplugd.
+// clientOptions contains the options that are common to all commands that connect to metalplugd.
 type clientOptions struct {
 	socket string // value of the flag, or empty for the socket in the configuration
 }
@@ -25,8 +25,8 @@ func (o *clientOptions) client() api.Client {
 	return c
 }
 
-// configured returns the configuration in a file and a client of its control socket. If the file contains errors,
-// configured uses the defaults.
+// configured returns the configuration in a file, and a client for the control socket in this configuration. If the file contains
+// errors, configured uses the defaults.
 func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {
@@ -35,8 +35,8 @@ func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	return c, api.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
-// deviceIDs completes device IDs. It completes only one argument unless the command accepts several. For uncordon, only
-// cordoned devices are completed.
+// deviceIDs completes device IDs. It completes only one argument unless the command accepts several. For the command uncordon, it
+// offers only cordoned devices.
 func (o *clientOptions) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {

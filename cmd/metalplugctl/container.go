@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// parseContainer parses a request of the form RESOURCE=COUNT, such as "nvidia.com/gpu=2".
+// parseContainer parses a container's request, which has the form RESOURCE=COUNT, such as "nvidia.com/gpu=2".
 func parseContainer(text string) (api.Container, error) {
 	name, count, ok := strings.Cut(text, "=")
 	if name == "" {

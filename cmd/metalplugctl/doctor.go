@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
-// The levels of findings.
+// Each finding has one of these levels.
 const (
 	levelOK   = "ok"
 	levelSkip = "skip" // the check was not possible, so it is not known whether the part works
@@ -32,14 +32,14 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// doctor checks everything on a node that can withhold devices from pods. A check that is not possible is skipped, and is
-// never reported as ok.
+// doctor checks everything on a node that can withhold devices from pods. If a check is not possible, it is reported as skipped
+// and never as ok.
 type doctor struct {
 	machine
 	ctx    context.Context
 	client api.Client
-	file   string        // the configuration file
-	config config.Config // the parsed file, or the defaults if the file has errors
+	file   string        // path of the configuration file
+	config config.Config // configuration in the file, or the defaults if the file has errors
 
 	units func(templates ...string) []unitfile.Unusable // nil if systemd is not running
 	show  func(ctx context.Context, unit string) map[string]string
@@ -55,14 +55,14 @@ type doctor struct {
 // check is one check of the doctor.
 type check struct {
 	name     string
-	daemon   bool // the check needs answers from metalplugd
-	hardware bool // the check inspects this node's hardware, so it is skipped with a recording
+	daemon   bool // whether the check needs answers from metalplugd
+	hardware bool // whether the check inspects this node's hardware, and is skipped with a recording
 	// run adds findings. If it adds none and returns a text, the doctor adds that text as an "ok" finding.
 	run func(*doctor) (fine string)
 }
 
-// checks lists all checks, each after the checks that it depends on. The first check that fails is usually the cause of
-// the others.
+// checks lists all checks. Each check comes after the checks that it depends on. If several checks fail, the first one usually
+// shows the cause.
 var checks = []check{
 	{name: "configuration", run: (*doctor).checkConfiguration}, // checks of metalplug itself
 	{name: "daemon", run: (*doctor).checkDaemon},
@@ -113,7 +113,7 @@ func (o *clientOptions) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// newDoctor returns a doctor for this node. file is the configuration file.
+// newDoctor returns a doctor for this node. The parameter file is the path of the configuration file.
 func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	d := &doctor{ctx: ctx, file: file, machine: thisMachine(), show: showUnit}
 	if unitfile.Booted() {
@@ -123,7 +123,7 @@ func newDoctor(ctx context.Context, o *clientOptions, file string) *doctor {
 	return d
 }
 
-// errSilent means that metalplugd does not answer, and that the output has already shown this.
+// errSilent means that metalplugd does not answer. The output has already shown this problem.
 var errSilent = errors.New("the daemon does not answer")
 
 // examine runs all checks.
@@ -177,11 +177,11 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes the findings, failures first, and the number of findings at each level. Checks that were skipped for
-// the same reason share a line.
+// findings writes all findings, beginning with the failures. It also writes the number of findings at each level. Checks that
+// were skipped for the same reason share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
-	skipped := make(map[finding][]string) // the checks for each reason
+	skipped := make(map[finding][]string) // maps a reason to the checks that were skipped for it
 	for _, f := range all {
 		counts[f.Level]++
 		if check := f.Check; f.Level == levelSkip {

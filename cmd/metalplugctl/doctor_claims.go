@@ -20,10 +20,9 @@ import (
 // driverProgram is the program in the package metalplug-dra.
 const driverProgram = "/usr/sbin/metalplug-dra"
 
-// checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise it adds no
-// finding. systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not
-// running. The user of the driver may send claims only through the claims socket. The driver reports its identity in the
-// status line of its unit.
+// checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, it adds no finding.
+// systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running. The
+// driver's user may send claims only through the claims socket. The driver reports its identity in the status line of its unit.
 func (d *doctor) checkClaims() (fine string) {
 	if recorded(d.status) || !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""
@@ -61,7 +60,7 @@ func (d *doctor) checkClaims() (fine string) {
 	return "metalplug-dra " + cmp.Or(unit["StatusText"], "is running")
 }
 
-// showUnit returns the properties SubState and StatusText of a unit, or none without systemd.
+// showUnit returns the properties SubState and StatusText of a unit. Without systemd, it returns no properties.
 func showUnit(ctx context.Context, unit string) map[string]string {
 	out, _ := exec.CommandContext(ctx, "systemctl", "show", "--property=SubState,StatusText", unit).Output()
 	properties := make(map[string]string)
@@ -72,5 +71,5 @@ func showUnit(ctx context.Context, unit string) map[string]string {
 	return properties
 }
 
-// startDriver is the command that starts the driver, or shows why the driver does not start.
+// startDriver contains the command that starts the driver, and the command that shows why the driver does not start.
 const startDriver = "systemctl enable --now metalplug-dra; if it fails: journalctl -u metalplug-dra -e"

@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// checkConfiguration reads the file that metalplugd will read at its next start or reload. The running metalplugd may
-// still use an older configuration.
+// checkConfiguration checks the file that metalplugd will read at its next start or reload. The running metalplugd may still use
+// an older configuration.
 func (d *doctor) checkConfiguration() (fine string) {
 	c, err := config.Load(d.file)
 	if err == nil {
@@ -29,7 +29,7 @@ func (d *doctor) checkConfiguration() (fine string) {
 	return cmp.Or(strings.Join(c.Files, ", "), "no configuration file: the defaults apply")
 }
 
-// ask requests from metalplugd the data that the checks need.
+// ask requests the data that the checks need from metalplugd.
 func (d *doctor) ask() error {
 	var status api.Status
 	err := d.client.Get(d.ctx, "/v1/status", &status)
@@ -70,7 +70,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload compares the files with those parts of the active configuration that metalplugd reports.
+// checkReload compares the configuration files with the active configuration, as far as metalplugd reports it.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct it, then: systemctl reload metalplugd", "the last reload was refused, and the previous configuration applies: %s", problem)
@@ -83,7 +83,7 @@ func (d *doctor) checkReload(status api.Status) {
 		return
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
-	if len(d.config.Files) > 0 && !told { // if there are no files, the configuration has errors or does not exist
+	if len(d.config.Files) > 0 && !told { // there are no files if the configuration has errors or does not exist
 		d.warn(restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)
 	}
 }
@@ -91,8 +91,8 @@ func (d *doctor) checkReload(status api.Status) {
 // recorded reports whether metalplugd uses a recording instead of the node's hardware.
 func recorded(s *api.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
 
-// checkUdev checks that udevd is running by looking at its files in /run/udev. The file control exists while udevd runs,
-// and the file queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
+// checkUdev checks that udevd is running. It looks at udevd's files in /run/udev. The file named control exists while udevd runs,
+// and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
 	if !d.exists("/run/udev/control") {
 		d.fail("systemctl start systemd-udevd", "udevd is not running, so no hardware event arrives")
@@ -148,8 +148,8 @@ func (d *doctor) checkHelpers() (fine string) {
 	return "all required sockets exist"
 }
 
-// checkUnits checks the vendor units in the configuration. metalplugd cannot check them, because its sandbox hides
-// systemd's directories. Without vendor units, checkUnits adds no finding.
+// checkUnits checks the vendor units in the configuration. metalplugd cannot check the units, because its sandbox hides systemd's
+// directories. If there are no vendor units, checkUnits adds no finding.
 func (d *doctor) checkUnits() (fine string) {
 	templates := d.config.Templates()
 	if len(templates) == 0 {
@@ -169,8 +169,8 @@ func (d *doctor) checkUnits() (fine string) {
 	return strings.Join(templates, ", ")
 }
 
-// checkDevices checks the devices. A default resource without devices is normal, because most nodes have no FPGA, for
-// example. checkDevices reports a cordoned device, because an operator may have forgotten it.
+// checkDevices checks the health of the devices. It accepts a default resource without devices, because most nodes have no FPGA,
+// for example. It reports a cordoned device, because an operator may have forgotten the cordon.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {
@@ -187,8 +187,8 @@ func (d *doctor) checkDevices() (fine string) {
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }
 
-// addUnhealthy adds one finding for each kind of problem. The finding names one device with the problem, and the number
-// of other such devices.
+// addUnhealthy adds one finding for each kind of problem. The finding names one device with the problem, and says how many other
+// devices have it.
 func (d *doctor) addUnhealthy() {
 	alike := make(map[[2]string]int)
 	for _, v := range d.devices {

@@ -24,25 +24,24 @@ const (
 	// defaultRoot is the default value of the kubelet's --root-dir (kubernetes v1.36 cmd/kubelet/app/options/options.go,
 	// defaultRootDir).
 	defaultRoot = "/var/lib/kubelet"
-	// devicePluginDir is a constant in the kubelet. --root-dir does not change it
+	// devicePluginDir is the kubelet's directory for device plugins. It is a constant, which --root-dir does not change
 	// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go; kubernetes#120626).
 	devicePluginDir = "/var/lib/kubelet/device-plugins"
 )
 
-// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory when it first starts, and the
-// socket at each start. The kubelet does not remove the socket when it exits, so only a registration proves that a
-// kubelet is running.
+// checkKubelet checks the kubelet's directory and socket. The kubelet creates the directory when it first starts, and creates the
+// socket at each start. It does not remove the socket when it exits, so only a registration proves that a kubelet is running.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
-	elsewhere := "" // added to the remedy if the directory is not the default one
+	elsewhere := "" // text for the remedy if the directory is not the default one
 	if dir != devicePluginDir {
 		elsewhere = "; or remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
 	}
 	info, err := os.Stat(d.path(dir))
 	socketInfo, socketErr := os.Stat(d.path(socket))
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // otherwise it is a link without a target, with which the kubelet cannot start
+	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // the kubelet cannot start if this is a link without a target
 		d.fail("start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
 			"its directory %s is missing: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):
@@ -91,8 +90,8 @@ func (d *doctor) checkRootDir() (fine string) {
 	return ""
 }
 
-// checkRegistration checks that the kubelet has accepted the registration of each resource, and that it keeps the
-// resource's stream open. Devices are allocatable only if both are true. Resources in the same state share a finding.
+// checkRegistration checks that the kubelet has accepted the registration of each resource, and that the kubelet keeps the
+// resource's stream open. Devices are allocatable only if both conditions are true. Resources in the same state share a finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding
@@ -119,9 +118,9 @@ func (d *doctor) checkRegistration() (fine string) {
 	return ""
 }
 
-// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. metalplugd queries the
-// kubelet, because only root can open the kubelet's socket (kubelet, PodResources v1, GetAllocatableResources). The two
-// numbers may differ for some milliseconds after the device list changes.
+// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. metalplugd makes the query, because
+// only root can open the kubelet's socket (kubelet, PodResources v1, GetAllocatableResources). The two numbers may differ for
+// some milliseconds after the device list changes.
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
@@ -144,9 +143,9 @@ func (d *doctor) checkCounts() (fine string) {
 	return "the same as the device list"
 }
 
-// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Pods with these devices cannot
-// start. metalplugd offers all devices in the checkpoint when it starts. An unknown device therefore means that the
-// checkpoint is from another node, or that its resource was configured later.
+// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Pods with these devices cannot start.
+// When metalplugd starts, it offers all devices in the checkpoint. If a device is unknown, the checkpoint is therefore from
+// another node, or the device's resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))
@@ -176,7 +175,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	return "metalplug knows all devices in it"
 }
 
-// checkRefused reports the containers that did not get their devices. metalplugd records them, because the kubelet
+// checkRefused reports the containers that did not get their devices. metalplugd records these containers, because the kubelet
 // reports them only to an API server. The status of their pods is UnexpectedAdmissionError.
 func (d *doctor) checkRefused() (fine string) {
 	for _, r := range d.status.Refused {

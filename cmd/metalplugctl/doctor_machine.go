@@ -11,8 +11,8 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// driven lists the PCI classes of the hardware that can be offered, as prefixes of the sysfs attribute class
-// (include/linux/pci_ids.h).
+// driven lists the PCI classes of hardware that metalplug can offer. The field class is the beginning of the sysfs attribute with
+// that name (include/linux/pci_ids.h).
 var driven = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
@@ -42,9 +42,9 @@ func (d *doctor) checkDrivers() (fine string) {
 	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have a driver"
 }
 
-// checkLinks checks that each node of an offered device has a link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's
-// systemd driver names nodes by these links, and leaves a node without a link out of the container's device list. The
-// container then loses the device at the next "systemctl daemon-reload" (opencontainers/cgroups devices/systemd.go).
+// checkLinks checks that each node of an offered device has a link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's systemd driver
+// uses these links to name nodes, and omits a node without a link from the container's device list. The container would lose such
+// a device at the next "systemctl daemon-reload" (opencontainers/cgroups devices/systemd.go).
 func (d *doctor) checkLinks() (fine string) {
 	seen := make(map[string]bool)
 	for _, v := range d.devices {
@@ -66,7 +66,7 @@ func (d *doctor) checkLinks() (fine string) {
 	return "all offered nodes have their links"
 }
 
-// checkRDMA checks whether containers see the host's RDMA devices (parameter netns_mode of ib_core).
+// checkRDMA checks whether containers can see the host's RDMA devices (parameter netns_mode of ib_core).
 func (d *doctor) checkRDMA() (fine string) {
 	switch d.read("/sys/module/ib_core/parameters/netns_mode") {
 	case "":
@@ -79,9 +79,9 @@ func (d *doctor) checkRDMA() (fine string) {
 	return ""
 }
 
-// moduleFiles lists, for each package manager, the file from which metalplug-selinux installs its policy module. The
-// module declares moduleBoolean (selinux/metalplug.te), so the boolean exists while the module is loaded. Any user can
-// check whether the boolean exists.
+// moduleFiles lists the file that metalplug-selinux installs its policy module from, for each package manager. The module
+// declares the boolean in moduleBoolean (selinux/metalplug.te). The boolean exists while the module is loaded, and any user can
+// check whether it exists.
 var moduleFiles = []struct{ file, reinstall string }{
 	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
 	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},
@@ -122,8 +122,8 @@ func (d *doctor) checkSELinux() (fine string) {
 	return mode + ", the labels are right and nothing was denied"
 }
 
-// checkSandbox finds two reasons why systemd cannot start the units: a mask, and a kernel without user namespaces. If it
-// finds neither, it adds no finding.
+// checkSandbox finds out whether units are masked and whether the kernel has no user namespaces. In both cases, systemd cannot
+// start the units. If there is no such problem, checkSandbox adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if recorded(d.status) {
 		return ""
@@ -132,7 +132,7 @@ func (d *doctor) checkSandbox() (fine string) {
 		d.fail("sysctl -w user.max_user_namespaces=1024, and the same in /etc/sysctl.d",
 			"user.max_user_namespaces is 0, so PrivateUsers= of metalplugd.service fails (217/USER)")
 	}
-	// the directories that systemctl mask uses
+	// The command "systemctl mask" uses these directories.
 	for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} {
 		units, _ := filepath.Glob(d.path(mask.dir + "/systemd/system/metalplug*")) // Glob fails only for an invalid pattern
 		for _, unit := range units {

@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// setting returns the first value of a key in a TOML file, in any section, or "" if there is none.
+// setting returns the first value that a TOML text has for a key, in any section. It returns "" if there is none.
 func setting(text, key string) string {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(line, "=")
@@ -23,16 +23,16 @@ func setting(text, key string) string {
 	return ""
 }
 
-// infiniband is the class of devices that need locked memory.
+// infiniband is the class of the devices that need locked memory.
 const infiniband = "infiniband"
 
-// The default configuration files of the container runtimes.
+// By default, the container runtimes use these configuration files.
 const (
 	containerdFile = "/etc/containerd/config.toml"
 	crioFile       = "/etc/crio/crio.conf"
 )
 
-// checkCDI checks that the runtime accepts CDI device names if a resource uses them.
+// checkCDI checks that the container runtime accepts CDI device names if a resource uses them.
 func (d *doctor) checkCDI() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool {
 		return r.Inject == config.InjectCDI || r.Serve == config.ServeDRA
@@ -55,9 +55,9 @@ func (d *doctor) checkCDI() (fine string) {
 	return "containerd's enable_cdi is true"
 }
 
-// checkMemlock checks how much memory containers may lock, because RDMA locks all its buffers. A container inherits the
-// limit of its runtime. checkMemlock reads the limit from the running process, because the unit file may have changed
-// since the process started.
+// checkMemlock checks how much memory containers may lock, because RDMA locks all its buffers. A container inherits the limit of
+// its runtime. checkMemlock reads the limit from the runtime's process, because the unit file may have changed since the process
+// started.
 func (d *doctor) checkMemlock() (fine string) {
 	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })
 	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class == infiniband })
@@ -82,7 +82,7 @@ func (d *doctor) checkMemlock() (fine string) {
 	return ""
 }
 
-// lockedMemory returns the soft limit for locked memory in /proc/PID/limits.
+// lockedMemory returns the soft limit for locked memory. The parameter limits is the text of /proc/PID/limits.
 func lockedMemory(limits string) string {
 	for line := range strings.Lines(limits) {
 		if rest, ok := strings.CutPrefix(line, "Max locked memory"); ok {

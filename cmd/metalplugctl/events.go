@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// lineSize is the maximum size of an event in bytes. The largest events are those of devices with hundreds of nodes.
+// lineSize is the maximum size of an event in bytes. The largest events are about devices with hundreds of nodes.
 const lineSize = 1 << 20
 
 // eventsCommand prints events. It writes each line immediately, so that a program that reads from a pipe receives each
@@ -37,11 +37,11 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// retryPause is the wait between attempts to reconnect to metalplugd.
+// retryPause is the time between two attempts to connect to metalplugd again.
 const retryPause = 500 * time.Millisecond
 
-// follow calls told with each event until ctx ends or told returns an error. If metalplugd stops after
-// it has answered, follow prints a note and waits until metalplugd runs again. The next event is then "listening".
+// follow calls the function told with each event, until the command ends or told returns an error. If metalplugd stops after it
+// has answered, follow prints a note and waits until metalplugd runs again. The next event after that is "listening".
 func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
@@ -65,8 +65,8 @@ func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(api.
 	}
 }
 
-// stream calls told with each event until metalplugd stops or told returns an error. When metalplugd stops, the error is
-// [api.ErrNoAnswer].
+// stream calls the function told with each event, until metalplugd stops or told returns an error. If metalplugd stops, the error
+// is [api.ErrNoAnswer].
 func (o *clientOptions) stream(ctx context.Context, told func(api.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
@@ -121,8 +121,8 @@ func (s *screen) event(e api.Event) {
 	s.line(mark, eventColour(e.Event), strings.Join(about, " "))
 }
 
-// eventColour returns green for an improvement, red for a problem, and yellow for a change that the operator should
-// notice.
+// eventColour returns the colour of an event. Green is an improvement, red is a problem, and yellow is a change that the operator
+// should notice.
 func eventColour(event string) string {
 	switch event {
 	case "healthy", "back", "connected", "uncordoned", "reloaded":

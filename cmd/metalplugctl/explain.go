@@ -16,19 +16,19 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// resourceMatch lists the present devices that match a resource.
+// resourceMatch lists the devices on the node that match a resource.
 type resourceMatch struct {
 	Resource string          `json:"resource"`
 	Devices  []matchedDevice `json:"devices"` // devices that the resource gets
-	Lost     []matchedDevice `json:"lost"`    // devices that also match, but that an earlier resource gets
-	// Unfilled is the reason why a bundle resource has no bundle, or why a match or exclude in a configuration file
-	// matches no device. It is empty if there is no such problem.
+	Lost     []matchedDevice `json:"lost"`    // matching devices that an earlier resource gets
+	// Unfilled explains why a bundle resource has no bundle, or why a match or exclude in a configuration file matches no device.
+	// It is empty if there is no such problem.
 	Unfilled string `json:"unfilled,omitempty"`
-	key      string // the key that Unfilled is about, such as "match.PCI_ID"
-	excludes bool   // the exclude matches a present device that the resource would otherwise get
+	key      string // configuration key that Unfilled is about, such as "match.PCI_ID"
+	excludes bool   // whether the exclude matches a device that the resource would otherwise get
 }
 
-// matchedDevice is a device that a resource matches.
+// matchedDevice is a device that matches a resource, or that matches none.
 type matchedDevice struct {
 	ID string `json:"id"`
 	By string `json:"by,omitempty"` // resource that gets the device instead
@@ -36,8 +36,8 @@ type matchedDevice struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// matchResources assigns all devices of the node, or of the configured recording, to the resources, in the order of the
-// configuration. It reads the same files as metalplugd and changes nothing.
+// matchResources assigns all devices to the resources, in the order of the configuration. The devices are those of the node or of
+// the configured recording. matchResources reads the same files as metalplugd and changes nothing.
 func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDevice, err error) {
 	source, host, done, err := hardware(c)
 	if err != nil {
@@ -95,7 +95,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 	return all, unclaimed, nil
 }
 
-// compare sets t.Unfilled if a rule matches or excludes no device.
+// compare sets t.Unfilled if the match or the exclude of a rule matches no device.
 func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*device.Class) *device.Population) {
 	key, text := "", ""
 	switch {
@@ -123,7 +123,7 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 	}
 }
 
-// idle returns why the resource gets no device, or "" if it gets one.
+// idle explains why the resource gets no usable device. It returns "" if the resource gets one.
 func (t resourceMatch) idle() string {
 	switch {
 	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):
@@ -138,9 +138,9 @@ func (t resourceMatch) idle() string {
 	return "no present device matches"
 }
 
-// mistakes lists patterns that are valid but probably wrong, each with a remedy. Only the first match is reported. An
-// entry with a key applies to that property, and an entry without a key applies to all properties. Each alternative in a
-// pattern is checked separately.
+// mistakes describes patterns that are valid but probably wrong, and how to correct them. Only the first matching entry is
+// reported. An entry with a key applies to that property, and an entry without a key applies to all properties. Some entries
+// check each alternative in a pattern.
 var mistakes = []struct {
 	key     string
 	pattern *regexp.Regexp
@@ -158,7 +158,8 @@ var mistakes = []struct {
 	{"PCI_ID", regexp.MustCompile(`(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`), `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},
 }
 
-// mistaken returns a warning for each pattern in a table that is probably a mistake.
+// mistaken returns a warning for each pattern that is probably a mistake. The patterns are those of one table in the
+// configuration.
 func mistaken(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
 	for _, key := range slices.Sorted(maps.Keys(patterns)) {
 		for _, m := range mistakes {
@@ -173,7 +174,7 @@ func mistaken(c config.Config, resource, table string, patterns map[string]strin
 	return warnings
 }
 
-// reason returns why pods cannot use a device at present, or "" if they can.
+// reason explains why pods currently cannot use a device. It returns "" if they can.
 func reason(s device.Sighting) string {
 	if err := cmp.Or(s.Offer, s.Health); err != nil {
 		return err.Error()
@@ -195,7 +196,7 @@ func excludes(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	return len(r.Exclude) > 0 && matchesToo(h, without, u, id) && !matchesToo(h, r, u, id)
 }
 
-// resourceMatch writes the devices that match a resource.
+// resourceMatch writes a list of the devices that match a resource.
 func (s *screen) resourceMatch(t resourceMatch) {
 	text := fmt.Sprintf("devices: %d", len(t.Devices))
 	if len(t.Devices) == 0 {

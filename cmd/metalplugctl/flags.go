@@ -12,11 +12,11 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// textFlag adds a flag with a text value. The default is value. The usage text contains the default, and the name of the
-// value in backquotes. The shell offers values as completions for the flag.
+// textFlag adds a flag with a text value. The parameter value is the default. The usage text must contain the default, and the
+// name of the value in backquotes. The shell offers the given values as completions for the flag.
 func textFlag(cmd *cobra.Command, name, value, usage string, values ...string) *string {
 	text := cmd.Flags().String(name, value, usage)
-	// the usage text already contains the default
+	// The usage text already contains the default.
 	cmd.Flags().Lookup(name).DefValue = ""
 	if len(values) > 0 {
 		// fails only for an unknown flag
@@ -48,7 +48,7 @@ func onceFlag(cmd *cobra.Command) *bool {
 type choice struct {
 	value string
 	all   []string
-	of    string // name of the value in the help
+	of    string // name of the value in the help text
 }
 
 // Set sets the value of the flag.
@@ -63,11 +63,11 @@ func (c *choice) Set(value string) error {
 // String returns the value.
 func (c *choice) String() string { return c.value }
 
-// Type returns the name of the value in the help.
+// Type returns the name of the value in the help text.
 func (c *choice) Type() string { return c.of }
 
-// choiceFlag adds a flag with a fixed set of values. letter is the short name of the flag, or empty. of is the name of
-// the value in the help, and value is the default.
+// choiceFlag adds a flag with a fixed set of values. The parameter letter is the short name of the flag, or empty. The parameter
+// of is the name of the value in the help text, and value is the default.
 func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, values ...string) *string {
 	c := &choice{value: value, all: values, of: of}
 	if value != "" {
@@ -80,7 +80,7 @@ func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, value
 	return &c.value
 }
 
-// outputFlag adds the flag -o and returns its value. Every command supports table and json.
+// outputFlag adds the flag -o and returns its value. The value may be table, json, or one of the values in more.
 func outputFlag(cmd *cobra.Command, more ...string) *string {
 	all := append([]string{"table", "json"}, more...)
 	return choiceFlag(cmd, "output", "o", "FORMAT", "table", config.Alternatives(all), all...)

@@ -37,7 +37,8 @@ func resourceSummary(r api.Resource) string {
 	return text + "; kubelet not connected"
 }
 
-// healthCell returns the health of a device. A cordoned device is shown as cordoned, because it is not faulty.
+// healthCell returns the cell with the health of a device. A cordoned device is shown as cordoned rather than Unhealthy, because
+// it is not faulty.
 func healthCell(d api.Device) cell {
 	switch {
 	case d.Resource == "":
@@ -52,8 +53,8 @@ func healthCell(d api.Device) cell {
 	return cell{d.Health, red}
 }
 
-// cordonedBy returns, in brackets, who cordoned a device and when. The result is empty if the device is not cordoned or
-// the time is unknown.
+// cordonedBy returns a text in brackets that says who cordoned a device and when. The text is empty if the device is not cordoned
+// or the time is unknown.
 func cordonedBy(c *api.Cordon) string {
 	if c == nil || c.Since.IsZero() {
 		return ""
@@ -61,11 +62,11 @@ func cordonedBy(c *api.Cordon) string {
 	return fmt.Sprintf(" (by %s, %s)", c.By(), c.Since.UTC().Format(api.TimeFormat))
 }
 
-// reasonOf returns why a device is unhealthy or not offered. For a cordoned device, it adds who cordoned the device and
+// reasonOf explains why a device is unhealthy or not offered. If the device is cordoned, the text also says who cordoned it and
 // when.
 func reasonOf(d api.Device) string { return d.Reason + cordonedBy(d.Cordon) }
 
-// podsOf returns the pods that are known to hold a device.
+// podsOf returns all known pods that hold a device.
 func podsOf(d api.Device) []api.Pod {
 	if d.Allocated != nil && d.Holders == nil {
 		return []api.Pod{*d.Allocated}
@@ -88,7 +89,7 @@ func holder(d api.Device) string {
 	return firstOf(names)
 }
 
-// formatDuration formats a duration to the second, or to the minute for an hour or more.
+// formatDuration formats a duration in whole seconds, or in whole minutes if it is at least an hour.
 func formatDuration(d time.Duration) string {
 	if d >= time.Hour {
 		return d.Truncate(time.Minute).String()
@@ -96,8 +97,8 @@ func formatDuration(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// eventLine returns the number of udev events and the time of the last one. If the hardware has changed since then,
-// metalplugd does not receive events.
+// eventLine returns a line with the number of udev events and the time of the last one. If the hardware has changed since that
+// time, metalplugd does not receive events.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {
@@ -106,8 +107,8 @@ func eventLine(e api.EventCounts, now time.Time) string {
 	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Events, last, e.Overflows, e.Resyncs)
 }
 
-// configured returns the configuration files. If the last reload was refused because of errors, configured also returns
-// these errors.
+// configured returns a text that names the configuration files. If the last reload was refused, the text also contains the
+// errors.
 func configured(c api.Configuration) string {
 	text := cmp.Or(strings.Join(c.Files, ", "), "the defaults")
 	if c.Problem != "" {
@@ -116,7 +117,7 @@ func configured(c api.Configuration) string {
 	return text
 }
 
-// firstOf returns the first name and the number of the others, or "-" if there are no names.
+// firstOf returns the first name and the number of other names, or "-" if there are no names.
 func firstOf(names []string) string {
 	if len(names) < 2 {
 		return cmp.Or(strings.Join(names, ""), "-")

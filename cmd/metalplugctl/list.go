@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// listCommand shows all devices once. The JSON output contains the fields that metalplugd sends. Field names never
-// change, so scripts keep working with later versions.
+// listCommand shows all devices once. The JSON output contains the fields that metalplugd sends. The names of the fields never
+// change, so scripts also work with later versions.
 func (o *clientOptions) listCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -31,7 +31,7 @@ func (o *clientOptions) listCommand() *cobra.Command {
 			return err
 		}
 		status := api.Status{Ready: true}
-		if len(devices) == 0 { // while metalplugd is starting, it may not know all devices yet
+		if len(devices) == 0 { // metalplugd may not know all devices yet while it is starting
 			if err := o.client().Get(cmd.Context(), "/v1/status", &status); err != nil {
 				return err
 			}
@@ -57,8 +57,8 @@ func (o *clientOptions) ask(cmd *cobra.Command) (devices []api.Device, resources
 	return devices, resources, err
 }
 
-// devices writes a table of devices. If all is set, the table includes devices that are not offered, and has a column for
-// PCI addresses.
+// devices writes a table of devices. If the parameter all is true, the table includes devices that are not offered, and has a
+// column for PCI addresses.
 func (s *screen) devices(devices []api.Device, resources []api.Resource, all bool) {
 	held := make(map[string]string)
 	for _, r := range resources {
@@ -94,7 +94,7 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 // nameOf returns the ID of a device, or its kernel name if it has no ID. The command "why" accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
-// urgent sorts the devices. Devices with a problem come first, and devices that are not offered come last.
+// urgent sorts the devices by urgency. Devices with a problem come first, and devices that are not offered come last.
 func urgent(devices []api.Device) []api.Device {
 	calm := func(d api.Device) int {
 		switch {
@@ -108,7 +108,8 @@ func urgent(devices []api.Device) []api.Device {
 	return slices.SortedStableFunc(slices.Values(devices), func(a, b api.Device) int { return cmp.Compare(calm(a), calm(b)) })
 }
 
-// remark returns the text in the last column of a device. held is the reason why its resource is held back, or empty.
+// remark returns the text for the last column of a device's row. The parameter held says why the device's resource is held back,
+// or is empty.
 func remark(d api.Device, held string) string {
 	var all []string
 	if d.Health != "Healthy" {

@@ -18,14 +18,14 @@ import (
 
 // machine gives access to the files and processes of a node.
 type machine struct {
-	root string // directory that contains its files, or empty for /
+	root string // directory that contains the files of the node, or empty for /
 	uid  int    // user ID that the doctor runs as
 
 	label  func(name string) (string, error)                       // returns the SELinux label of a file
 	number func(node string) (kind string, number string, ok bool) // returns "char" or "block", and the MAJOR:MINOR of a node
 }
 
-// thisMachine returns the node on which the program runs.
+// thisMachine returns the node that the program runs on.
 func thisMachine() machine {
 	return machine{uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}
 }
@@ -45,8 +45,8 @@ func (m machine) read(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the
-// command as root. Otherwise the remedy is the argument otherwise.
+// readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the command as
+// root. In all other cases, the remedy is the parameter otherwise.
 func (m machine) readRemedy(err error, otherwise string) string {
 	const denied = "access is denied even to root, for example by SELinux or in a namespace: run it on the node; ausearch -m avc -ts recent"
 	switch {
@@ -68,7 +68,7 @@ func (m machine) same(a, b string) bool {
 	return a == b || os.SameFile(one, other)
 }
 
-// auditLog is the file in which auditd records denials. Only the last auditSize bytes are read.
+// auditLog is the file where auditd records denials. The function denials reads only the last auditSize bytes.
 const (
 	auditLog  = "/var/log/audit/audit.log"
 	auditSize = 4 << 20
@@ -81,7 +81,7 @@ func (m machine) denials() (n int, err error) {
 		return 0, err
 	}
 	defer f.Close()
-	_, _ = f.Seek(-auditSize, io.SeekEnd) // fails for a shorter file, which is then read from its start
+	_, _ = f.Seek(-auditSize, io.SeekEnd) // this fails if the file is shorter, and reading begins at its start
 	text, err := io.ReadAll(io.LimitReader(f, 2*auditSize))
 	if err != nil {
 		return 0, err
@@ -104,7 +104,7 @@ func selinuxLabel(name string) (string, error) {
 	return strings.TrimRight(string(buf[:n]), "\x00"), nil
 }
 
-// nodeNumber returns the kind and the number of a device node.
+// nodeNumber returns the kind and the MAJOR:MINOR number of a device node.
 func nodeNumber(name string) (kind, number string, ok bool) {
 	var st unix.Stat_t
 	if unix.Stat(name, &st) != nil {

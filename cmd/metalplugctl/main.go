@@ -2,10 +2,9 @@
 
 // Command metalplugctl inspects and controls metalplugd.
 //
-// It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a table
-// or as JSON. Errors in the command or from metalplugd go to standard error, with a remedy at the end. The exit code
-// distinguishes these two kinds of errors. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes
-// the change.
+// It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a table or as
+// JSON. Errors go to standard error, with a remedy at the end. The exit code shows whether the error is in the command line or
+// comes from metalplugd. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes the change.
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// Exit codes.
+// A command exits with one of these codes.
 const (
 	exitOK       = 0
 	exitProblem  = 1
@@ -37,7 +36,7 @@ const (
 	exitNoAnswer = 3
 )
 
-// helpTexts contains the help text of each command without its flags.
+// helpTexts contains the help text of each command. It does not describe the flags.
 //
 //go:embed help/*.txt
 var helpTexts embed.FS
@@ -45,13 +44,13 @@ var helpTexts embed.FS
 // version is set at build time for releases.
 var version = "unreleased"
 
-// errFound means that the command found a problem, which the output has already shown.
+// errFound means that the command found a problem. The output has already shown the problem.
 var errFound = errors.New("a problem was found")
 
 // usageError is an error in the command line.
 type usageError struct{ error }
 
-// Unwrap returns the cause, which may be EPIPE.
+// Unwrap returns the cause of the error, which may be EPIPE.
 func (e usageError) Unwrap() error { return e.error }
 
 // usage returns a [usageError].
@@ -60,8 +59,8 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 // main runs the command until it ends or is interrupted.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop)   // a second signal then kills the process
-	signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe then returns an error, and the command can clean up
+	context.AfterFunc(ctx, stop)   // this lets a second signal kill the process
+	signal.Ignore(syscall.SIGPIPE) // this makes a write to a closed pipe return an error, so that the command can clean up
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -80,9 +79,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := clientOptions{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
 		"control socket of the daemon, a `PATH`")
-	// the section ENVIRONMENT in the man page documents the default
+	// The section ENVIRONMENT in the man page documents the default.
 	root.PersistentFlags().Lookup("socket").DefValue = ""
-	valid := false // whether the command line is valid
+	valid := false // set when the command line is known to be valid
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		err := noEmptyValues(cmd, args)
 		valid = err == nil
@@ -117,12 +116,12 @@ func exitCode(err error, stderr io.Writer) int {
 		return exitNoAnswer // the output has already shown the error
 	case errors.Is(err, api.ErrNoAnswer), errors.As(err, &refused) && refused.Code == api.Busy:
 		fmt.Fprintf(stderr, "metalplugctl: %s\n", cleanLines(err))
-		if refused == nil && !errors.Is(err, fs.ErrPermission) { // in the other cases, metalplugd is running
+		if refused == nil && !errors.Is(err, fs.ErrPermission) { // in other cases, metalplugd is running
 			fmt.Fprintln(stderr, "See why with: systemctl status metalplugd; start it with: systemctl start metalplugd")
 		}
 		return exitNoAnswer
 	case errors.As(err, &problems):
-		fmt.Fprintln(stderr, cleanLines(problems)) // each problem begins with its file and line
+		fmt.Fprintln(stderr, cleanLines(problems)) // each problem begins with the file and line
 		return exitProblem
 	case errors.As(err, &wrongUsage):
 		fmt.Fprintf(stderr, "metalplugctl: %s\nSee 'metalplugctl --help'.\n", cleanLines(err))
@@ -132,9 +131,9 @@ func exitCode(err error, stderr io.Writer) int {
 	return exitProblem
 }
 
-// noEmptyValues rejects an empty argument and a flag with an empty value, because a variable in a script may be unset. If
-// the command ignored such a flag, reset would not erase the disk, or the request would go to another metalplugd. The
-// check does not apply to completion, because the shell may pass an empty word.
+// noEmptyValues returns an error if an argument or the value of a flag is empty, because a variable in a script may be unset.
+// Ignoring an empty flag could be harmful. The command reset would not erase the disk, or the request would go to another
+// metalplugd. The check does not apply to completion, because the shell may pass an empty word.
 func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")

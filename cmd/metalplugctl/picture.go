@@ -11,14 +11,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// drawing is an unfinished picture in SVG.
+// drawing is an SVG picture that is being drawn.
 type drawing struct {
 	strings.Builder
-	width int // width of the part drawn so far
-	y     int // top of the next element
+	width int // width of the part that has been drawn
+	y     int // vertical position of the next element
 }
 
-// Lengths in a picture, in pixels.
+// These are lengths in a picture, in pixels.
 const (
 	margin    = 16
 	boxWidth  = 330
@@ -29,17 +29,17 @@ const (
 	lineHigh  = 20
 )
 
-// classColours maps classes to colours. All other classes are grey.
+// classColours maps classes to colours. Devices of other classes are grey.
 var classColours = map[string]string{"gpu": "#d5efcf", "infiniband": "#cfe3f7", "fpga": "#e6d6f2", "nvme": "#f8e8c4"}
 
-// distanceColours lists the colours of the distances, nearest first, in the same order as [legend].
+// distanceColours lists a colour for each distance, nearest first, in the same order as [legend].
 var distanceColours = []string{"#7fc97f", "#b3de8e", "#e5e58a", "#f3c886", "#e9a3a3"}
 
-// picture returns the PCI tree and the distances as SVG.
+// picture draws the PCI tree and the distances. It returns the text of the SVG picture.
 func picture(t api.Topology) string {
 	root, ends, _ := treeOf(t)
 	d := &drawing{y: margin}
-	// the NUMA node of the last host bridge
+	// The variable node contains the NUMA node of the last host bridge.
 	node := ""
 	for _, host := range root.below {
 		if now := numaNode(host.first().NUMANode); now != node {
@@ -65,7 +65,8 @@ func (b *branch) first() api.Place {
 	return b.devices[0]
 }
 
-// branch draws a branch and everything below it, starting at left. It returns the middle of the first box.
+// branch draws a branch and everything below it. The parameter left is the left edge. The result is the vertical middle of the
+// first box.
 func (d *drawing) branch(b *branch, left int) (middle int) {
 	name, b := b.joined()
 	var ends []int
@@ -88,7 +89,7 @@ func (d *drawing) branch(b *branch, left int) (middle int) {
 	return middle
 }
 
-// device draws a device of a PCI function and returns the middle of its box. The box of a device that is not offered has
+// device draws a device of a PCI function and returns the vertical middle of its box. The box of a device that is not offered has
 // a dashed outline. The box of a device that a pod holds has a thick outline and names the pod.
 func (d *drawing) device(p api.Place, function string, left int) (middle int) {
 	style, below := "", p.Model
@@ -116,12 +117,12 @@ func (d *drawing) box(left, top int, colour, style, head, below string) {
 	d.text(left+8, top+30, "normal", below)
 }
 
-// text draws a text on a baseline, starting at left.
+// text draws a text. The parameter left is the left edge of the text, and base is its baseline.
 func (d *drawing) text(left, base int, weight, text string) {
 	fmt.Fprintf(d, "<text x=\"%d\" y=\"%d\" font-weight=\"%s\">%s</text>\n", left, base, weight, template.HTMLEscapeString(clean(text)))
 }
 
-// matrix draws the distances between the GPUs and the HCAs, and explains them.
+// matrix draws a table of the distances between the GPUs and the HCAs, and explains the distances.
 func (d *drawing) matrix(t api.Topology, ends []api.Place) {
 	colours := make(map[api.Distance]string)
 	for i, l := range legend {

@@ -20,17 +20,17 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// preview holds the options of "metalplugctl preview".
+// preview contains the options of "metalplugctl preview".
 type preview struct {
 	api.Preview
 	file     string // path of the configuration file
 	logLevel string // log level of metalplugd
-	title    string // title shown for the node
+	title    string // title that is shown for the node
 	bundled  []byte // recording to unpack, or nil
 	serve    string // directory for the sockets, or empty for a temporary directory
 }
 
-// previewState is the state that preview shows.
+// previewState is the state that the command preview shows.
 type previewState struct {
 	Machine    string          `json:"machine"`
 	Socket     string          `json:"socket,omitempty"` // socket for other commands
@@ -50,7 +50,7 @@ func previewCommand() *cobra.Command {
 	file, recorded := configFlag(cmd), recordingFlag(cmd)
 	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")
 	_ = cmd.RegisterFlagCompletionFunc("allocate", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-		c, _ := config.Load(*file) // if the file has errors, there is no recording to complete
+		c, _ := config.Load(*file) // if the file has errors, the shell completes no recording
 		for _, r := range c.Resources {
 			names = append(names, r.Name)
 		}
@@ -79,7 +79,7 @@ func previewCommand() *cobra.Command {
 	return cmd
 }
 
-// show shows the state once, or shows it in a view and again after each change.
+// show shows the state. If there is a view, show shows the state again after each change.
 func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *view) error {
 	state := previewState{Machine: p.title, Containers: p.Containers}
 	if p.serve != "" {
@@ -106,7 +106,8 @@ func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *v
 	return err
 }
 
-// machine selects this node, the recording in the configuration, or the recording named by recorded.
+// machine selects the machine to show. This is this node, the recording in the configuration, or the recording that the parameter
+// recorded names.
 func (p *preview) machine(recorded string) error {
 	c, err := config.Load(p.file)
 	if err != nil {
@@ -131,13 +132,13 @@ func (p *preview) machine(recorded string) error {
 		return fmt.Errorf("recording %q: must be a file or one of:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
-		// if this fails, opening the file fails later
+		// If this fails, opening the file fails later.
 		p.Recording, err = filepath.Abs(recorded)
 	}
 	return err
 }
 
-// hardware opens the devices described by a configuration. done removes its temporary files.
+// hardware opens the source of devices that a configuration selects. The function done removes the temporary files.
 func hardware(c config.Config) (source udev.Source, h *device.Host, done func(), err error) {
 	if file := c.Hardware.Recording; file != "" {
 		s, err := recording.Open(file)
@@ -153,12 +154,12 @@ func hardware(c config.Config) (source udev.Source, h *device.Host, done func(),
 	return s, &device.Host{Tree: sysfsOf(c)}, func() { s.Close() }, nil
 }
 
-// sysfsOf returns the directories of kernel files that a configuration selects.
+// sysfsOf returns the directories with the kernel's files that a configuration selects.
 func sysfsOf(c config.Config) sysfs.Tree {
 	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }
 
-// bundledRecordings lists the names and titles of the bundled recordings. Each line starts with before.
+// bundledRecordings writes the names and titles of the bundled recordings. Each line begins with the text before.
 func (s *screen) bundledRecordings(before string) {
 	for _, r := range recording.Bundled() {
 		s.line("  ", "", fmt.Sprintf("%s%-12s  # %s", before, r.Name, r.Title))

@@ -18,14 +18,14 @@ type process struct {
 	pid    string
 	name   string
 	args   []string // flags of the kubelet
-	hidden bool     // args may not contain all flags
+	hidden bool     // set if args may not contain all flags
 }
 
 // String returns the name and pid of the process.
 func (p process) String() string { return fmt.Sprintf("%s (pid %s)", p.name, p.pid) }
 
-// flag returns the last value of a flag, which is the one that the kubelet uses. The value is empty if the flag is not
-// set.
+// flag returns the value of a flag, or "" if the flag is not set. If the flag is set several times, the kubelet uses the last
+// value.
 func (p process) flag(name string) (value string) {
 	for i, arg := range p.args {
 		key, of, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -40,8 +40,8 @@ func (p process) flag(name string) (value string) {
 	return value
 }
 
-// kubelets returns the running kubelets. elsewhere contains those in another mount namespace, such as the kubelet of a
-// node in a container. Such a kubelet's paths do not refer to the same files here.
+// kubelets returns the running kubelets. The result elsewhere contains the kubelets in another mount namespace, such as the
+// kubelet of a node that runs in a container. The paths of such a kubelet lead to other files.
 func (m machine) kubelets() (here, elsewhere []process) {
 	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // Glob fails only for an invalid pattern
 	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
@@ -60,14 +60,14 @@ func (m machine) kubelets() (here, elsewhere []process) {
 	return here, elsewhere
 }
 
-// kubelet reports whether a process is a kubelet that runs as root. RKE2 and k0s run the kubelet as a separate process.
-// In k3s, MicroK8s and MicroShift, the kubelet is part of the main process.
+// kubelet returns the kubelet that a process contains, if it runs as root. RKE2 and k0s run the kubelet as a separate process. In
+// k3s, MicroK8s and MicroShift, the kubelet is part of the main process.
 func (m machine) kubelet(pid string) (p process, ok bool) {
 	if !m.ofRoot(pid) {
 		return p, false
 	}
 	title, rest, _ := strings.Cut(m.read("/proc/"+pid+"/cmdline"), "\x00")
-	// k3s replaces its command line with "k3s server", which hides its flags.
+	// k3s replaces its own command line with "k3s server", which hides the flags.
 	words := append(strings.Fields(title), strings.FieldsFunc(rest, func(r rune) bool { return r == 0 })...)
 	if len(words) == 0 {
 		return p, false
@@ -88,13 +88,13 @@ func (m machine) kubelet(pid string) (p process, ok bool) {
 	return p, server || p.name == "k3s" && runs("server", "agent") || p.name == "microshift" && runs("run")
 }
 
-// ofRoot reports whether a process belongs to the owner of /proc, which is root.
+// ofRoot reports whether a process belongs to root, who is the owner of /proc.
 func (m machine) ofRoot(pid string) bool {
 	var process, all unix.Stat_t
 	return unix.Stat(m.path("/proc/"+pid), &process) == nil && unix.Stat(m.path("/proc"), &all) == nil && process.Uid == all.Uid
 }
 
-// k3sKubeletFlags returns the flags that k3s passes to its kubelet, such as --kubelet-arg=root-dir=/x.
+// k3sKubeletFlags returns the flags that k3s passes to its kubelet. The argument --kubelet-arg=root-dir=/x contains such a flag.
 func k3sKubeletFlags(args []string) (flags []string) {
 	for i, arg := range args {
 		value, ok := strings.CutPrefix(arg, "--kubelet-arg=")
@@ -108,8 +108,8 @@ func k3sKubeletFlags(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the lines of a file of arguments, such as the one that MicroK8s uses. It replaces variables with
-// their values in the process's environment.
+// argumentsFile returns the lines of a file of arguments, such as the one that MicroK8s uses. It replaces variables by the values
+// that they have in the environment of the process.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
 	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file

@@ -30,7 +30,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
-		if err != nil && *archive == "" { // with --bundle, the report is still written, because it may be about these errors
+		if err != nil && *archive == "" { // with --bundle, the command still writes the report, which may be about these errors
 			return err
 		} else if err != nil {
 			files := c.Files
@@ -79,11 +79,11 @@ var always = []string{
 	"fpga_region", "fpga_manager", "dfl", "vfio", "vfio-dev",
 }
 
-// drivers lists the modules whose parameters classes read.
+// drivers lists the kernel modules that have parameters which classes read.
 var drivers = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices that a class uses, the parents of these devices, and the devices in the subsystems listed
-// in always. It omits RAM disks, and loop devices that are not set up.
+// relevant returns the devices that a class uses, the parents of these devices, and the devices in the subsystems that the
+// variable always lists. It omits RAM disks and unused loop devices.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string
@@ -103,7 +103,7 @@ func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev
 	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
 }
 
-// mayOffer reports whether containers may get the node of a udev device in addition to the nodes of the device that they
+// mayOffer reports whether a container may get the node of a udev device in addition to the nodes of the device that it
 // requested. An example is rdma_cm, which all adapters share.
 func mayOffer(d udev.Device) bool {
 	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {

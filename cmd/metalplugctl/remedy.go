@@ -9,17 +9,18 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Remedies for a resource that is not registered. For other states, the reason contains the remedy.
+// These are remedies for a resource that is not registered. In other states, the reason contains the remedy.
 const (
 	// restart is the remedy for settings that take effect only at a restart.
 	restart   = "systemctl restart metalplugd"
 	endOther  = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
 	reconnect = "systemctl start kubelet; if it runs: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
-	// moveFile is the remedy for a file in the path of the kubelet's directory. With that file, the kubelet cannot start.
+	// moveFile is the remedy if a part of the path of the kubelet's directory is a file. The kubelet cannot start with such a
+	// file.
 	moveFile = "a part of the path is a file: move it away, and restart the kubelet, which creates the directory"
 )
 
-// registrationRemedy returns the remedy for a resource whose devices the kubelet does not see. state contains
+// registrationRemedy returns the remedy for a resource whose devices the kubelet does not see. The parameter state contains
 // [api.Resource.Held] or ends with [api.Resource.Complaint].
 func registrationRemedy(state string) string {
 	switch {
@@ -45,15 +46,15 @@ func remedy(d api.Device) string {
 	return "ask who cordoned it; then: metalplugctl uncordon " + id
 }
 
-// Prefixes of the reasons that [complaint] checks (daemon/device, reason.go and explain.go).
+// The function [complaint] checks whether a reason begins with one of these texts (daemon/device, reason.go and explain.go).
 const (
 	notComplete = "not complete"
 	noResource  = "no resource"
 	unproven    = "unproven"
 )
 
-// complaint returns the problem of a device as a text that can follow the device's name, or "" if there is no problem.
-// Hardware that the host uses or that is not meant for pods has no problem.
+// complaint describes the problem of a device in a text that can follow the device's name. The text is "" if there is no problem.
+// Hardware that the host uses, or that is not meant for pods, has no problem.
 func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):
@@ -72,10 +73,10 @@ func complaint(v api.Device) (level, text string) {
 	return "", ""
 }
 
-// isWithheld reports whether an operator could make the device available. It returns false for disks without a configured
-// resource, which are normal after the installation.
+// isWithheld reports whether an operator could make the device available. It returns false for a disk without a configured
+// resource, because such disks are normal after the installation.
 func isWithheld(v api.Device) bool {
-	if strings.HasPrefix(v.Reason, unproven) { // otherwise metalplug is still reading the disk
+	if strings.HasPrefix(v.Reason, unproven) { // in other cases, metalplug is still reading the disk
 		return strings.Contains(v.Reason, "erases and offers it")
 	}
 	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMeName || v.Reason != noResource+" of class nvme is configured")

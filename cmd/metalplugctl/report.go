@@ -25,19 +25,19 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// bugReport collects the files of a bug report. If a part is not available, its file contains the reason.
+// bugReport collects the files for a bug report. If a part is not available, the file for this part contains the reason.
 type bugReport struct {
-	recorder *recording.Recorder // masks the contents of all files
+	recorder *recording.Recorder // masks the content of each file
 	files    []reported
 }
 
-// reported is a file in a report before masking.
+// reported is a file in a report, before it is masked.
 type reported struct{ name, text string }
 
-// journalLines is the maximum number of journal lines in a report. The newest lines are kept.
+// journalLines is the maximum number of journal lines in a report. The report contains the newest lines.
 const journalLines = "5000"
 
-// add adds a file.
+// add adds a file to the report.
 func (b *bugReport) add(name string, text []byte, err error) {
 	if err != nil {
 		text = fmt.Appendf(text, "not available: %v\n", err)
@@ -51,7 +51,7 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 	var text bytes.Buffer
 	err := record(&text, b.recorder, c, devices)
 	b.add("machine.umockdev", text.Bytes(), err)
-	// the configuration file is missing or has errors
+	// This is the case if the configuration file is missing or has errors.
 	if len(c.Files) == 0 {
 		c.Files = []string{file}
 	}
@@ -67,12 +67,11 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 	b.versions()
 }
 
-// placeholder matches a part of an env value that metalplugd replaces, see [config.Resource.Env]. Such a part is not a
-// secret.
+// placeholder matches a part of an env value that metalplugd replaces (see [config.Resource.Env]). Such a part is not a secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// configuration adds a configuration file. It masks the values of env, because they may be passwords. If it cannot find a
-// value in the text, which happens if the value is written with escape sequences, it omits the file.
+// configuration adds a configuration file. It masks the values of env, because they may be passwords. If a value is written with
+// escape sequences, configuration may not find the value in the text. It omits the file in that case.
 func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
@@ -91,11 +90,11 @@ func (b *bugReport) configuration(name string) {
 	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
-// answers adds the answers from metalplugd. It replaces the names of pods and users, because masking such short names in
-// the text would not be safe.
+// answers adds the answers from metalplugd. It replaces the names of pods and users in the fields, because such short names
+// cannot be masked safely in the text.
 func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
-		text, _ := json.MarshalIndent(answer, "", "  ") // cannot fail, because the answer was decoded from JSON
+		text, _ := json.MarshalIndent(answer, "", "  ") // this cannot fail, because the answer was decoded from JSON
 		b.add(name, text, err)
 	}
 	var devices []api.Device
@@ -130,17 +129,17 @@ func (b *bugReport) hideUser(c *api.Cordon) {
 	}
 }
 
-// pciAddress matches the ID of a device that has no identity except its PCI address. Such an ID is not masked.
+// pciAddress matches the ID of a device whose only identity is its PCI address. Such an ID is not masked.
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
 
-// hideDevice masks the identity in a device ID. It keeps the class prefix.
+// hideDevice masks the identity in a device ID, but not the prefix that names the class.
 func (b *bugReport) hideDevice(id string) {
 	if _, identity, _ := strings.Cut(id, "-"); !pciAddress.MatchString(identity) {
 		b.recorder.Hide(identity)
 	}
 }
 
-// journal adds the newest journal lines of metalplug's units. It replaces the name of the node.
+// journal adds the newest journal lines of metalplug's units. It replaces the name of the node in them.
 func (b *bugReport) journal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder

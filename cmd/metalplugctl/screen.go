@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Control sequences of a terminal (ECMA-48 SGR).
+// These control sequences set the colour of text in a terminal (ECMA-48 SGR).
 const (
 	green  = "\x1b[32m"
 	red    = "\x1b[31m"
@@ -26,18 +26,18 @@ const (
 	normal = "\x1b[0m"
 )
 
-// screen collects text and writes it in one call. A terminal then does not flicker, and a closed pipe causes only one
-// error.
+// screen collects text, which is then written in one call. A terminal therefore does not flicker, and a closed pipe causes only
+// one error.
 type screen struct {
 	bytes.Buffer
 	colours bool
 	width   int // width of the terminal in columns, or 0 for no limit
-	// whether lines outside tables wrap too, which is false for a pipe
+	// whether lines outside tables wrap too; false for a pipe
 	wraps bool
 }
 
-// newScreen returns an empty screen for output to out. If out is not a terminal, the environment variable COLUMNS sets
-// the width. This is how the examples in the man page are made.
+// newScreen returns an empty screen for output to out. If out is not a terminal, the environment variable COLUMNS sets the width.
+// The examples in the man page are made in this way.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
 	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width, wraps: width > 0}
@@ -47,16 +47,17 @@ func newScreen(out io.Writer) *screen {
 	return s
 }
 
-// canMove reports whether the terminal supports control sequences.
+// canMove reports whether the terminal supports control sequences, such as those that move the cursor.
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
 // control matches control characters that encoding/json does not escape. The last two ranges change the direction of text.
 var control = regexp.MustCompile(`[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}]`)
 
-// escape returns the escape sequence of a control character in JSON. A terminal could interpret the character itself.
+// escape returns the JSON escape sequence for a control character, because a terminal could interpret the character itself.
 func escape(character []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(character))[0]) }
 
-// show writes a state as JSON, or as text with the function table. If compact is set, the JSON is written on one line.
+// show writes a state as JSON, or calls the function table to write it as text. If the parameter compact is true, the JSON is
+// written on one line.
 func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
 	if output == "json" {
@@ -86,13 +87,13 @@ func terminalSize(out io.Writer) (width, height int) {
 	if err != nil {
 		return 0, 0
 	}
-	if size.Col == 0 || size.Row == 0 { // a serial line does not report a size
+	if size.Col == 0 || size.Row == 0 { // this happens on a serial line, which does not report a size
 		return 80, 24
 	}
 	return int(size.Col), int(size.Row)
 }
 
-// paint returns text in a colour if colours are enabled.
+// paint returns a text in the given colour, if colours are enabled.
 func (s *screen) paint(colour, text string) string {
 	if !s.colours || colour == "" {
 		return text
@@ -100,10 +101,10 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes a mark and a text. If lines do not wrap, it writes a single line, so that tools can search the output.
+// line writes a mark and a text. If lines do not wrap, the output is a single line, so that tools can search it.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}
-	if s.wraps && len(mark) > s.width/2 { // the text needs a line of its own
+	if s.wraps && len(mark) > s.width/2 { // the text begins on a new line
 		if strings.TrimSpace(mark) != "" {
 			s.WriteString(s.paint(colour, strings.TrimRight(mark, " ")) + "\n")
 		}
@@ -136,7 +137,7 @@ func wrapped(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// clean removes control characters from a text, because parts of the text come from hardware.
+// clean removes control characters from a text, because parts of the text may come from hardware.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -146,8 +147,8 @@ func clean(text string) string {
 	}, text)
 }
 
-// cleanLines returns the text of an error without control characters, which may come from an argument or from a name that
-// hardware provides.
+// cleanLines returns the text of an error without control characters. Such characters may come from an argument, or from a name
+// that hardware provides.
 func cleanLines(err error) string {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
@@ -170,15 +171,15 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// gap separates two columns of a table. If a row is wider than the terminal, it continues on the next line, which is
-// indented by deeper.
+// gap separates two columns of a table. If a row is wider than the terminal, it continues on the next line. The constant deeper
+// is the indentation of this line.
 const (
 	gap    = "  "
 	deeper = "    "
 )
 
-// table writes rows in columns without separator lines, so that cut and sort work. The first row is the header. The last
-// cell in a row may be wider than its column.
+// table writes rows in columns, without separator lines, so that the tools cut and sort can process them. The first row is the
+// header. The last cell in a row may be wider than its column.
 func (s *screen) table(indent string, rows ...[]cell) {
 	var widths []int
 	for _, row := range rows {

@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. A directory that already
-// exists must be empty. remove removes the directory, or only its contents if the directory existed before.
+// directoryFor creates a directory for a preview. If name is empty, the directory is temporary. A directory that already exists
+// must be empty. The function remove removes the directory, or only its content if the directory existed before.
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
@@ -61,7 +61,8 @@ func (p *preview) unpack(dir string) error {
 	return nil
 }
 
-// simulate makes a configuration use a recording until remove is called. recorded names a file or a bundled recording.
+// simulate makes a configuration use a recording until the function remove is called. The parameter recorded names a file or a
+// bundled recording.
 func simulate(c *config.Config, file, recorded string) (remove func(), err error) {
 	p := preview{file: file}
 	if err := p.machine(recorded); err != nil {
@@ -79,7 +80,7 @@ func simulate(c *config.Config, file, recorded string) (remove func(), err error
 	return remove, nil
 }
 
-// daemonFile returns the path of metalplugd. It looks next to this program, and then where the package installs
+// daemonFile returns the path of metalplugd. It first looks in the directory of this program, and then where the package installs
 // metalplugd.
 func daemonFile() (string, error) {
 	self, err := os.Executable()
@@ -95,8 +96,8 @@ func daemonFile() (string, error) {
 	return "", fmt.Errorf("metalplugd not found in %s or %s", dir, filepath.Join(dir, "../sbin"))
 }
 
-// run runs metalplugd until show returns or the command ends. It calls show when the resources are registered and the
-// containers have their devices. The client options passed to show are for this metalplugd.
+// run runs metalplugd until the function show returns or the command ends. It calls show when the resources are registered and
+// the containers have their devices. The options for show select this metalplugd.
 func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error {
 	file, err := daemonFile()
 	if err != nil {
@@ -115,7 +116,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	defer cancel()
 	child := exec.Command(file, "--preview", "--config", p.file, "--log-level", p.logLevel)
 	child.Stderr = cmd.ErrOrStderr()
-	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must reach only this program, which then stops metalplugd
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach metalplugd, which this program stops
 	in, inErr := child.StdinPipe()
 	out, outErr := child.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {

@@ -35,9 +35,9 @@ func (o *clientOptions) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// allWell reports whether there is no problem. Each resource with devices must be registered or held back for another
-// plugin, and each device must be healthy or cordoned. The last reload must have succeeded, and metalplugd must be able
-// to write its files.
+// allWell reports whether metalplugd is ready and there are no problems. It is a problem if a resource with devices is neither
+// registered nor held back for another plugin. It is also a problem if a device is neither healthy nor cordoned, if the last
+// reload was refused, or if metalplugd cannot write a file.
 func allWell(s api.Status) bool {
 	for _, r := range s.Resources {
 		if r.Expected() && !r.Connected && r.Held == "" {
@@ -92,7 +92,7 @@ func (s *screen) status(v api.Status, now time.Time) {
 	}
 }
 
-// standings writes the states of the resources.
+// standings writes the registration state of each resource.
 func (s *screen) standings(resources []api.Resource) {
 	var rows [][]cell
 	for _, r := range resources {
@@ -103,7 +103,7 @@ func (s *screen) standings(resources []api.Resource) {
 	s.table("", rows...)
 }
 
-// complaints writes the reasons why resources are held back or not connected. It writes each reason only once.
+// complaints writes why resources are held back or not connected. It writes each reason only once.
 func (s *screen) complaints(resources []api.Resource) {
 	var told []string
 	for _, r := range resources {

@@ -47,7 +47,7 @@ func (o *clientOptions) topologyCommand() *cobra.Command {
 	return cmd
 }
 
-// legend explains the distances, nearest first, in the terms that nvidia-smi uses.
+// legend explains each distance, nearest first, in the terms that nvidia-smi uses.
 var legend = []struct {
 	distance api.Distance
 	text     string
@@ -104,8 +104,8 @@ func (s *screen) topology(t api.Topology) {
 	s.table("  ", rows...)
 }
 
-// treeOf returns the PCI tree. ends contains the GPUs and HCAs for the table of distances. elsewhere is the number of
-// devices that are not on PCI.
+// treeOf returns the PCI tree. The result ends contains the GPUs and HCAs for the table of distances. The result elsewhere is the
+// number of devices that are not on PCI.
 func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)
@@ -145,8 +145,8 @@ func (b *branch) add(path []string, p api.Place) {
 	b.below[at].add(path[1:], p)
 }
 
-// joined follows a chain of bridges that each have only one branch below them. It returns the joined names of the chain
-// and its last branch.
+// joined follows a chain of bridges that each have only one branch below them. It returns the joined names of these bridges, and
+// the last branch of the chain.
 func (b *branch) joined() (name string, end *branch) {
 	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
 		b = b.below[0]
@@ -173,7 +173,7 @@ func (b *branch) rows(indent string) [][]cell {
 	return rows
 }
 
-// placed returns the name shown for a device in the tree.
+// placed returns the name that the tree shows for a device.
 func placed(p api.Place) string {
 	if p.Resource == "" {
 		return cmp.Or(p.ID, p.Class) + " (not offered)"

@@ -23,17 +23,17 @@ type view struct {
 
 	mu    sync.Mutex
 	draw  func(*screen) // nil before the first state
-	notes []string      // shown below each state, newest last
+	notes []string      // lines that are shown below each state, newest last
 	top   int           // index of the first visible line
-	shown string        // text that the terminal shows now
+	shown string        // text that the terminal currently shows
 	err   error         // error of the last write
 }
 
 // maxNotes is the maximum number of notes on the screen.
 const maxNotes = 3
 
-// Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"). They switch to the alternate screen, turn off
-// the cursor and line wrapping, and include CUP, EL and ED.
+// The view uses these control sequences (xterm's ctlseqs, "DEC Private Mode Set"). They switch to the alternate screen, turn off
+// the cursor and line wrapping, move the cursor (CUP) and clear text (EL, ED).
 const (
 	openView  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	closeView = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -43,7 +43,7 @@ const (
 	reverse   = "\x1b[7m"
 )
 
-// keys lists the keys and their actions, which scroll by lines or pages or quit the view.
+// keys lists the keys and their actions. An action scrolls by lines or pages, or quits the view.
 var keys = []struct {
 	codes        []string
 	lines, pages int
@@ -58,14 +58,14 @@ var keys = []struct {
 	{codes: []string{"\x1b[F", "\x1b[4~", "\x1bOF", "G"}, pages: 1 << 20},
 }
 
-// isLive reports whether out can show a view.
+// isLive reports whether out is a terminal that can show a view.
 func isLive(out io.Writer) bool {
 	width, _ := terminalSize(out)
 	return width > 0 && canMove()
 }
 
-// inView calls run with a view on the terminal of a command. The context passed to run ends when the user quits. While
-// run is active, the view shows the errors that the command writes to the terminal.
+// inView calls run with a view on the terminal of a command. The context passed to run ends when the user quits. Until run
+// returns, the view shows the errors that the command writes to the terminal.
 func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	v := &view{out: cmd.OutOrStdout().(*os.File), leave: cancel}
@@ -77,7 +77,7 @@ func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	if before, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
 		raw := *before
 		raw.Lflag &^= unix.ICANON | unix.ECHO
-		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // a read returns after 0.2 s, so that readKeys can end
+		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // reads return after 0.2 s, so that readKeys can end
 		raw.Cc[unix.VSUSP] = 0                       // Ctrl-Z would leave the shell on the alternate screen
 		_ = unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
 		defer unix.IoctlSetTermios(fd, unix.TCSETSF, before)
@@ -119,14 +119,14 @@ func (v *view) show(out io.Writer, output string, compact bool, state any, draw 
 	return v.change(func() { v.draw = draw })
 }
 
-// forget removes the notes. It does nothing if v is nil.
+// forget removes the notes from the view. It does nothing if v is nil.
 func (v *view) forget() {
 	if v != nil {
 		_ = v.change(func() { v.notes = nil })
 	}
 }
 
-// change calls of with the view locked, and redraws the view. It returns the error of the last write.
+// change calls the function of while the view is locked, and redraws the view. It returns the error of the last write.
 func (v *view) change(of func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -138,8 +138,7 @@ func (v *view) change(of func()) error {
 	return v.err
 }
 
-// frame returns the new content of the terminal. Each line overwrites the line that was there before, so that the
-// terminal does not flicker.
+// frame returns the text to write to the terminal. The new lines overwrite the old ones, so that the terminal does not flicker.
 func (v *view) frame() string {
 	s := newScreen(v.out)
 	_, height := terminalSize(v.out)
@@ -173,7 +172,7 @@ func (v *view) frame() string {
 	return frame.String()
 }
 
-// readKeys performs the actions of pressed keys until ctx ends.
+// readKeys performs the action of each pressed key, until ctx ends.
 func (v *view) readKeys(ctx context.Context) {
 	buf := make([]byte, 64)
 	for ctx.Err() == nil {
@@ -187,7 +186,7 @@ func (v *view) readKeys(ctx context.Context) {
 	}
 }
 
-// press performs the action of the first key in typed. It returns the rest of the input.
+// press performs the action of the first key in typed. It returns the input after that key.
 func (v *view) press(typed string) (rest string) {
 	for _, key := range keys {
 		for _, code := range key.codes {

@@ -11,11 +11,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// redrawPause is the minimum time between two redraws. A person cannot read faster.
+// redrawPause is the minimum time between two redraws. Nothing is gained by redrawing faster than a person can read.
 const redrawPause = 100 * time.Millisecond
 
-// watchCommand redraws the list after each change. Each redraw requests the whole list, so a missed event does not lead
-// to a wrong list.
+// watchCommand redraws the list after each change. Each redraw requests the whole list, so the list is correct even if an event
+// was missed.
 func (o *clientOptions) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
@@ -27,7 +27,7 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 		return live(cmd, *output, *once, func(v *view) error {
 			follow := v != nil || *output == "json" && !*once
 			return o.eachState(cmd, follow, func(devices []api.Device, resources []api.Resource) error {
-				v.forget() // remove the note that metalplugd does not answer
+				v.forget() // removes the note that metalplugd does not answer
 				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) { s.watched(devices, resources) })
 			})
 		})
@@ -35,7 +35,7 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 	return cmd
 }
 
-// live calls run with a view, or with nil if the output cannot show a view.
+// live calls the function run with a view, or with nil if the output cannot show a view.
 func live(cmd *cobra.Command, output string, once bool, run func(*view) error) error {
 	if once || output == "json" || !isLive(cmd.OutOrStdout()) {
 		return run(nil)
@@ -46,7 +46,8 @@ func live(cmd *cobra.Command, output string, once bool, run func(*view) error) e
 	})
 }
 
-// eachState calls draw once. If follow is set, it then calls draw after each change until the command ends.
+// eachState calls the function draw once. If the parameter follow is true, it also calls draw after each change, until the
+// command ends.
 func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]api.Device, []api.Resource) error) error {
 	state := func() error {
 		devices, resources, err := o.ask(cmd)
@@ -60,7 +61,7 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 	}
 	var drawn time.Time
 	return o.follow(cmd, false, func(e api.Event) error {
-		if e.Time.Equal(drawn) { // a redraw for an earlier event has already shown this change
+		if e.Time.Equal(drawn) { // the redraw for an earlier event has already shown this change
 			return nil
 		}
 		drawn = e.Time
@@ -73,7 +74,7 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 	})
 }
 
-// watched writes the states of the resources and the devices.
+// watched writes the state of each resource and each device.
 func (s *screen) watched(devices []api.Device, resources []api.Resource) {
 	s.standings(resources)
 	s.WriteString("\n")

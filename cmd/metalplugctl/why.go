@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// whyCommand explains the state of one device. The explanation comes from metalplugd, with its present rules and state.
-// If metalplugd is not running, "metalplugctl preview" can explain a configuration.
+// whyCommand explains the state of one device. The explanation comes from metalplugd, and is based on the rules and the state
+// that metalplugd uses now. If metalplugd is not running, "metalplugctl preview" can explain a configuration.
 func (o *clientOptions) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "why ID|NODE|PCI|NAME|SERIAL",
@@ -39,7 +39,7 @@ func (o *clientOptions) whyCommand() *cobra.Command {
 	return cmd
 }
 
-// isUnavailable reports whether pods cannot get a device. The cause may be the device itself or its resource.
+// isUnavailable reports whether pods cannot get a device, because of the device itself or because of its resource.
 func isUnavailable(e api.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
 		slices.ContainsFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
@@ -57,7 +57,7 @@ func remedyFor(e api.Explanation) string {
 	return ""
 }
 
-// absolutePath makes an argument that begins with a dot absolute, because the shell completes relative paths.
+// absolutePath converts an argument that begins with a dot to an absolute path, because the shell completes relative paths.
 func absolutePath(what string) string {
 	if absolute, err := filepath.Abs(what); err == nil && strings.HasPrefix(what, ".") {
 		return absolute
@@ -80,7 +80,7 @@ func (s *screen) answer(a api.Answer) {
 			mark, colour := "ok", green
 			switch {
 			case !step.OK && (step.What == "class" || step.What == "rule"):
-				mark, colour = "--", "" // the next class or rule may match
+				mark, colour = "--", "" // because the next class or rule may match
 			case !step.OK:
 				mark, colour = "NO", red
 			}

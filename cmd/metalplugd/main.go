@@ -23,12 +23,12 @@ import (
 	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
-// Exit codes.
+// The program exits with one of these codes.
 const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitConfig = 78 // EX_CONFIG in sysexits.h; the unit is not restarted after it
+	exitConfig = 78 // EX_CONFIG in sysexits.h; systemd does not restart the unit after it
 )
 
 // version is set at build time for releases.
@@ -75,7 +75,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	load := func() (config.Config, error) { return usable(*file) }
 	absolute, err := filepath.Abs(*file)
-	if err != nil { // the working directory has been removed
+	if err != nil { // this happens if the working directory has been removed
 		absolute = *file
 	}
 	loaded, err := load()
@@ -90,11 +90,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer log.Close()
 	plugin.LogTo(log.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop)   // a second signal then kills the process
+	context.AfterFunc(ctx, stop)   // this lets a second signal kill the process
 	signal.Ignore(syscall.SIGPIPE) // the daemon must continue even if nothing reads its log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	if *preview { // metalplugctl gets the error in the answer
+	if *preview { // the answer to metalplugctl contains the error
 		if daemon.Preview(ctx, daemon.Options{Config: loaded, Log: log.Logger, Version: version}, os.Stdin, stdout) != nil {
 			return exitFailed
 		}
@@ -116,9 +116,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checked prints problems that do not make the configuration invalid, and returns the exit code.
+// checked prints problems that the configuration has although it is valid. It returns the exit code.
 func checked(c config.Config, stderr io.Writer) int {
-	if err := daemon.CheckCDI(c); err != nil { // systemctl reload runs this check inside the sandbox
+	if err := daemon.CheckCDI(c); err != nil { // "systemctl reload" runs this check inside the sandbox
 		fmt.Fprintln(stderr, err)
 		return exitConfig
 	}
@@ -128,7 +128,7 @@ func checked(c config.Config, stderr io.Writer) int {
 	return exitOK
 }
 
-// usable reads a configuration. It returns an error if a daemon cannot start with the configuration.
+// usable reads a configuration. It returns an error if the daemon could not start with it.
 func usable(file string) (config.Config, error) {
 	c, err := config.Load(file)
 	if err != nil {
