@@ -96,8 +96,8 @@ const (
 	inside = -1
 )
 
-// below searches a directory for pods. It finds the parent cgroup of all pods at most depth levels further down. The directory
-// may be a link, such as "memory" in version 1.
+// below searches a directory for pods. The parameter depth limits how many levels below the directory it looks for the parent
+// cgroup of all pods. The directory may be a link, such as "memory" in version 1.
 func (w *walk) below(dir string, depth int) error {
 	names, err := w.children(dir)
 	for _, name := range names {

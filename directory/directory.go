@@ -36,8 +36,8 @@ func Open(dirs ...string) (*Watch, error) {
 
 // Rearm watches the directories that exist now. For each missing directory, it watches the nearest existing parent, to notice
 // when the directory is created. There are no events for changes and mounts further up the path, so a caller that needs to know
-// about them must check from time to time. Call Rearm if [Watch.Itself] returns true for an event, and after events were lost. It
-// is safe for concurrent use.
+// about them must check from time to time. The caller must call Rearm after an event for which [Watch.Itself] returns true, and
+// after events were lost. Rearm is safe for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error
 	for _, dir := range w.dirs {

@@ -67,7 +67,7 @@ type value struct {
 	at place
 }
 
-// table is a table merged from all files. A value in a later file replaces an earlier one. The methods of table read the
+// table contains the keys of one TOML table from all files. A value in a later file replaces an earlier one. The methods of table read the
 // values of keys. Keys that no method reads are unknown keys.
 type table struct {
 	last   place // position of the table in the last file that contains it
