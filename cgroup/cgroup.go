@@ -2,7 +2,7 @@
 
 // Package cgroup finds the processes that hold a device node, and watches for the removal of pods' cgroups.
 //
-// It identifies a pod by the UID that the kubelet puts into cgroup names. It changes no cgroup.
+// It identifies a pod by the UID that the kubelet puts into cgroup names. The package changes no cgroup.
 package cgroup
 
 import "strings"
@@ -10,9 +10,9 @@ import "strings"
 // podOf returns the UID of the pod that a cgroup belongs to, or "" if the cgroup belongs to the host. The path comes from
 // /proc/PID/cgroup, in version 1 or 2 (cgroups(7)). The path may lead out of the reader's cgroup namespace ("/../../kubepods/…").
 //
-// In a nested path, podOf returns the outermost pod, because a kubelet inside a container has its own pods, which the
-// kubelet on this host does not know. If the pods run inside a container that is itself a node, as with kind or minikube,
-// podOf ignores that container. It finds no pod in user.slice, because users can create cgroups with any name there.
+// In a nested path, podOf returns the outermost pod. A kubelet inside a container has its own pods, which the kubelet on this
+// host does not know. If the pods run inside a container that is itself a node, as with kind or minikube, podOf ignores that
+// container. It finds no pod in user.slice, because users can create cgroups with any name there.
 //
 // The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime create these paths:
 //

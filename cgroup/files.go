@@ -18,13 +18,13 @@ import (
 // device is the number of the device that contains a file system. It may be a virtual device.
 type device struct{ major, minor uint32 }
 
-// file identifies a mapped file as /proc/PID/maps does.
+// file identifies a mapped file in the same way as /proc/PID/maps.
 type file struct {
 	device
 	inode uint64
 }
 
-// addresses is a range of addresses at which a file is mapped.
+// addresses is the range of addresses that a file is mapped to.
 type addresses struct{ from, to uint64 }
 
 // String returns the name of the link in /proc/PID/map_files. The numbers in this name have no leading zeros (%lx), unlike those
@@ -72,8 +72,8 @@ const (
 	textCharged     = 1 << 10
 )
 
-// mappingRounds limits how often the mappings of a process are read again. A mapping is read again if the process has
-// moved it before its link was read.
+// mappingRounds limits how often the mappings of a process are read again. A mapping is read again if the process has moved the
+// mapping before the link was read.
 const mappingRounds = 32
 
 // mappings finds the devices that a process has mapped, and adds them to the map held. It reports whether the process has any
@@ -140,7 +140,7 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	case err != nil:
 		return Number{}, &os.PathError{Op: "stat", Path: l.dir + "/" + l.name, Err: err}
 	}
-	// On btrfs and overlays, several files may have the device number that maps shows. That number belongs to no block
+	// On btrfs and overlays, several files may have the device number that /proc/PID/maps shows. That number belongs to no block
 	// device, and stat(2) returns a different one (btrfs_getattr, ovl_map_dev_ino).
 	if f == l.file || l.file.major != 0 {
 		r.mu.Lock()
@@ -221,8 +221,8 @@ func (r *scanner) eachText(maps descriptor, f func(at addresses, of file) error)
 // maxLine is the maximum number of bytes of a line that are stored. Lines contain paths, and a process can choose long paths.
 const maxLine = 8 << 10
 
-// eachLine calls f for each line of a procfs file. It cuts off each line after maxLine bytes. It charges the text as
-// work.
+// eachLine calls f for each line of a procfs file. It cuts off each line after maxLine bytes. It charges the length of the text
+// as work.
 func (r *scanner) eachLine(file descriptor, f func(line []byte) error) error {
 	lines := bufio.NewReaderSize(file, maxLine)
 	size, rest := 0, false // the variable rest is true in the middle of a line

@@ -9,11 +9,11 @@ import (
 	"slices"
 )
 
-// ErrIncomplete means that a process that is not in the answer may hold a device. A caller that needs a free device must
-// assume that the device is in use.
+// ErrIncomplete means that the answer may lack a process that holds a device. A caller that needs a free device must assume that
+// the device is in use.
 var ErrIncomplete = errors.New("not all processes could be inspected")
 
-// Number is the number of a device node.
+// Number identifies a device by the type and the number of its node.
 type Number struct {
 	Block        bool // set for a block device, not set for a character device
 	Major, Minor uint32
@@ -40,13 +40,13 @@ func ParseNumber(block bool, dev string) (Number, error) {
 // Holder is a process that has a device node open or mapped into its memory.
 type Holder struct {
 	PID int `json:"pid"`
-	// name of at most 15 bytes, which the process chose, so print it in quotes
+	// name of at most 15 bytes; print it in quotes, because the process can choose it
 	Comm   string `json:"comm"`
 	Number Number `json:"node"`
 	PodUID string `json:"pod,omitempty"` // UID of the process's pod, or "" for a process of the host
 }
 
-// Unread represents the processes of one pod, or of the host, that could not be read.
+// Unread describes processes that could not be read. They belong to one pod, or to the host.
 type Unread struct {
 	PodUID string `json:"pod,omitempty"` // "" for the host
 	// Any reports whether the processes may hold any device on the node. It is set for the host and for privileged pods, which
@@ -78,10 +78,10 @@ func (a Answer) Err(pods ...string) error {
 	return fmt.Errorf("inspect processes: %w: %d of them: %s", ErrIncomplete, count, cause)
 }
 
-// Holders returns the processes that hold device nodes with the given numbers. A process holds a node through a
-// descriptor, or through a mapping, which remains after the descriptor is closed (as with VFIO, DFL and GPU memory). The node may
-// be anywhere, for example in the /dev of a container. For a disk, also pass the numbers of its other nodes, of its partitions
-// and of its controllers.
+// Holders returns the processes that hold device nodes with the given numbers. A process holds a node through a descriptor or a
+// mapping. A mapping remains after the descriptor is closed (as with VFIO, DFL and GPU memory). The node may be anywhere, for
+// example in the /dev of a container. For a disk, also pass the numbers of its other nodes, of its partitions and of its
+// controllers.
 //
 // The parameter proc is the mount point of the host's procfs. The parameter asker is the PID of the requesting process, or 0. The
 // answer omits the requesting process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the

@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts lists the mounts of a process (proc_pid_mountinfo(5)). It records for each mount whether a file opened there can
-// never be a device node. This is certain if the mount has the option nodev. Mounts of file servers, which may never
-// answer, are treated as nodev too, because only root can mount a file server in a way that allows its device nodes to be
-// opened.
+// mounts lists the mounts of a process (proc_pid_mountinfo(5)). It records for each mount whether an open file there certainly is
+// not a device node. This is certain if the mount has the option nodev. File servers may never answer, so their mounts are
+// treated as nodev too. Only root can mount a file server without nodev.
 type mounts struct {
 	byID     map[int]bool
 	byDevice map[device]bool // keys are devices, values tell whether this is certain for all mounts of the device
@@ -51,7 +50,7 @@ func isKernelObject(l link) bool {
 
 // mountID returns the ID of the mount that contains an open file, or 0 if it is unknown. The fdinfo of another process
 // (proc_pid_fdinfo(5)) may be too large to read. It contains a line for each lock on a file and for each entry of an epoll
-// descriptor, and the kernel charges all of them to the reader's memory. Therefore, mountID opens the file with O_PATH and reads
+// descriptor. The kernel charges all these lines to the reader's memory. Therefore, mountID opens the file with O_PATH and reads
 // the fdinfo of the new descriptor, which has no such lines. Opening a file with O_PATH calls neither a driver nor a file server
 // (fs/open.c, do_dentry_open).
 func mountID(path string) (id int) {
@@ -70,8 +69,8 @@ func mountID(path string) (id int) {
 // namespace contains a few thousand mounts.
 const maxMounts = 1 << 13
 
-// readMounts reads the mounts of a process. If they cannot be read, or if there are too many, the result is empty,
-// because a mount that was not read could allow device nodes to be opened.
+// readMounts reads the mounts of a process. If it cannot read them, or if there are too many, the result is empty. A mount that
+// was not read could allow device nodes.
 func (r *scanner) readMounts(task string) *mounts {
 	all := &mounts{byID: make(map[int]bool), byDevice: make(map[device]bool)}
 	info, err := openFile(task+"/mountinfo", 0)

@@ -64,7 +64,7 @@ func findPods(root string) (map[string][]string, error) {
 // kubelet requires that each pod's cgroup is in the memory hierarchy (pkg/kubelet/cm, Validate in the manager for version 1).
 var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
 
-// hierarchy returns the directory of the hierarchy that is searched for pods.
+// hierarchy returns the directory of the version 1 hierarchy, or of cgroup v2, that is searched for pods.
 func hierarchy(root string) (string, error) {
 	if _, err := os.Stat(filepath.Join(root, controllersFile)); err == nil {
 		return root, nil
@@ -87,7 +87,7 @@ type walk struct {
 }
 
 const (
-	// anywhere is the depth that includes every directory in which the parent cgroup of all pods may be.
+	// anywhere is a depth without limit, so that the parent cgroup of all pods is found in any directory.
 	anywhere = math.MaxInt
 	// prefixes is the maximum number of directories that [Watch] follows from the root to the parent cgroup of all pods. A
 	// --cgroup-root adds such directories. Deeper cgroups usually belong to services and change all the time.
@@ -142,7 +142,7 @@ func isClass(name string) bool {
 	})
 }
 
-// children returns the names of the subdirectories of a directory, or nil if the directory is gone.
+// children returns the names of the subdirectories in a directory, or nil if the directory is gone.
 func (w *walk) children(dir string) ([]string, error) {
 	if w.visit != nil {
 		if err := w.visit(dir); err != nil {
@@ -159,8 +159,8 @@ func (w *walk) children(dir string) ([]string, error) {
 	return names, skipRemoved(err)
 }
 
-// isPopulated reports whether a cgroup, or one below it, contains a process. In cgroup v2, the file cgroup.events shows
-// this. In cgroup v1, each cgroup lists only its own processes.
+// isPopulated reports whether a cgroup, or one below it, contains a process. In cgroup v2, the file cgroup.events contains the
+// answer. In cgroup v1, each cgroup lists only its own processes, so isPopulated looks into all of them.
 func isPopulated(dir string) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err == nil {

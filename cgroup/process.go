@@ -38,7 +38,7 @@ type scanner struct {
 	still int   // number of checks since steps last changed
 }
 
-// run reads the process. It returns false if the process was abandoned while it was read.
+// run reads the process. It returns false if the scan abandoned the process before the end.
 func (r *scanner) run() bool {
 	held := make(map[Number]bool)
 	podUID, err := r.process(held)
@@ -129,7 +129,7 @@ type status struct {
 }
 
 const (
-	// PF_KTHREAD in include/linux/sched.h, which marks a kernel thread
+	// PF_KTHREAD in include/linux/sched.h marks a kernel thread.
 	pfKthread = 0x00200000
 	kcmpFiles = 2 // KCMP_FILES in include/uapi/linux/kcmp.h
 )
@@ -161,9 +161,8 @@ func readStatus(dir string) (status, error) {
 }
 
 // tables returns one thread for each descriptor table that the process uses. Most processes have one table, but a thread
-// may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the directory of the
-// process shows no descriptors. Each thread has a directory like that of a process, although procfs does not list it
-// (proc_tid(5)).
+// may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the directory of the process
+// shows no descriptors. Each thread also has a directory in /proc, although procfs does not list these directories (proc_tid(5)).
 //
 // The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The function charges
 // for the sorting before it lists the threads, because the list alone could exceed the memory limit of this program.
@@ -244,8 +243,8 @@ func eachName(fd descriptor, dir string, f func(names []string) error) error {
 
 func uncharged(int) error { return nil }
 
-// descriptor is an open procfs file or directory. An os.File would need twice as many system calls, mostly for the
-// poller.
+// descriptor is the descriptor of an open file or directory in procfs. An os.File would need twice as many system calls, mostly
+// for the poller.
 type descriptor int
 
 // openFile opens a file or directory in procfs for reading.
@@ -257,7 +256,7 @@ func openFile(name string, flags int) (descriptor, error) {
 	return descriptor(fd), nil
 }
 
-// Read reads from a file.
+// Read implements io.Reader.
 func (d descriptor) Read(p []byte) (n int, err error) {
 	n, err = unix.Read(int(d), p)
 	if n == 0 && err == nil {
@@ -266,7 +265,7 @@ func (d descriptor) Read(p []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// Close closes the descriptor. An error would be meaningless, because the file was only read.
+// Close closes the descriptor. It returns no error, because nothing was written to the file.
 func (d descriptor) Close() { unix.Close(int(d)) }
 
 // maxRead is the maximum size of a file that [readFile] reads. The longest of these files is /proc/PID/status, which takes up to

@@ -69,7 +69,7 @@ type scan struct {
 	holders []Holder
 	pods    []work // pods to read in this round
 	stuck   int    // threads that wait in the kernel
-	// set if a query about a file got no answer, so that files on network file systems are no longer read
+	// remote is set if a query about a file got no answer. After that, files on network file systems are not read.
 	remote bool
 }
 
@@ -166,8 +166,9 @@ type reader struct {
 	rest work     // processes taken from the queue but not read yet
 }
 
-// drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain abandons
-// the reader and its process. Two new readers replace that reader, because the processes of many pods may be stuck.
+// drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain abandons the
+// reader and its process. It starts two new readers in place of the abandoned one, because the processes of many pods may be
+// stuck.
 func (s *scan) drain(queue []work) {
 	next := make(chan work, len(queue))
 	for _, w := range queue {
@@ -206,8 +207,8 @@ func (s *scan) drain(queue []work) {
 	}
 }
 
-// run reads the processes in r.rest, and then processes from the queue until the queue is empty. If drain abandons the
-// reader, run returns without sending to ended.
+// run reads the processes in r.rest. After that, it reads processes from the queue until the queue is empty. If drain abandons
+// the reader, run returns without a message on the channel ended.
 func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 	for w, more := r.rest, true; more; w, more = <-queue {
 		for i, pid := range w.pids {
@@ -346,10 +347,10 @@ func (s *scan) answer() Answer {
 const initUserNamespace = "user:[4026531837]"
 
 // privileged reports whether a process could have CAP_SYS_ADMIN on the host, as in a privileged pod, which can access all
-// devices. There is no other cheap way to find out which devices a pod may open. In version 2, the device cgroup is a BPF
-// program, which only a process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but none of
-// them applies to devices. In the host's user namespace, the bounding set can only shrink (capabilities(7)). If the process has
-// exited, privileged returns false, because other processes of the pod can be checked.
+// devices. No other cheap test shows which devices a pod may open. In version 2, the device cgroup is a BPF program, which only a
+// process with CAP_BPF may inspect. A process in its own user namespace has all capabilities, but none of them applies to
+// devices. In the host's user namespace, the bounding set can only shrink (capabilities(7)). If the process has exited,
+// privileged returns false, because other processes of the pod can be checked.
 func (s *scan) privileged(pid int) bool {
 	dir := filepath.Join(s.proc, strconv.Itoa(pid))
 	space, err := os.Readlink(filepath.Join(dir, "ns/user"))
@@ -374,7 +375,7 @@ func isGone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
 }
 
-// skipGone returns nil if isGone(err), and err otherwise.
+// skipGone returns nil if isGone(err) is true, and err otherwise.
 func skipGone(err error) error {
 	if isGone(err) {
 		return nil

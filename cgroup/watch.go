@@ -54,9 +54,8 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 // watches contains the inotify watches on directories where pods may appear or vanish (inotify(7)). Watch descriptors are the
 // keys.
 //
-// The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself
-// receives neither IN_DELETE_SELF nor IN_IGNORED, and remains (Linux 6.18, both versions, because kernfs keeps the
-// watched inode).
+// The kernel reports the removal of a cgroup only to a watch on its parent directory. A watch on the cgroup itself receives
+// neither IN_DELETE_SELF nor IN_IGNORED, and remains, because kernfs keeps the watched inode (Linux 6.18, both cgroup versions).
 type watches struct {
 	fd   int
 	dirs map[int]string
@@ -67,8 +66,8 @@ type watches struct {
 const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF |
 	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// look watches the directories that exist now, and removes all other watches. It adds the watch on a directory before it
-// reads the directory.
+// look adds watches on the directories that exist now, and removes all other watches. It watches each directory before it reads
+// the directory.
 func (w watches) look(root string) error {
 	dir, err := hierarchy(root)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// claimLimit is how long a request about a claim waits for work on the claim's devices. The kubelet allows a DRA driver
-// 45 s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin), and repeats the request after an error.
+// claimLimit is how long a request about a claim waits for work on the claim's devices. The kubelet waits for a DRA driver for 45
+// s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). After an error, it repeats the request.
 const claimLimit = 40 * time.Second
 
 // claims prepares and releases devices for claims. The lease of each device records the claim that holds the device, so this type
@@ -58,8 +58,8 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Prepare assigns the devices in a claim's requests to the claim, and prepares them for containers. It skips devices that
-// an earlier call has already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns
+// Prepare assigns devices to a claim and prepares them for containers. The requests of the claim name these devices. It skips
+// devices that an earlier call has already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns
 // [control.ErrWorking] and the work continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	var ids []string
@@ -155,7 +155,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 	return failed
 }
 
-// answer writes the CDI spec of a claim and returns what containers get for the claim.
+// answer writes the CDI spec of a claim, and returns everything that containers get for the claim.
 func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimRequest) (p api.Prepared, err error) {
 	var written []cdi.Request
 	for _, r := range requests {

@@ -148,7 +148,7 @@ func (d *daemon) build(last time.Time) {
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
 	}
-	// Vendor units cannot find the hardware in a recording.
+	// With a recording, vendor units are not run, because they could not find the hardware.
 	if d.Unit == nil && d.Config.Hardware.Recording == "" {
 		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
@@ -244,7 +244,7 @@ func offered(d *daemon, r config.Resource) plugin.Resource {
 	return resource
 }
 
-// tasks returns the parts of the daemon in the order in which they start. No resource is served before the inventory is complete.
+// tasks returns the parts of the daemon, in the order of their start. No resource is served before the inventory is complete.
 func (d *daemon) tasks() []task {
 	return []task{
 		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},

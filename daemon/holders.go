@@ -79,7 +79,7 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// doubtful returns the devices for which metalplugd must know whether a pod holds them.
+// doubtful returns the IDs of devices that a pod may hold. metalplugd must ask the kubelet about these devices.
 func doubtful(s *inventory.Snapshot) []string {
 	var ids []string
 	for _, offer := range s.Offers {

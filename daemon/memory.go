@@ -13,8 +13,8 @@ import (
 // used for the enumeration and the first list for the kubelet.
 const startRest = 4 * time.Second
 
-// keepSmall returns unused memory to the kernel after the start, and then at the interval auditing. Each periodic enumeration
-// uses as much memory as the start. A second garbage collection is needed to free memory in pools, such as the bytes of a list.
+// keepSmall returns unused memory to the kernel after the start and every five minutes, because each periodic enumeration uses as
+// much memory as the start. A second garbage collection is needed to free memory in pools, such as the bytes of a list.
 func (d *daemon) keepSmall(ctx context.Context, ready func()) error {
 	ready()
 	select {

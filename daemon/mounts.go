@@ -80,7 +80,7 @@ type mount struct {
 	visible bool
 }
 
-// newMount records the directory at a path.
+// newMount records which directory is at a path now.
 func newMount(proc, key, path string) mount {
 	m := mount{key: key, path: path}
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
@@ -102,7 +102,7 @@ func (m mount) hidden() bool {
 }
 
 // replaced returns an error if the directory was removed or replaced since m was created, because the daemon then still sees the
-// old directory. When a bound directory or one of its parents is renamed or removed, the kernel updates the path in mountinfo.
+// old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or removed.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.own != m.own || strings.HasSuffix(now.own.path, deleted)
@@ -113,8 +113,8 @@ func (m mount) replaced(proc string) error {
 }
 
 // watchMounts runs until one of the kubelet's directories is replaced. In that case, it returns an error, so that systemd
-// restarts the daemon with new mounts. It compares the mounts after each event in the kubelet's directory, after each change to
-// the node's mounts, and at the interval auditing.
+// restarts the daemon with new mounts. It compares the mounts after each event in the kubelet's directory and after each change
+// to the node's mounts. It also compares them every five minutes.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{

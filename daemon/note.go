@@ -20,8 +20,8 @@ func about(s *inventory.Status, event audit.Event) audit.Entry {
 // answering is how long the kubelet normally takes to process the answer to Allocate.
 const answering = 100 * time.Millisecond
 
-// noteAllocated records that a container gets devices. After the time answering, it makes askHolders query the kubelet for the
-// pod.
+// noteAllocated records that a container gets devices. A moment later, when the kubelet has processed the answer, it makes
+// askHolders query the kubelet for the pod.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {

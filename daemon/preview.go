@@ -32,8 +32,8 @@ type preview struct {
 	client  api.Client
 }
 
-// Preview reads an [api.Preview] from the reader in and runs a daemon for it, until in or ctx ends. It writes the answer to the
-// writer out. If there is an error before that, the answer contains the error, and Preview also returns it.
+// Preview reads an [api.Preview] from a reader and runs a daemon for it, until the reader or ctx ends. It writes the answer to a
+// writer. If there is an error before that, the answer contains the error, and Preview also returns it.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,7 +117,8 @@ func (p *preview) give(ctx context.Context) error {
 	})
 }
 
-// await waits until the function is returns true for the devices and resources of the daemon, or until ctx ends.
+// await waits until the devices and resources of the daemon meet a condition, or until ctx ends. The given function checks the
+// condition.
 func (p *preview) await(ctx context.Context, is func(devices []api.Device, resources []api.Resource) bool) error {
 	for limit := time.After(previewLimit); ; {
 		var status api.Status

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package directory watches directories with inotify. A directory may be missing, and may be removed and created again.
+// Package directory watches directories with inotify. A watched directory may be missing, and it may be removed and created
+// again.
 package directory
 
 import (
@@ -34,10 +35,10 @@ func Open(dirs ...string) (*Watch, error) {
 	return &Watch{w, dirs}, nil
 }
 
-// Rearm watches the directories that exist now. For each missing directory, it watches the nearest existing parent, to notice
-// when the directory is created. There are no events for changes and mounts further up the path, so a caller that needs to know
-// about them must check from time to time. The caller must call Rearm after an event for which [Watch.Itself] returns true, and
-// after events were lost. Rearm is safe for concurrent use.
+// Rearm watches the directories that exist now. For each missing directory, it watches the nearest existing parent, so that it
+// notices when the directory is created. There are no events for changes and mounts further up the path. A caller that needs to
+// know about them must check from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after
+// events were lost. Rearm is safe for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error
 	for _, dir := range w.dirs {
@@ -48,8 +49,7 @@ func (w *Watch) Rearm() error {
 	return all
 }
 
-// Itself reports whether an event is about a watched directory itself or one of its parents, rather than about a file in
-// the directory.
+// Itself reports whether an event is about a watched directory or one of its parents, rather than about a file in the directory.
 func (w *Watch) Itself(e Event) bool {
 	name := Name(e)
 	return slices.ContainsFunc(w.dirs, func(dir string) bool { return name == dir || strings.HasPrefix(dir, name+"/") })

@@ -19,7 +19,7 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// plain removes the timestamp from a line. It also replaces slog's name for [LevelNotice] by NOTICE.
+// plain removes the timestamp from a line. It also replaces slog's name for [LevelNotice] with NOTICE.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -54,7 +54,7 @@ type journalHandler struct {
 	w     io.Writer
 }
 
-// Enabled reports whether lines of a level are written.
+// Enabled reports whether lines of the given level are written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
 // Handle writes a line. The text of the line consists of the message and the attributes. Each attribute is also a field.

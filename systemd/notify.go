@@ -72,7 +72,7 @@ func store(path, name string, f *os.File) error {
 	return errors.Join(err, sent)
 }
 
-// WatchdogInterval returns how often [Alive] should be called. This is half of WatchdogSec=, or 0 if there is no
+// WatchdogInterval returns how often [Alive] should be called. The interval is half of WatchdogSec=, or 0 if there is no
 // watchdog.
 func WatchdogInterval() (time.Duration, error) {
 	interval, err := daemon.SdWatchdogEnabled(false)

@@ -42,8 +42,8 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 }
 
 // ReadDevice returns a device as udev reports it, without using libudev. It reads sysfs at the path sys, and udevd's database
-// below the path run. If udevd has not yet processed the device, the device has only the kernel's properties. The record format
-// is defined by device_update_db_handle and device_read_db_internal in systemd (src/libsystemd/sd-device).
+// below the path run. If udevd has not yet processed the device, the device has only the kernel's properties. In systemd,
+// device_update_db_handle and device_read_db_internal define the format of a record (src/libsystemd/sd-device).
 func ReadDevice(sys, run, sysPath string) (Device, error) {
 	d, err := ReadKernel(sys, sysPath)
 	if err != nil {
@@ -72,8 +72,8 @@ func recordName(d Device, all map[string]string) string {
 	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
-// takeRecord adds the content of a database record to all. A line E:KEY=VALUE contains a property, and S:NAME a link below /dev.
-// G:TAG contains a tag that the device has now or had earlier, and Q:TAG a tag that it has now.
+// takeRecord adds the content of a database record to the map all. A line E:KEY=VALUE contains a property, and S:NAME a link
+// below /dev. G:TAG contains a tag that the device has now or had earlier, and Q:TAG a tag that it has now.
 func takeRecord(all map[string]string, text string) {
 	var links, tags, current []string
 	for line := range strings.Lines(text) {

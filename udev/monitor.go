@@ -18,7 +18,7 @@ const (
 	groupUdev    = 2
 	groupUdevBit = 1 << (groupUdev - 1)
 
-	// receiveBuffer is the size that libudev also requests. Each event needs more than 1 KiB.
+	// receiveBuffer is the size of the receive buffer. libudev requests the same size. Each event needs more than 1 KiB.
 	receiveBuffer = 128 << 20 // bytes
 
 	// largestMessage is far larger than any message from udevd. The kernel's properties in a message have at most 2 KiB
@@ -26,14 +26,14 @@ const (
 	largestMessage = 64 << 10 // bytes
 )
 
-// Monitor is the socket on which udevd reports events. It queues events from the moment it is opened.
+// Monitor is a socket that receives events from udevd. It queues events from the moment it is opened.
 //
 // Monitor replaces libudev's monitor for three reasons. A socket passed by systemd works outside the host's network
 // namespace. libudev cannot distinguish an overflow from an empty queue. If /run/udev/control is missing, libudev joins
 // no group and reports no error.
 type Monitor struct {
 	file *os.File
-	// buffers for one message and its control data
+	// The fields message and control are buffers for one message and its control data.
 	message, control []byte
 	overflown        bool // set if events were lost, and the queue has not been empty since
 

@@ -18,7 +18,7 @@ type Options struct {
 	// [Open] opens the log itself, and reading begins with the next new message.
 	KernelLog *os.File
 	Proc      string // mount point of procfs, or empty for /proc
-	// mount point of cgroup v2, which contains the cgroup of udevd's unit, or empty for /sys/fs/cgroup
+	// Cgroup is the mount point of cgroup v2, which contains the cgroup of udevd's unit. If it is empty, /sys/fs/cgroup is used.
 	Cgroup string
 }
 
@@ -79,8 +79,8 @@ func (s *System) Close() error {
 // events.
 func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error)) }
 
-// Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all of
-// sysfs and udev's database, which takes about 0.1 ms for each device. It omits devices that vanish while it runs.
+// Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all of sysfs
+// and udev's database, which takes about 0.1 ms for each device. It omits devices that vanish in the meantime.
 func (s *System) Enumerate() ([]Device, error) {
 	devices, err := enumerate()
 	if err != nil {

@@ -65,9 +65,9 @@ type Event struct {
 	Received time.Time // when this process received the event
 }
 
-// Source is a source of devices. It is either the machine's udev or a recording of another machine.
+// Source is a source of devices and events. A source is either the machine's udev or a recording of another machine.
 type Source interface {
-	// Enumerate returns all devices that are present now. It blocks while it reads sysfs and udev's database.
+	// Enumerate returns all devices that currently exist. It blocks while it reads sysfs and udev's database.
 	Enumerate() ([]Device, error)
 	// Listen sends each event that has occurred since the source was opened. It blocks until ctx ends, and returns the context's
 	// error. It may be called only once.

@@ -51,8 +51,8 @@ func (w *udevdWatch) running() bool {
 	return err == nil && strings.Contains("\n"+string(text), "\npopulated 1")
 }
 
-// listen sends [Missed] when udevd ends, at intervals while udevd is not running, and when it runs again. When ctx ends, it
-// returns the context's error.
+// listen sends [Missed] when udevd ends and when udevd runs again. While udevd is not running, it sends [Missed] at intervals.
+// When ctx ends, it returns the context's error.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, w.inotify)()
 	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)

@@ -115,9 +115,9 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand completes a command that changes devices and shows their new states. The function may returns the ID of a named
-// device, or an error if the device must not be changed. If may is nil, metalplugd resolves the name. If there is an error for
-// one device, the command still changes the others.
+// changeCommand completes a command that changes devices and shows their new states. The callback named may returns the ID of a
+// named device, or an error if the device must not be changed. If this callback is nil, metalplugd resolves the name. If there is
+// an error for one device, the command still changes the others.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -239,7 +239,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: the typed ID does not match: nothing was done", id)
 }
 
-// failed returns an error that names the device and the action that failed. It returns nil if err is nil.
+// failed returns an error that names the device and the action that failed. If err is nil, failed returns nil.
 func failed(verb, id string, err error) error {
 	if err == nil {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/systemd/unitfile"
 )
 
-// checkCommand reads the configuration as metalplugd does, and reports all errors. If a unit or device is missing, it only warns,
-// because the file may be for another node.
+// checkCommand reads the configuration as metalplugd does, and reports all errors. If a unit or device is missing, the command
+// only warns, because the file may be for another node.
 func (o *clientOptions) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
@@ -76,8 +76,8 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 	return cmd
 }
 
-// backup matches the names of files in the drop-in directory that are probably not drop-ins. Editors and package managers
-// write such files, and operators rename a file to disable it.
+// backup matches the names of files in the drop-in directory that are probably not drop-ins. Editors and package managers write
+// such files. Operators also rename a file to disable it.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
 // ignored returns a warning for each file or directory next to the configuration that was probably meant to be a drop-in.
@@ -101,7 +101,7 @@ func ignored(file string) (warnings []string) {
 // dropInDir is the name of the drop-in directory ([config.Load]).
 const dropInDir = "conf.d"
 
-// warn adds a warning about a key of a resource, with the file and line of the key.
+// warn adds a warning about a key of a resource. The warning contains the file and line of the key.
 func (f *checkedFiles) warn(c config.Config, r config.Resource, key, format string, args ...any) {
 	f.Warnings = append(f.Warnings, c.Where(r.Name, key)+": "+fmt.Sprintf(format, args...))
 }

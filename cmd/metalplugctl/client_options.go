@@ -19,7 +19,7 @@ type clientOptions struct {
 	socket string // value of the flag, or empty for the socket in the configuration
 }
 
-// client returns a client of the control socket.
+// client returns a client for the control socket.
 func (o *clientOptions) client() api.Client {
 	_, c := o.configured(config.DefaultFile)
 	return c

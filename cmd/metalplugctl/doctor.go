@@ -86,8 +86,8 @@ var checks = []check{
 	{name: "SELinux", run: (*doctor).checkSELinux},
 }
 
-// doctorCommand checks everything that can withhold devices from pods. It changes nothing, because an operator should
-// read a remedy before running it.
+// doctorCommand checks everything that can withhold devices from pods. The command changes nothing, because operators should read
+// a remedy before they apply it.
 func (o *clientOptions) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -162,17 +162,17 @@ func (d *doctor) note(level, remedy, text string) {
 // ok records that a part works.
 func (d *doctor) ok(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
 
-// skip records that a check was not possible, with a remedy.
+// skip records that a check was not possible. The finding contains a remedy.
 func (d *doctor) skip(remedy, format string, args ...any) {
 	d.note(levelSkip, remedy, "not checked: "+fmt.Sprintf(format, args...))
 }
 
-// warn records a problem that may withhold devices later, with a remedy.
+// warn records a problem that may withhold devices later. The finding contains a remedy.
 func (d *doctor) warn(remedy, format string, args ...any) {
 	d.note(levelWarn, remedy, fmt.Sprintf(format, args...))
 }
 
-// fail records a problem that withholds devices now, with a remedy.
+// fail records a problem that withholds devices now. The finding contains a remedy.
 func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }

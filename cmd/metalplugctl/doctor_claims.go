@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// driverProgram is the program in the package metalplug-dra.
+// driverProgram is the path of the program in the package metalplug-dra.
 const driverProgram = "/usr/sbin/metalplug-dra"
 
 // checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, it adds no finding.

@@ -88,7 +88,7 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 }
 
-// recorded reports whether metalplugd uses a recording instead of the node's hardware.
+// recorded reports whether metalplugd uses a recording in place of the node's hardware.
 func recorded(s *api.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
 
 // checkUdev checks that udevd is running. It looks at udevd's files in /run/udev. The file named control exists while udevd runs,

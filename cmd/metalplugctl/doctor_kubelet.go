@@ -60,7 +60,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	return socket + " exists"
 }
 
-// checkRootDir compares [paths] with the directories that the running kubelets use.
+// checkRootDir compares the section [paths] of the configuration with the directories that the running kubelets use.
 func (d *doctor) checkRootDir() (fine string) {
 	here, elsewhere := d.kubelets()
 	paths := d.config.Paths
@@ -91,7 +91,8 @@ func (d *doctor) checkRootDir() (fine string) {
 }
 
 // checkRegistration checks that the kubelet has accepted the registration of each resource, and that the kubelet keeps the
-// resource's stream open. Devices are allocatable only if both conditions are true. Resources in the same state share a finding.
+// resource's stream open. Devices are allocatable only if both conditions are true. Resources that are in the same state share a
+// finding.
 func (d *doctor) checkRegistration() (fine string) {
 	names := make(map[finding][]string)
 	var kinds []finding

@@ -32,7 +32,7 @@ type resourceMatch struct {
 type matchedDevice struct {
 	ID string `json:"id"`
 	By string `json:"by,omitempty"` // resource that gets the device instead
-	// why the device is not offered, or why it is Unhealthy
+	// Reason says why the device is not offered or why it is Unhealthy.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -61,7 +61,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 			if s.Resource == "" {
 				unclaimed = append(unclaimed, matchedDevice{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
 			}
-			// whether an earlier rule has already taken the device
+			// The variable takes is true if an earlier rule has already taken the device.
 			takes := false
 			for i, r := range rules {
 				all[i].excludes = all[i].excludes || excludes(host, r, u, s.Device.ID)

@@ -67,7 +67,7 @@ func (c *choice) String() string { return c.value }
 func (c *choice) Type() string { return c.of }
 
 // choiceFlag adds a flag with a fixed set of values. The parameter letter is the short name of the flag, or empty. The parameter
-// of is the name of the value in the help text, and value is the default.
+// named of contains the name of the value in the help text, and value is the default.
 func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, values ...string) *string {
 	c := &choice{value: value, all: values, of: of}
 	if value != "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// listCommand shows all devices once. The JSON output contains the fields that metalplugd sends. The names of the fields never
-// change, so scripts also work with later versions.
+// listCommand shows all devices once, without waiting for changes. The JSON output contains the fields that metalplugd sends. The
+// names of the fields never change, so scripts also work with later versions.
 func (o *clientOptions) listCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{

@@ -46,7 +46,7 @@ func (m machine) read(name string) string {
 }
 
 // readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the command as
-// root. In all other cases, the remedy is the parameter otherwise.
+// root. In all other cases, readRemedy returns its second argument.
 func (m machine) readRemedy(err error, otherwise string) string {
 	const denied = "access is denied even to root, for example by SELinux or in a namespace: run it on the node; ausearch -m avc -ts recent"
 	switch {
@@ -62,7 +62,7 @@ func (m machine) readRemedy(err error, otherwise string) string {
 
 // same reports whether two paths, which may be links, refer to the same directory.
 func (m machine) same(a, b string) bool {
-	// SameFile returns false for nil
+	// If a path does not exist, its info is nil, and SameFile returns false.
 	one, _ := os.Stat(m.path(a))
 	other, _ := os.Stat(m.path(b))
 	return a == b || os.SameFile(one, other)

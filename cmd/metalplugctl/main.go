@@ -64,7 +64,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs a command line and returns the exit code. Tests call it instead of main.
+// run runs a command line and returns the exit code. Tests call run instead of main.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
 		Use:           "metalplugctl",
@@ -133,7 +133,7 @@ func exitCode(err error, stderr io.Writer) int {
 
 // noEmptyValues returns an error if an argument or the value of a flag is empty, because a variable in a script may be unset.
 // Ignoring an empty flag could be harmful. The command reset would not erase the disk, or the request would go to another
-// metalplugd. The check does not apply to completion, because the shell may pass an empty word.
+// metalplugd. Empty arguments are allowed when the shell completes a command line, because the shell may pass an empty word.
 func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")

@@ -159,7 +159,7 @@ func sysfsOf(c config.Config) sysfs.Tree {
 	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }
 
-// bundledRecordings writes the names and titles of the bundled recordings. Each line begins with the text before.
+// bundledRecordings writes the names and titles of the bundled recordings. Each line begins with the given text.
 func (s *screen) bundledRecordings(before string) {
 	for _, r := range recording.Bundled() {
 		s.line("  ", "", fmt.Sprintf("%s%-12s  # %s", before, r.Name, r.Title))

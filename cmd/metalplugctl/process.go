@@ -108,8 +108,8 @@ func k3sKubeletFlags(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the lines of a file of arguments, such as the one that MicroK8s uses. It replaces variables by the values
-// that they have in the environment of the process.
+// argumentsFile returns the lines of a file that contains command-line arguments. MicroK8s, for example, uses such a file. It
+// replaces variables by the values that they have in the environment of the process.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
 	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file

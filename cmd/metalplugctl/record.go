@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// recordCommand writes a recording. It reads sysfs without metalplugd, because bug reports are often about a metalplugd
-// that does not start.
+// recordCommand writes a recording. The command reads sysfs without metalplugd, because a bug report is often written when
+// metalplugd does not start.
 func (o *clientOptions) recordCommand() *cobra.Command {
 	var serials bool
 	cmd := &cobra.Command{
@@ -73,17 +73,17 @@ func record(out io.Writer, r *recording.Recorder, c config.Config, devices []ude
 	return r.Record(out, relevant(&device.Host{Tree: sysfsOf(c)}, c.Rules(), devices))
 }
 
-// always lists the subsystems that classes read in addition to those of their devices.
+// always lists subsystems that classes read, in addition to the subsystems of their devices.
 var always = []string{
 	"node", "block", "nvme", "nvme-subsystem", "drm", "accel", "kfd", "infiniband", "infiniband_verbs", "infiniband_mad", "infiniband_cm",
 	"fpga_region", "fpga_manager", "dfl", "vfio", "vfio-dev",
 }
 
-// drivers lists the kernel modules that have parameters which classes read.
+// drivers lists the sysfs directories of kernel modules. Classes read the parameters of these modules.
 var drivers = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices that a class uses, the parents of these devices, and the devices in the subsystems that the
-// variable always lists. It omits RAM disks and unused loop devices.
+// relevant returns the devices that a class uses and the parents of these devices. It also returns the devices in certain other
+// subsystems, which the variable named always lists. It omits RAM disks and unused loop devices.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string
@@ -111,8 +111,8 @@ func mayOffer(d udev.Device) bool {
 	})
 }
 
-// idle reports whether a device is an unused block device that the kernel created in advance, such as a loop device that
-// is not set up.
+// idle reports whether a device is an unused block device that the kernel has created in advance. An example is a loop device
+// that is not set up.
 func idle(h *device.Host, d udev.Device) bool {
 	name := strings.TrimPrefix(d.DevNode, "/dev/")
 	if strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "nbd") {

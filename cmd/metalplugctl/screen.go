@@ -50,14 +50,15 @@ func newScreen(out io.Writer) *screen {
 // canMove reports whether the terminal supports control sequences, such as those that move the cursor.
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
-// control matches control characters that encoding/json does not escape. The last two ranges change the direction of text.
+// control matches control characters that encoding/json does not escape. The characters in the last two ranges change the
+// direction of text.
 var control = regexp.MustCompile(`[\x7f-\x{9f}\x{202a}-\x{202e}\x{2066}-\x{2069}]`)
 
 // escape returns the JSON escape sequence for a control character, because a terminal could interpret the character itself.
 func escape(character []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(character))[0]) }
 
-// show writes a state as JSON, or calls the function table to write it as text. If the parameter compact is true, the JSON is
-// written on one line.
+// show writes a state as JSON, or as text. It calls the given function to write the text. If compact is true, the JSON is written
+// on one line.
 func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
 	if output == "json" {

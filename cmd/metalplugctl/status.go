@@ -47,7 +47,7 @@ func allWell(s api.Status) bool {
 	return s.Ready && s.Configuration.Problem == "" && len(s.Unwritten) == 0 && s.Devices.Unhealthy == s.Devices.Cordoned
 }
 
-// maxCordons is the maximum number of cordoned devices in the output. The command "list" shows all of them.
+// maxCordons is the maximum number of cordoned devices in the output. The command "list" shows all cordoned devices.
 const maxCordons = 5
 
 // status writes the state of metalplugd.

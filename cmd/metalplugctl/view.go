@@ -64,8 +64,8 @@ func isLive(out io.Writer) bool {
 	return width > 0 && canMove()
 }
 
-// inView calls run with a view on the terminal of a command. The context passed to run ends when the user quits. Until run
-// returns, the view shows the errors that the command writes to the terminal.
+// inView calls the function run with a view on the terminal of a command. The context of this call ends when the user quits.
+// Until run returns, the view shows the errors that the command writes to the terminal.
 func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	v := &view{out: cmd.OutOrStdout().(*os.File), leave: cancel}
@@ -111,7 +111,7 @@ func (v *view) Write(text []byte) (int, error) {
 	})
 }
 
-// show replaces the state with a new one. If v is nil, it calls the function [show].
+// show replaces the state with a new one. If v is nil, the method calls the function [show] instead.
 func (v *view) show(out io.Writer, output string, compact bool, state any, draw func(*screen)) error {
 	if v == nil {
 		return show(out, output, compact, state, draw)
@@ -126,7 +126,7 @@ func (v *view) forget() {
 	}
 }
 
-// change calls the function of while the view is locked, and redraws the view. It returns the error of the last write.
+// change locks the view, calls the given function, and redraws the view. It returns the error of the last write.
 func (v *view) change(of func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

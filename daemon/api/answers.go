@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api defines the requests and answers of the control socket, and a client of the socket. The JSON names of the
+// Package api defines the requests and answers on the control socket, and contains a client for the socket. The JSON names of the
 // fields never change, because other programs read them.
 package api
 
@@ -38,7 +38,7 @@ type Device struct {
 
 // Membership relates a device to bundles and claims.
 type Membership struct {
-	// Bundle is the ID of the bundle that contains the device. Such a device is not offered on its own.
+	// Bundle is the ID of the bundle that contains the device. A device in a bundle is not offered separately.
 	Bundle  string     `json:"bundle,omitempty"`
 	Members []string   `json:"members,omitempty"` // members of a bundle, beginning with the one that distances are measured from
 	Claims  []ClaimRef `json:"claims,omitempty"`  // claims that hold the device
@@ -137,7 +137,7 @@ type Status struct {
 	Unwritten     []string      `json:"unwritten,omitempty"` // files that metalplugd cannot write, with the reasons
 }
 
-// Totals count devices, not shares.
+// Totals contains numbers of devices. It does not count the shares of a device.
 type Totals struct {
 	Healthy   int `json:"healthy"`
 	Unhealthy int `json:"unhealthy"` // gone, faulty or cordoned

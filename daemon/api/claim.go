@@ -9,7 +9,7 @@ type ClaimRef struct {
 	Name      string `json:"name,omitempty"`
 }
 
-// String returns the namespace and the name, for messages.
+// String returns the namespace and the name of the claim, for messages.
 func (c ClaimRef) String() string {
 	if c.Name == "" {
 		return c.UID
@@ -17,7 +17,8 @@ func (c ClaimRef) String() string {
 	return c.Namespace + "/" + c.Name
 }
 
-// Claim is the body of a request to prepare the devices of a claim. The UID is in the path of the request.
+// Claim is the body of a request to prepare the devices of a claim. The body does not contain the UID of the claim, which is in
+// the path of the request.
 type Claim struct {
 	Namespace string         `json:"namespace,omitempty"`
 	Name      string         `json:"name,omitempty"`
@@ -31,7 +32,7 @@ type ClaimRequest struct {
 	Admin   bool     `json:"admin,omitempty"` // whether an administrator gets access to devices that other tenants may hold
 }
 
-// Prepared lists what containers get for each request in a claim, in the order of the requests.
+// Prepared lists everything that containers get for each request in a claim. The order is that of the requests.
 type Prepared struct {
 	Requests []PreparedRequest `json:"requests"`
 }

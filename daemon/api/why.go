@@ -11,7 +11,7 @@ type Answer struct {
 	Found []Explanation `json:"found"`
 }
 
-// Explanation contains all decisions about one device, in the order of [Answer].
+// Explanation contains all decisions about one device, in the order that [Answer] describes.
 type Explanation struct {
 	SysPath string  `json:"sysfsPath"`
 	Device  *Device `json:"device"` // current state of the device, or null if unknown

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// fileSize is the size in bytes at which the file is renamed to audit.jsonl.1. A file of this size contains about
-	// forty thousand entries.
+	// fileSize is a size in bytes. When the file has reached this size, it is renamed to audit.jsonl.1. A file of this size
+	// contains about forty thousand entries.
 	fileSize = 16 << 20
-	// retryInterval is the time between attempts to write after a failure.
+	// retryInterval is the time between two attempts to write to the file after a failure.
 	retryInterval = 10 * time.Second
 )
 
@@ -87,7 +87,7 @@ func (l *Log) write(entries []Entry) error {
 	return nil
 }
 
-// file is the audit file. It must not be used concurrently.
+// file is the audit file. Its methods must not be called concurrently.
 type file struct {
 	name string
 	size int64 // maximum size

@@ -67,7 +67,7 @@ func Shortage(m *device.Members, items []Item, bundles int) string {
 	return "too few are left of " + strings.Join(missing, ", ")
 }
 
-// count returns the number of items of each kind.
+// count returns a slice with the number of items of each kind.
 func count(items []Item, kinds int) []int {
 	there := make([]int, kinds)
 	for _, item := range items {

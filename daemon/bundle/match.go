@@ -22,9 +22,9 @@ const levelCost = 64
 // The result is exact for the following reasons. The cost of two items depends on the lowest node above both. Therefore, every
 // combination of items below one node at the level of m.Near is near enough, and these nodes are independent of each other. If
 // the first items are given, matching from the leaves up is optimal for each kind. It forms as many pairs as possible below each
-// node. This number is the smaller of the number of needed items and the number of items that are present. The sum of costs
-// therefore depends only on the number of first items below each node, and it is a sum of concave functions of these numbers. To
-// find the best numbers, it is thus enough to add repeatedly the first item with the largest gain.
+// node. This number is the smaller of the number of needed items and the number of items that are present. Therefore, the sum of
+// costs depends only on how many first items are below each node. It is a sum of concave functions of these numbers. To find the
+// best numbers, it is thus enough to add repeatedly the first item with the largest gain.
 func Match(items []Item, m *device.Members) (sets [][]Item) {
 	counts := m.Counts
 	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
@@ -85,10 +85,10 @@ func (n *Node) take(items []Item, kinds int) {
 	}
 }
 
-// cost returns the cost of two items whose lowest common node is n.
+// cost returns the cost of two items. The node n must be the lowest node above both.
 func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
-// pairs returns the maximum number of items below the node that can belong to sets whose first item is below the node.
+// pairs returns how many items below the node can at most belong to sets that also have their first item below the node.
 func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	for kind, wanted := range counts {
 		there := n.there[kind]

@@ -25,7 +25,7 @@ import (
 // retry is how long Run waits after a failure before it writes the specs again.
 const retry = 5 * time.Second
 
-// Specs holds the specs of all resources. Its methods are safe for concurrent use.
+// Specs manages the specs of all resources. Its methods are safe for concurrent use.
 type Specs struct {
 	Dir       string // directory where the container runtime looks for specs
 	Inventory *inventory.Inventory
@@ -84,8 +84,8 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// Update writes the files for the newest snapshot. It does nothing before the first complete snapshot. If a file cannot
-// be written, Update logs the error and returns false.
+// Update writes the files for the newest snapshot. Before the first complete snapshot, it does nothing and returns true. If a
+// file cannot be written, Update logs the error and returns false.
 func (s *Specs) Update() (ok bool) {
 	select {
 	case <-s.Inventory.Ready():

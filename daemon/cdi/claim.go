@@ -31,7 +31,7 @@ const claimPrefix = "metalplug-claim_"
 // claim contains a dot.
 const admin = ".admin"
 
-// Request describes what containers get for a request in a claim.
+// Request describes everything that containers get for a request in a claim.
 type Request struct {
 	Name    string
 	Admin   bool // whether an administrator gets access to devices that other tenants may hold
@@ -121,8 +121,8 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	return err
 }
 
-// node returns the node that a device now has at a path in a container, or nil. The result contains the device number. The
-// runtime therefore does not look up the name, which may belong to another device by then.
+// node returns the node that a device currently has at the given path in a container. If there is none, it returns nil. The
+// result contains the device number. The runtime therefore does not look up the name, which may belong to another device by then.
 func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.DeviceNode {
 	i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return n.Container == path })
 	if i < 0 || !d.Present {

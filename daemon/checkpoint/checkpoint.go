@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint reads the file in which the kubelet records the devices that it has given to pods.
+// Package checkpoint reads the kubelet's checkpoint file, which records the devices that the kubelet has given to pods.
 package checkpoint
 
 import (

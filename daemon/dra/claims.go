@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/api"
 )
 
-// PrepareResourceClaims passes all given claims to metalplugd at the same time. An erasure may take longer than the kubelet
-// waits. In that case, the error says that the work continues, and the kubelet repeats the call.
+// PrepareResourceClaims passes all given claims to metalplugd at the same time. If a device must be erased, this may take longer
+// than the kubelet waits. In that case, the error says that the work continues, and the kubelet repeats the call.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	now, err := d.known(ctx)
 	if err != nil {

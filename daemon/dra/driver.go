@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dra is the driver for Dynamic Resource Allocation. It publishes metalplugd's devices in ResourceSlices, and passes
-// claims from the kubelet to metalplugd. It saves no state, because metalplugd knows which claim holds a device.
+// claims from the kubelet to metalplugd. The driver saves no state, because metalplugd knows which claim holds a device.
 package dra
 
 import (
@@ -69,7 +69,7 @@ type driver struct {
 }
 
 // Run serves the kubelet and publishes the devices until ctx ends or a part fails. It calls ready when the kubelet can connect.
-// When Run has returned, the ResourceSlices remain. The kubelet removes them if no driver connects within 30 s.
+// When Run has returned, the ResourceSlices remain. The kubelet removes the slices if no driver connects within 30 s.
 func Run(ctx context.Context, o Options, ready func()) error {
 	outer := ctx
 	ctx, fail := context.WithCancelCause(ctx)
@@ -206,7 +206,7 @@ func (d *driver) control(ctx context.Context, resources *resourceslice.DriverRes
 	})
 }
 
-// fetch asks metalplugd for its devices.
+// fetch asks metalplugd for its resources and devices.
 func (d *driver) fetch(ctx context.Context) (state, error) {
 	var status api.Status
 	var devices []api.Device

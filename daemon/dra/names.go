@@ -13,8 +13,8 @@ import (
 // nameLen is the maximum length of a device name, which is a DNS label (RFC 1123).
 const nameLen = 63
 
-// named maps the names that devices have in ResourceSlices to the devices. A name is the ID, converted to a DNS label. If two
-// devices have the same label, or if the label is too long, a hash of the ID is added.
+// named assigns each device a name for the ResourceSlices. The names are the keys of the result. A name is the ID, converted to a
+// DNS label. If two devices have the same label, or if the label is too long, a hash of the ID is added.
 func named(devices []api.Device) map[string]api.Device {
 	count := make(map[string]int)
 	for _, d := range devices {
@@ -36,7 +36,7 @@ func named(devices []api.Device) map[string]api.Device {
 	return names
 }
 
-// label converts an ID to lower case, and replaces each character that a DNS label must not contain by "-".
+// label converts an ID to a DNS label. It changes letters to lower case, and replaces forbidden characters with "-".
 func label(id string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		switch {

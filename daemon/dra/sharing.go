@@ -19,8 +19,8 @@ type sharing struct {
 }
 
 // check finds out whether several claims can hold a device, if there are shared devices. An API server without the feature gate
-// DRAConsumableCapacity drops the fields for this. The scheduler would then give the whole device to one claim. The result again
-// is true if the API server has not answered and check must be called again. The previous answer stays valid until then.
+// DRAConsumableCapacity drops the fields for this. The scheduler would then give the whole device to one claim. If the API server
+// has not answered, check returns true and must be called again. The previous answer stays valid until then.
 func (s *sharing) check(ctx context.Context, d *driver, shared bool) (again bool) {
 	problem := s.problem
 	switch {

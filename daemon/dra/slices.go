@@ -33,8 +33,8 @@ type state struct {
 	shares  map[string]int64      // maps the name of a shared device to the number of claims that may hold it at the same time
 }
 
-// newState returns the state with these resources and devices. If a pod got a device through the device plugin API, the device is
-// not available to claims until that pod has ended.
+// newState returns the state with the given resources and devices. If a pod got a device through the device plugin API, the
+// device is not available to claims until that pod has ended.
 func newState(resources []api.Resource, devices []api.Device) state {
 	s := state{devices: named(devices), claimed: make(map[string]bool), shares: make(map[string]int64)}
 	served := make(map[string]int)
@@ -167,8 +167,8 @@ func attributes(d api.Device) map[resourceapi.QualifiedName]resourceapi.DeviceAt
 // to the device.
 var onPCI = regexp.MustCompile(`/devices/(pci[0-9a-f]+:[0-9a-f]{2})((?:/[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])+)`)
 
-// place returns the PCIe root of a device. If the device is connected to a switch, place also returns the function of the switch.
-// A switch below a root port has one upstream port, and a downstream port for each device.
+// place returns the PCIe root of a device. If the device is connected to a switch, place also returns the PCI function of the
+// switch's upstream port. A switch below a root port has one upstream port, and a downstream port for each device.
 func place(path string) (root, above string) {
 	m := onPCI.FindStringSubmatch(path)
 	if m == nil {

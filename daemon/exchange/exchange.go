@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MessageSize is the maximum size of a message in bytes. By default, a unix socket accepts more than three times that size
-// (net.core.wmem_default, 212992).
+// MessageSize is the maximum size of a message in bytes. By default, a unix socket accepts messages of more than three times this
+// size (net.core.wmem_default, 212992).
 const MessageSize = 64 << 10
 
 // ErrForeign means that the peer must not be trusted. It has neither uid 0 nor our own uid, or systemd does not listen on the
@@ -91,8 +91,8 @@ func serve(fd int, answer Answer) error {
 	return nil
 }
 
-// awaitHangup returns when the peer has closed or shut down its end, or when fd is closed. The program usually answers and exits
-// before this happens.
+// awaitHangup waits until the peer has closed or shut down its end of the socket, or until fd is closed. The program usually
+// answers and exits before this happens.
 func awaitHangup(fd int) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {

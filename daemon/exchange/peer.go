@@ -45,7 +45,7 @@ type Peer struct {
 	Slots chan struct{}
 }
 
-// Call sends a request to a program and decodes the answer. It blocks like [Peer.Ask].
+// Call sends a request to a program and decodes the answer. It blocks as long as [Peer.Ask] does.
 func Call[A any](ctx context.Context, p Peer, request func() []byte) (answer A, err error) {
 	message, err := p.Ask(ctx, request)
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 type Damper struct {
 	falls  []time.Time // times of the failures within fallWindow
 	sick   bool
-	last   string    // reason of the last failure
+	last   string    // reason for the last failure
 	well   time.Time // when the device became healthy again
 	unruly bool      // set if the device has failed too often
 }

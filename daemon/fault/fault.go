@@ -17,7 +17,7 @@ import (
 // faults.
 type Record struct {
 	Boot string `json:"boot,omitempty"`
-	// Marks are the uncleared marks, oldest first.
+	// Marks contains the marks that still apply, oldest first.
 	Marks []mark `json:"marks,omitempty"`
 	// Counters contains the base values of error counters. The keys consist of the sysfs path and the name of the counter.
 	Counters map[string]uint64 `json:"counters,omitempty"`
@@ -67,9 +67,9 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	return true
 }
 
-// takeBack clears the marks at the path of m and below it. If a PCI function has recovered, it is exempted from a mark on a
-// bridge above it, which still applies to all other functions below the bridge. Other devices are not exempted. A disk that was
-// found again, for example, does not prove that the bridge has recovered.
+// takeBack clears the marks at the path of m and below it. If a PCI function has recovered, a mark on a bridge above it no longer
+// applies to that function. The mark still applies to all other functions below the bridge. Only functions are exempted from
+// marks in this way. A disk that was found again, for example, does not prove that the bridge has recovered.
 func (r *Record) takeBack(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {

@@ -83,7 +83,7 @@ func (h *client) claim(ctx context.Context, path string) (release func(), err er
 	}
 }
 
-// probe does not claim a disk that a pod holds.
+// probe claims the disk, unless a pod holds the disk.
 func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Report, error) {
 	do := reset.Probe
 	switch {
@@ -103,7 +103,7 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	return h.do(ctx, r)
 }
 
-// survey claims the disk, so that the helper is not reported as a process that has the disk open.
+// survey claims the disk, because the helper must not be reported as a process that has the disk open.
 func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Report, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {

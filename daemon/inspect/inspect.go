@@ -2,7 +2,7 @@
 
 // Package inspect decides when to inspect hardware. Events, lost events, the periodic check and the polling of a class all cause
 // the same request, which is to inspect a path in sysfs. Inspections run in separate goroutines, a few at a time, and post their
-// results.
+// results to the owner of the inspector.
 package inspect
 
 import (
@@ -142,8 +142,8 @@ func (n *Inspector) hint(e udev.Event) {
 	}
 }
 
-// concerns reports whether d may be a subject. If this depends on the content of sysfs, concerns returns true, and the inspection
-// decides.
+// concerns reports whether the device d may be a subject. If this depends on the content of sysfs, concerns returns true, and the
+// inspection decides.
 func (n *Inspector) concerns(d udev.Device) bool {
 	for _, c := range device.Classes {
 		if c.Selects(d) {
@@ -169,7 +169,7 @@ func (n *Inspector) pollSubject(s *Subject) {
 	}
 }
 
-// wanted reports whether any rule uses a class.
+// wanted reports whether any rule uses a given class.
 func (n *Inspector) wanted(c *device.Class) bool {
 	return slices.ContainsFunc(n.rules, func(r device.Rule) bool { return r.Class == c })
 }

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// slowLook is the time after which an inspection releases its slot. The inspection continues without a slot.
+	// slowLook is how long an inspection may occupy its slot. The inspection continues without a slot.
 	slowLook = time.Second
-	// StuckLook is the time after which an inspection is considered stuck. A read from a hung PCIe device blocks
+	// StuckLook is how long an inspection may take before it is considered stuck. A read from a hung PCIe device blocks
 	// indefinitely and cannot be cancelled.
 	StuckLook = 60 * time.Second
 	// retryFirst and retryLast are the limits for the pause between two inspections of an incomplete device (see [pause]). The
@@ -213,7 +213,7 @@ func vanished(sightings []device.Sighting) bool {
 	})
 }
 
-// retryLater queues another inspection of an unfinished subject. The delay grows each time.
+// retryLater queues another inspection of an unfinished subject. The delay grows with each attempt.
 func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 	if s.retry != nil {
 		s.retry.Stop()

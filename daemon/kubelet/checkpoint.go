@@ -19,7 +19,7 @@ type Known struct {
 	Members  []Member // members of a bundle, if the kubelet knows them
 }
 
-// Member is a device in a bundle, as recorded in the checkpoint. It may also be the bundle itself.
+// Member is a device in a bundle, as recorded in the checkpoint. The entry may also be about the bundle itself.
 type Member struct {
 	Resource string `json:"resource"`
 	ID       string `json:"id"`

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// podResourcesLimit is the maximum duration of a query.
+	// podResourcesLimit is the maximum time that a query may take.
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the maximum size of an answer in bytes. The kubelet sets no limit.
 	podResourcesSize = 64 << 20
-	// If only the checkpoint names a device, Ask returns [Noted] for the device, but not again during the next rememberedFirst.
-	// Each repetition doubles this time, up to rememberedLast. The checkpoint may name a pod that has already ended, because the
+	// rememberedFirst is how long Ask waits before it returns [Noted] again for a device that only the checkpoint names. Each
+	// repetition doubles this time, up to rememberedLast. The checkpoint may name a pod that has already ended, because the
 	// kubelet removes ended pods only when it writes the checkpoint. It may also name a running pod whose init container holds
 	// the device for hours.
 	rememberedFirst = 20 * time.Second
@@ -43,7 +43,7 @@ const (
 	// Noted means that the kubelet lists no pod with the device, but its checkpoint still names the device. The plugin should
 	// send a list, because the kubelet then writes the checkpoint again, without ended pods.
 	Noted
-	// Free means that certainly no pod holds the device.
+	// Free means that no pod holds the device. This result is certain.
 	Free
 )
 

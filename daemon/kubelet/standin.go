@@ -40,7 +40,8 @@ type registered struct {
 	devices []*pluginapi.Device // last list from the plugin, or nil before the first list
 }
 
-// StandIn serves kubelet.sock in the directory plugins, and PodResources on the socket pods, until ctx ends.
+// StandIn simulates a kubelet until ctx ends. It serves kubelet.sock in the directory plugins, and the PodResources service on
+// the socket with the path pods.
 func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
 	s := &Standin{ctx: ctx, dir: plugins, plugins: make(map[string]*registered)}
 	for path, register := range map[string]func(*grpc.Server){
@@ -59,7 +60,7 @@ func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
 	return s, nil
 }
 
-// Register registers a plugin. Like the kubelet, it requests the plugin's options before it returns.
+// Register registers a plugin. It requests the plugin's options before it returns, as the kubelet does.
 func (s *Standin) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	conn, err := grpc.NewClient("unix:"+filepath.Join(s.dir, r.GetEndpoint()), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

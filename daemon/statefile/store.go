@@ -23,7 +23,7 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// stateFile is the name of the file in paths.state.
+// stateFile is the name of the state file in the directory paths.state.
 const stateFile = "state.json"
 
 // stateSize is the maximum size of the file in bytes. Each device takes less than 4 KiB, so this is enough for 16,384 devices.
@@ -120,7 +120,7 @@ func (s *Store) Save(encode func() ([]byte, error)) {
 	liveness.Poke(s.saved)
 }
 
-// Unkept returns the error of the last write, or nil if the write succeeded. It does not block.
+// Unkept returns the error from the last attempt to write, or nil if the attempt succeeded. It does not block.
 func (s *Store) Unkept() error { return *cmp.Or(s.unkept.Load(), new(error)) }
 
 // Flush waits until every state that was passed to Save before the call is on disk. An error comes from the write or from ctx.

@@ -20,8 +20,8 @@ import (
 // Program is the name of the helper.
 const Program = "metalplug-unit"
 
-// MaxTimeout is the maximum timeout that a request may set for a unit. metalplug-unit@.service stops a helper shortly
-// after this time.
+// MaxTimeout is the maximum timeout that a request may set for a unit. systemd stops metalplug-unit@.service shortly after this
+// time.
 const MaxTimeout = time.Hour
 
 // A unit can run at these stages, which are also the keys in [resource.units].
@@ -36,7 +36,7 @@ type Request struct {
 	Resource string `json:"resource"`
 	Stage    string `json:"stage"`
 	Device   string `json:"device"`
-	// TimeoutMS is the number of milliseconds after which the helper stops the unit.
+	// TimeoutMS is how long the unit may run, in milliseconds, before the helper stops it.
 	TimeoutMS int64 `json:"timeout_ms"`
 }
 

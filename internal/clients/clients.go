@@ -58,7 +58,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// RemoteAddr returns the client itself. Servers make it available to each request.
+// RemoteAddr returns the client itself. Servers make the result available to the handler of each request.
 func (c *Client) RemoteAddr() net.Addr { return c }
 
 // Network returns "unix".
@@ -75,9 +75,8 @@ func (c *Client) Close() error {
 	return c.Conn.Close()
 }
 
-// Peer returns the process at the other end of a unix socket connection, as recorded by the kernel (SO_PEERCRED,
-// unix(7)). For an accepted connection, this is the process that connected. For any other connection, it is the process
-// that listens.
+// Peer returns the process at the other end of a unix socket connection, as recorded by the kernel (SO_PEERCRED, unix(7)). For an
+// accepted connection, this is the process that connected. For any other connection, Peer returns the process that listens.
 func Peer(c net.Conn) (peer *unix.Ucred, err error) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err == nil {

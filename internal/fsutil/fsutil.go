@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsynced means that a crash may undo the replacement of a file.
+// ErrUnsynced means that a file was replaced, but that a crash may undo this.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
 // ReplaceFile replaces the content of a file. The file gets the given permissions regardless of the umask. ReplaceFile first
@@ -45,8 +45,7 @@ func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	return nil
 }
 
-// ReadRegular reads a regular file of at most limit bytes. It returns an error for anything else, such as a link or a
-// pipe.
+// ReadRegular reads a regular file of at most limit bytes. For anything else, such as a link or a pipe, it returns an error.
 func ReadRegular(name string, limit int64) ([]byte, error) {
 	// Without O_NONBLOCK, opening a pipe would block until there is a writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveness detects loops that make no progress. A loop is woken only when another goroutine checks it.
+// Package liveness detects loops that make no progress. A loop wakes up only when another goroutine checks it.
 package liveness
 
 import (
@@ -24,7 +24,7 @@ func (p *Probe) init() {
 	})
 }
 
-// Asked returns the channel on which the loop receives questions. The loop answers a question by receiving it.
+// Asked returns the channel that the loop must receive questions from. The loop answers a question by receiving it.
 func (p *Probe) Asked() <-chan struct{} {
 	p.init()
 	return p.asked
@@ -36,8 +36,8 @@ func (p *Probe) End() {
 	p.end()
 }
 
-// Alive blocks until the loop has answered or ended, or until ctx ends. It may be called before the loop starts. If ctx
-// ends, the error is the context's error with the name of the loop.
+// Alive blocks until the loop has answered or ended, or until ctx ends. It may be called before the loop starts. If ctx ends,
+// Alive returns the context's error, together with the name of the loop.
 func (p *Probe) Alive(ctx context.Context, name string) error {
 	p.init()
 	select {

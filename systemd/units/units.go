@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// jobLook is the interval at which Run checks, while it waits for a job, that the connection to systemd is still open. A
-	// daemon-reexec drops the connection, so the signal for the end of the job may be lost.
+	// While Run waits for a job, it checks once every jobLook that the connection to systemd is still open. A daemon-reexec drops
+	// the connection, so the signal for the end of the job may be lost.
 	jobLook = time.Second
 	// stopLimit is the maximum time that Run waits for the request to stop a unit after the deadline of ctx.
 	stopLimit = 2 * time.Second

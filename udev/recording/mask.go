@@ -28,8 +28,8 @@ var secretProperties = []string{
 	"ID_REVISION_SERIAL", "ID_NET_NAME_MAC",
 }
 
-// secretAttrs lists the sysfs attributes that contain an identity of an NVMe controller or namespace, a GPU, or an RDMA,
-// USB or network device (Documentation/ABI in the kernel source).
+// secretAttrs lists the sysfs attributes that contain an identity (Documentation/ABI in the kernel source). They belong to NVMe
+// controllers and namespaces, GPUs, and RDMA, USB and network devices.
 var secretAttrs = []string{
 	"serial", "serial_number", "wwid", "wwn", "uuid", "nguid", "eui", "unique_id", "node_guid", "sys_image_guid", "board_serial",
 	"product_serial", "hostnqn", "hostid", "subsysnqn", "address", "phys_port_id", "phys_switch_id",
@@ -52,7 +52,7 @@ func (s secrets) attr(name, value string) {
 	}
 	s.add(value)
 	if path.Base(name) == "serial" {
-		// The wwid of a namespace without an identifier of its own contains this value in hexadecimal (wwid_show,
+		// If a namespace has no identifier of its own, its wwid contains this value in hexadecimal (wwid_show,
 		// drivers/nvme/host/sysfs.c).
 		s.add(hex.EncodeToString([]byte(value)))
 	}
@@ -91,9 +91,9 @@ func (s secrets) mask(text string) string {
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// pseudonym returns a random text of the same form as value. It replaces digits by digits, letters by letters of the same case,
-// and hexadecimal text by hexadecimal text. All other characters remain, so the result is still a valid address, UUID or file
-// name.
+// pseudonym returns a random text that has the same form as value. It replaces digits with digits, letters with letters of the
+// same case, and hexadecimal text with hexadecimal text. All other characters remain, so the result is still a valid address,
+// UUID or file name.
 func pseudonym(value string) string {
 	letters := 26
 	if strings.Trim(value, "0123456789abcdefABCDEF-:.") == "" {

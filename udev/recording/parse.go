@@ -34,7 +34,7 @@ func Parse(text []byte) (*Recording, error) {
 	return r, nil
 }
 
-// parser holds the state between two lines of a recording.
+// parser contains the state of the parser between two lines of a recording.
 type parser struct {
 	recording  *Recording
 	path       string // path below /sys of the device in this block, or empty between blocks

@@ -18,8 +18,8 @@
 //	F: /proc/swaps=Filename\tType\n                    a file below /proc or /dev that belongs to no device
 //	F: /proc/4242/                                     a directory there
 //
-// The other lines that udevadm exports (M, R, J, U, T, D, I, Q, V, B and link priorities) repeat information from the
-// properties. They are ignored, as are DEVPATH and the content of a node. Unlike in umockdev, a path may also begin with
+// The other lines that udevadm exports (M, R, J, U, T, D, I, Q, V, B and link priorities) repeat information from the properties.
+// Parse ignores these lines. It also ignores DEVPATH and the content of a node. Unlike in umockdev, a path may also begin with
 // /module/.
 //
 // The package invents no data. An attribute that is missing from a recording, such as a NUMA node, is also missing from the tree.
@@ -67,7 +67,7 @@ func (r *Recording) Write(root string) error { return apply(root, nil, r.tree) }
 
 // Update replaces the tree below root, which r must have written there, with the tree of another recording. It returns events for
 // the differences, in the order that udevd would use. Removals come first, with children before their parents. Additions follow,
-// with parents before their children, and then changes. The tree is complete when Update returns. If a mount or swap table has
+// with parents before their children. Changes come last. The tree is complete when Update returns. If a mount or swap table has
 // changed, there is an event [udev.Mounts]. If another file that belongs to no device has changed, there is an event
 // [udev.Overflow].
 //

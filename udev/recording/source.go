@@ -45,7 +45,7 @@ type Source struct {
 // Open reads a recording from a file, writes its tree to a temporary directory, and starts to watch the file. The caller
 // must close the source, which removes the tree.
 func Open(file string) (_ *Source, err error) {
-	// The path must be absolute, because the watcher reports names in the form in which they were added.
+	// The path must be absolute, because the watcher reports names in the form that was passed to it.
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// copyName returns the path of the text's copy, from which the tree was written.
+// copyName returns the path of a copy of the text. The tree was written from this text.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
 
 func (s *Source) warn(err error) {

@@ -15,7 +15,7 @@ import (
 )
 
 // tree contains the files, links and directories below a root. The keys are relative names such as "sys/devices/…". No name
-// passes through a file or a link in the tree, and no link leads out of the tree ([checkTarget]). Therefore all reads and writes
+// passes through a file or a link in the tree, and no link leads out of the tree ([checkTarget]). Therefore, all reads and writes
 // stay inside the root.
 type tree map[string]entry
 
@@ -73,7 +73,7 @@ const (
 	maxPath    = 3072
 )
 
-// checkName returns an error unless a relative path names a file below the root without detours such as "..".
+// checkName returns an error unless a relative path names a file below the root. It rejects detours such as "..".
 func checkName(name string) error {
 	plain := name != "." && filepath.IsLocal(name) && path.Clean(name) == name && len(name) <= maxPath
 	for element := range strings.SplitSeq(name, "/") {
