@@ -24,8 +24,9 @@ type Client struct {
 // Holders runs the function [Holders] in a separate process, which handles only this request. It blocks until the answer arrives
 // or ctx ends. While the process starts, it calls the function wanted, which must return at most [MaxNumbers] numbers. The answer
 // omits the calling process, which may itself have the devices open. If the holders do not fit into one message, the answer
-// contains one holder for each pod and device node. If a process could not be read, Holders returns the error of [Answer.Err] for
-// no pods, together with the holders that were found. To check the unread processes of certain pods, call [Answer.Err].
+// contains one holder for each pod and device node. If a process could not be read, the error is the result of calling
+// [Answer.Err] without pods, and the answer contains the holders that were found. To check the unread processes of certain pods,
+// call [Answer.Err].
 func (c Client) Holders(ctx context.Context, wanted func() []Number) (Answer, error) {
 	var numbers []Number
 	r, err := exchange.Call[response](ctx, c.Peer, func() []byte {

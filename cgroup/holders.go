@@ -86,8 +86,8 @@ func (a Answer) Err(pods ...string) error {
 // The parameter proc is the mount point of the host's procfs. The parameter asker is the PID of the requesting process, or 0. The
 // answer omits the requesting process and all its threads. The caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to read the
 // descriptors of other processes, and CAP_CHECKPOINT_RESTORE (CAP_SYS_ADMIN before Linux 5.9) to read their mappings. The error
-// is that of [Answer.Err] for no pods. Even if there is an error, the answer contains the holders that were found. The answer
-// includes descriptors opened with O_PATH, although they do not keep the device in use. The function opens no device.
+// is the result of calling [Answer.Err] without pods. Even if there is an error, the answer contains the holders that were found.
+// The answer includes descriptors opened with O_PATH, although they do not keep the device in use. The function opens no device.
 //
 // No process can falsify the answer about another pod, delay the answer indefinitely, or make it large. A process is
 // reported as unread if the kernel does not answer a query about it within a second. A pod is reported as unread if its

@@ -17,12 +17,12 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// endpoints manages the running endpoints. Each resource has one. A reload affects only the endpoints of resources that have
-// changed.
+// endpoints manages the running endpoints. Each resource has one endpoint, unless DRA serves the resource. A reload affects only
+// the endpoints of resources that have changed.
 type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
 	changed chan struct{} // has a buffer of one, which is filled when the set of endpoints or a registration state has changed
-	told    func()        // called whenever changed is filled
+	told    func()        // called whenever the channel changed is filled
 	// last is when an endpoint of this daemon or an earlier one was last registered or stopped. It is zero if this has not
 	// happened since boot.
 	last time.Time

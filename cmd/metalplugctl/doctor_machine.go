@@ -11,8 +11,8 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// driven lists the PCI classes of hardware that metalplug can offer. The field class is the beginning of the sysfs attribute with
-// that name (include/linux/pci_ids.h).
+// driven lists the PCI classes of hardware that metalplug can offer. The field class is the beginning of the text in the sysfs
+// attribute with that name (include/linux/pci_ids.h).
 var driven = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
@@ -122,7 +122,7 @@ func (d *doctor) checkSELinux() (fine string) {
 	return mode + ", the labels are right and nothing was denied"
 }
 
-// checkSandbox finds out whether units are masked and whether the kernel has no user namespaces. In both cases, systemd cannot
+// checkSandbox finds out whether units are masked and whether the kernel has no user namespaces. In either case, systemd cannot
 // start the units. If there is no such problem, checkSandbox adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if recorded(d.status) {

@@ -80,7 +80,7 @@ func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, value
 	return &c.value
 }
 
-// outputFlag adds the flag -o and returns its value. The value may be table, json, or one of the values in more.
+// outputFlag adds the flag -o and returns its value. The value may be table, json, or one of the additional values.
 func outputFlag(cmd *cobra.Command, more ...string) *string {
 	all := append([]string{"table", "json"}, more...)
 	return choiceFlag(cmd, "output", "o", "FORMAT", "table", config.Alternatives(all), all...)

@@ -131,9 +131,9 @@ func exitCode(err error, stderr io.Writer) int {
 	return exitProblem
 }
 
-// noEmptyValues returns an error if an argument or the value of a flag is empty, because a variable in a script may be unset.
-// Ignoring an empty flag could be harmful. The command reset would not erase the disk, or the request would go to another
-// metalplugd. Empty arguments are allowed when the shell completes a command line, because the shell may pass an empty word.
+// noEmptyValues returns an error if an argument or the value of a flag is empty, because a variable in a script may be unset. If
+// an empty flag were ignored, the command reset might not erase the disk, or the request might go to another metalplugd. Empty
+// arguments are allowed when the shell completes a command line, because the shell may pass an empty word.
 func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")

@@ -65,8 +65,8 @@ func (b *branch) first() api.Place {
 	return b.devices[0]
 }
 
-// branch draws a branch and everything below it. The parameter left is the left edge. The result is the vertical middle of the
-// first box.
+// branch draws a branch and everything below it. The parameter left is the position of the left edge. The result is the vertical
+// middle of the first box.
 func (d *drawing) branch(b *branch, left int) (middle int) {
 	name, b := b.joined()
 	var ends []int

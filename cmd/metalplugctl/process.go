@@ -109,7 +109,7 @@ func k3sKubeletFlags(args []string) (flags []string) {
 }
 
 // argumentsFile returns the lines of a file that contains command-line arguments. MicroK8s, for example, uses such a file. It
-// replaces variables by the values that they have in the environment of the process.
+// replaces variables with the values that they have in the environment of the process.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
 	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file

@@ -51,7 +51,7 @@ func (b *bugReport) collect(ctx context.Context, o *clientOptions, file string, 
 	var text bytes.Buffer
 	err := record(&text, b.recorder, c, devices)
 	b.add("machine.umockdev", text.Bytes(), err)
-	// This is the case if the configuration file is missing or has errors.
+	// There are no files if the configuration file is missing or has errors.
 	if len(c.Files) == 0 {
 		c.Files = []string{file}
 	}

@@ -6,9 +6,9 @@ package api
 type Change struct {
 	Reason string `json:"reason,omitempty"`  // reason for a cordon, on one line
 	Login  string `json:"login,omitempty"`   // login name of the user who sent the request
-	DryRun bool   `json:"dry_run,omitempty"` // whether to check only if metalplugd would refuse the reset or adoption
-	// Scrub is the erase method. A reset erases the disk only if Scrub is set. An adoption uses Scrub in place of the resource's
-	// erase method.
+	DryRun bool   `json:"dry_run,omitempty"` // only check whether metalplugd would accept the reset or adoption
+	// Scrub is the erase method. A reset erases the disk only if Scrub is set. If Scrub is set for an adoption, it replaces the
+	// resource's erase method.
 	Scrub string `json:"scrub,omitempty"`
 }
 

@@ -40,7 +40,7 @@ type Cordon struct {
 	Since  time.Time `json:"since,omitzero"` // zero if the saved state was lost
 }
 
-// Same reports whether two cordons are the same. Either cordon may be nil.
+// Same reports whether two cordons have the same content. Either cordon may be nil.
 func (c *Cordon) Same(other *Cordon) bool {
 	if c == nil || other == nil {
 		return c == other

@@ -24,7 +24,8 @@ const libexec = "/usr/libexec/metalplug"
 // sets it.
 const configVariable = "METALPLUG_CONFIG"
 
-// ConfigFile returns the configuration file that the parent process has passed. If there is none, it returns the file standard.
+// ConfigFile returns the configuration file that the parent process has passed. If there is none, it returns the parameter
+// standard.
 func ConfigFile(standard string) string {
 	if file := os.Getenv(configVariable); file != "" {
 		return file

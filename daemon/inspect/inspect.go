@@ -47,7 +47,7 @@ type Inspector struct {
 
 	enumerating bool            // an enumeration is running
 	again       bool            // another enumeration is needed after the running one
-	newer       map[string]bool // paths with an event since the enumeration began, which has outdated information about them
+	newer       map[string]bool // paths whose enumerated state is outdated, because they had an event since the enumeration began
 	enumerated  bool            // the first enumeration has finished
 
 	mu     sync.Mutex

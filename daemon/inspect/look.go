@@ -33,7 +33,7 @@ const (
 // inspection usually waits for the kernel.
 func places() int { return 4 * runtime.GOMAXPROCS(0) }
 
-// phase says how far the inspection of a subject is.
+// phase is the state of a subject's inspection.
 type phase uint8
 
 const (
@@ -63,7 +63,7 @@ type Subject struct {
 // Removed reports whether the inspector has dropped the subject because an inspection found no hardware.
 func (s *Subject) Removed() bool { return s.removed }
 
-// Vanished reports whether the last inspection did not find the hardware, although it may only have been renamed.
+// Vanished reports whether the hardware was missing at the last inspection, and may have been renamed.
 func (s *Subject) Vanished() bool { return !s.vanished.IsZero() }
 
 // Due reports whether an inspection of the subject is running or waiting for a slot.

@@ -123,7 +123,7 @@ func (s *Store) Save(encode func() ([]byte, error)) {
 // Unkept returns the error from the last attempt to write, or nil if the attempt succeeded. It does not block.
 func (s *Store) Unkept() error { return *cmp.Or(s.unkept.Load(), new(error)) }
 
-// Flush waits until every state that was passed to Save before the call is on disk. An error comes from the write or from ctx.
+// Flush waits until all states that were passed to Save earlier are on disk. An error comes from the write or from ctx.
 func (s *Store) Flush(ctx context.Context) error {
 	written := make(chan error, 1)
 	select {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsynced means that a file was replaced, but that a crash may undo this.
+// ErrUnsynced means that a file was replaced, but a crash may undo the replacement.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
 // ReplaceFile replaces the content of a file. The file gets the given permissions regardless of the umask. ReplaceFile first

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// While Run waits for a job, it checks once every jobLook that the connection to systemd is still open. A daemon-reexec drops
-	// the connection, so the signal for the end of the job may be lost.
+	// jobLook is the time between two checks of the connection to systemd while Run waits for a job. A daemon-reexec drops the
+	// connection, so the signal for the end of the job may be lost.
 	jobLook = time.Second
-	// stopLimit is the maximum time that Run waits for the request to stop a unit after the deadline of ctx.
+	// stopLimit is the maximum time for the request that stops a unit. Run sends this request after the deadline of ctx.
 	stopLimit = 2 * time.Second
 	// replace is the mode of a job that replaces a queued job for the same unit.
 	replace = "replace"
@@ -30,7 +30,7 @@ type Runner struct {
 	dial func(ctx context.Context) (*dbus.Conn, error) // nil to connect to this machine's systemd
 }
 
-// UnitName returns the name of an instance of a template, which has a name such as "name@.service". It escapes the instance as
+// UnitName returns the name of an instance of a template unit such as "name@.service". It escapes the instance as
 // systemd-escape(1) does.
 func UnitName(template, instance string) string {
 	before, after, _ := strings.Cut(template, "@")
