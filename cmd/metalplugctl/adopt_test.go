@@ -158,7 +158,7 @@ func TestDiskWithoutIdentity(t *testing.T) {
 	const id = "node-pci-0000:00:0f.0"
 	const why = "unproven: ext4 is on it; metalplugctl reset " + id + " --scrub zero erases and offers it, until it is plugged in again"
 	n.await(id, "Unhealthy", why)
-	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero"); code != exitProblem || !strings.Contains(stderr, "Type its ID to erase it: \nmetalplugctl: erase "+id+": the typed ID does not match: nothing was done") {
+	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero"); code != exitProblem || !strings.Contains(stderr, "Type its ID to erase it: \nmetalplugctl: erase "+id+": the typed ID does not match, so nothing was erased") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero", "--yes"); code != exitOK {

@@ -80,7 +80,7 @@ func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
 		Short: "Reset a device now, or erase it",
-	}, "erase it, with this method", false)
+	}, "erase the device with this method", false)
 }
 
 // adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. The command asks the operator to type the ID
@@ -111,7 +111,7 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 		return d.ID, err
 	})
 	scrub = choiceFlag(cmd, "scrub", "", "METHOD", "", usageOfScrub, append(config.Scrubs(), "secure-discard")...)
-	cmd.Flags().BoolVar(&yes, "yes", false, "erase without confirmation; needs the ID of the disk")
+	cmd.Flags().BoolVar(&yes, "yes", false, "erase without confirmation; NAME must be the ID")
 	return cmd
 }
 
@@ -174,7 +174,7 @@ func changed(d api.Changed) string {
 // if metalplugd would refuse the erasure or has nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
-		return failed(cmd.Name(), name, fmt.Errorf("with --yes, name the disk by its ID, %s: nothing was done", d.ID))
+		return failed(cmd.Name(), name, fmt.Errorf("nothing was erased; with --yes, NAME must be the device ID: %s", d.ID))
 	}
 	c.DryRun = true
 	var answer api.Changed
@@ -236,7 +236,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	if err != nil {
 		fmt.Fprintln(out)
 	}
-	return fmt.Errorf("erase %s: the typed ID does not match: nothing was done", id)
+	return fmt.Errorf("erase %s: the typed ID does not match, so nothing was erased", id)
 }
 
 // failed returns an error that names the device and the action that failed. If err is nil, failed returns nil.

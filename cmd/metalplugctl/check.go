@@ -92,7 +92,7 @@ func ignored(file string) (warnings []string) {
 	entries, _ := os.ReadDir(filepath.Join(dir, dropInDir)) // the directory need not exist
 	for _, e := range entries {
 		if name := e.Name(); filepath.Ext(name) != ".toml" && !backup.MatchString(name) {
-			warnings = append(warnings, filepath.Join(dir, dropInDir, name)+" is ignored: the name of a drop-in ends in .toml")
+			warnings = append(warnings, filepath.Join(dir, dropInDir, name)+" is ignored: the name of a drop-in must end in .toml")
 		}
 	}
 	return warnings
@@ -112,9 +112,9 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	f.Warnings = append(f.Warnings, mistaken(c, r.Name, "exclude", r.Exclude)...)
 	switch {
 	case r.Serve == config.ServeDRA:
-		f.warn(c, r, "serve", "pods get a device of %s only through resource claims, for which metalplug-dra must run; see docs/dra.md", r.Name)
+		f.warn(c, r, "serve", "pods get devices of %s only through resource claims, which require metalplug-dra; see docs/dra.md", r.Name)
 	case r.Reset.AtStart() && slices.Contains([]string{"zero", "sanitize"}, r.Reset.Scrub):
-		f.warn(c, r, "reset.scrub", `%s may take hours, and a start waits for at most 25s; write when = "release"`, r.Reset.Scrub)
+		f.warn(c, r, "reset.scrub", `%s may take hours, but the start of a container waits for at most 25s; write when = "release"`, r.Reset.Scrub)
 	}
 }
 
@@ -130,9 +130,9 @@ func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourc
 		if !strings.HasSuffix(text, "?") { // a question such as "did you mean" needs no further explanation
 			text += "; see " + hint
 		}
-		f.warn(c, r, key, "%s takes no device: %s", r.Name, text)
+		f.warn(c, r, key, "%s gets no device: %s", r.Name, text)
 	case len(r.Exclude) > 0 && !match.excludes:
-		f.warn(c, r, key, "exclude matches no present device, so %s takes all that match: %s", r.Name, match.Unfilled)
+		f.warn(c, r, key, "exclude matches no device on this node, so %s gets every device that match selects: %s", r.Name, match.Unfilled)
 	}
 }
 

@@ -141,11 +141,11 @@ func (d *doctor) do(c check) {
 	d.check = c.name
 	switch {
 	case d.status != nil && d.status.Preview && !c.daemon && c.name != "daemon":
-		d.skip("run it without --socket and METALPLUG_SOCKET", "the daemon is a preview, and not the daemon of this node")
+		d.skip("run doctor without --socket and METALPLUG_SOCKET", "the socket belongs to a preview, not to the daemon of this node")
 	case c.daemon && d.status == nil:
 		d.skip("see the findings about the daemon above", "the daemon does not answer")
 	case c.hardware && recorded(d.status):
-		d.skip("run it on the machine that was recorded", "the hardware is a recording")
+		d.skip("run doctor on the machine that was recorded", "the hardware is simulated from a recording")
 	default:
 		fine = c.run(d)
 	}

@@ -40,7 +40,7 @@ func (d *doctor) checkClaims() (fine string) {
 		{filepath.Join(d.config.Paths.PodResources, "../../plugins_registry/metalplug.io-reg.sock"), "metalplug-dra is not running", startDriver},
 		{
 			filepath.Join(d.config.Paths.Run, "claims.sock"), "metalplugd accepts no claims from metalplug-dra",
-			"systemctl restart metalplugd, which starts metalplugd-claims.socket; if it fails: journalctl -u metalplugd-claims.socket -e",
+			"systemctl restart metalplugd, which starts metalplugd-claims.socket; if that fails: journalctl -u metalplugd-claims.socket -e",
 		},
 	} {
 		info, err := os.Stat(d.path(needed.socket))
@@ -72,4 +72,4 @@ func showUnit(ctx context.Context, unit string) map[string]string {
 }
 
 // startDriver contains the command that starts the driver, and the command that shows why the driver does not start.
-const startDriver = "systemctl enable --now metalplug-dra; if it fails: journalctl -u metalplug-dra -e"
+const startDriver = "systemctl enable --now metalplug-dra; if that fails: journalctl -u metalplug-dra -e"

@@ -24,7 +24,7 @@ func (d *doctor) checkConfiguration() (fine string) {
 		err = c.Check()
 	}
 	if err != nil {
-		d.fail("correct it, then: systemctl reload-or-restart metalplugd", "%v", err)
+		d.fail("correct the configuration, then: systemctl reload-or-restart metalplugd", "%v", err)
 	}
 	return cmp.Or(strings.Join(c.Files, ", "), "no configuration file: the defaults apply")
 }
@@ -46,14 +46,14 @@ func (d *doctor) ask() error {
 // write its files.
 func (d *doctor) checkDaemon() (fine string) {
 	if d.silence != nil {
-		d.fail("systemctl status metalplugd; journalctl -u metalplugd -e; start it: systemctl start metalplugd", "%v", d.silence)
+		d.fail("systemctl start metalplugd; if that fails: journalctl -u metalplugd -e", "%v", d.silence)
 		return ""
 	}
 	status := *d.status
 	if status.Ready {
 		d.ok("%s, up %s", status.Version, formatDuration(time.Duration(status.Uptime*float64(time.Second))))
 	} else {
-		d.warn("wait; if this persists: journalctl -u metalplugd -e", "it has not inspected the hardware yet")
+		d.warn("wait; if this persists: journalctl -u metalplugd -e", "metalplugd has not inspected the hardware yet")
 	}
 	if file := status.Configuration.File; file != "" && !d.same(file, d.file) && !status.Preview {
 		d.check = "configuration"
@@ -65,7 +65,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	}
 	d.check = "files"
 	for _, file := range status.Unwritten {
-		d.fail("free space or allow writes there; metalplugd retries automatically", "%s", file)
+		d.fail("free disk space, or make the directory writable; metalplugd retries automatically", "%s", file)
 	}
 	return ""
 }
@@ -73,10 +73,10 @@ func (d *doctor) checkDaemon() (fine string) {
 // checkReload compares the configuration files with the active configuration, as far as metalplugd reports it.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
-		d.fail("correct it, then: systemctl reload metalplugd", "the last reload was refused, and the previous configuration applies: %s", problem)
+		d.fail("correct the configuration, then: systemctl reload metalplugd", "the last reload was refused, so the previous configuration still applies: %s", problem)
 	}
 	for _, pending := range status.Configuration.Pending {
-		d.warn(restart, "it applied only part of the configuration: %s", pending)
+		d.warn(restart, "the last reload applied only part of the configuration: %s", pending)
 	}
 	now, next := status.DevicePlugins, d.config.Paths.DevicePlugins
 	if now == "" || now == next {
@@ -84,7 +84,7 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
 	if len(d.config.Files) > 0 && !told { // there are no files if the configuration has errors or does not exist
-		d.warn(restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)
+		d.warn(restart, "paths.device_plugins will be %s after a restart, and is still %s", next, now)
 	}
 }
 
@@ -99,7 +99,7 @@ func (d *doctor) checkUdev() (fine string) {
 		return ""
 	}
 	if d.exists("/run/udev/queue") {
-		d.warn("udevadm settle; if it hangs: journalctl -u systemd-udevd -e", "udevd has unprocessed events")
+		d.warn("udevadm settle; if that hangs: journalctl -u systemd-udevd -e", "udevd has unprocessed events")
 		return ""
 	}
 	if d.status == nil {
@@ -160,11 +160,11 @@ func (d *doctor) checkUnits() (fine string) {
 		return ""
 	}
 	for _, unit := range d.units(templates...) {
-		remedy := "install it, then: systemctl daemon-reload"
+		remedy := "install the unit, then: systemctl daemon-reload"
 		if unit.Masked {
 			remedy = "systemctl unmask " + unit.Template
 		}
-		d.fail(remedy+"; or remove it from [resource.units]", "%s: metalplug cannot start it", unit)
+		d.fail(remedy+"; or remove the unit from [resource.units]", "metalplug cannot start a vendor unit: %s", unit)
 	}
 	return strings.Join(templates, ", ")
 }
@@ -175,14 +175,14 @@ func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {
 		if r.Healthy+r.Unhealthy == 0 && !r.Optional {
-			d.warn("metalplugctl list --all; then for the one you expect: metalplugctl why", "%s: no device found", r.Name)
+			d.warn("metalplugctl list --all; to see why a device is missing: metalplugctl why", "%s has no device", r.Name)
 		}
 	}
 	d.addUnhealthy()
 	total := d.status.Devices
 	if len(d.found) == before && total.Healthy+total.Unhealthy == 0 {
-		d.warn("metalplugctl list --all shows these; what the kernel sees: lspci -k",
-			"no device is offered; present but not offered: %d", total.NotOffered)
+		d.warn("to see devices that are not offered: metalplugctl list --all; to see PCI devices: lspci -k",
+			"no device is offered; devices that are present but not offered: %d", total.NotOffered)
 	}
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }

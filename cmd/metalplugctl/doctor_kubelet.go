@@ -42,8 +42,8 @@ func (d *doctor) checkKubelet() (fine string) {
 	socketInfo, socketErr := os.Stat(d.path(socket))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // the kubelet cannot start if this is a link without a target
-		d.fail("start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
-			"its directory %s is missing: the kubelet has never run", dir)
+		d.fail("start the kubelet: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
+			"%s is missing: the kubelet has never run on this node", dir)
 	case errors.Is(err, fs.ErrPermission):
 		d.skip(d.readRemedy(err, ""), "%s: %v", dir, fsutil.Cause(err))
 	case err != nil && !errors.Is(err, unix.ENOTDIR):
@@ -55,7 +55,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	case socketErr != nil:
 		d.fail("systemctl status kubelet", "%s is missing: the kubelet is not running", socket)
 	case socketInfo.Mode().Type() != fs.ModeSocket:
-		d.fail("remove it and restart the kubelet", "%s is not a socket", socket)
+		d.fail("remove the file, and restart the kubelet", "%s is not a socket", socket)
 	}
 	return socket + " exists"
 }
@@ -69,22 +69,22 @@ func (d *doctor) checkRootDir() (fine string) {
 		theirs := filepath.Join(root, "pod-resources")
 		moved, other := !d.same(paths.DevicePlugins, devicePluginDir), !d.same(filepath.Dir(paths.PodResources), theirs)
 		if moved {
-			d.fail("remove device_plugins from [paths]; then: "+restart, "%s always listens in %s, regardless of its --root-dir, and "+
+			d.fail("remove device_plugins from [paths]; then: "+restart, "%s always listens in %s, regardless of its --root-dir, but "+
 				"paths.device_plugins is %s: nothing is registered", p, devicePluginDir, paths.DevicePlugins)
 		}
 		switch {
 		case p.hidden && p.flag("root-dir") == "":
-			d.ok("%s does not show its --root-dir; paths.pod_resources is %s", p, paths.PodResources)
+			d.ok("the --root-dir of %s is not visible; paths.pod_resources is %s", p, paths.PodResources)
 		case other:
 			d.fail(fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
-				filepath.Join(theirs, "kubelet.sock"), restart), "%s has --root-dir %s, and paths.pod_resources is in %s: "+
+				filepath.Join(theirs, "kubelet.sock"), restart), "%s has --root-dir %s, but paths.pod_resources is in %s: "+
 				"the pods that hold devices are unknown", p, root, filepath.Dir(paths.PodResources))
 		case !moved:
-			d.ok("%s has --root-dir %s, as [paths] says", p, root)
+			d.ok("%s has --root-dir %s, which agrees with [paths]", p, root)
 		}
 	}
 	for _, p := range elsewhere {
-		d.skip("compare [paths] with where its directories are mounted on this node: /proc/"+p.pid+"/mountinfo",
+		d.skip("compare [paths] with the mounts of the kubelet: /proc/"+p.pid+"/mountinfo",
 			"%s has its own mount namespace", p)
 	}
 	return ""
@@ -106,7 +106,7 @@ func (d *doctor) checkRegistration() (fine string) {
 		case r.Expected():
 			f.Level, f.Remedy = levelFail, registrationRemedy(text)
 		default:
-			f.Text = "no device, so it is not registered with the kubelet"
+			f.Text = "not registered with the kubelet, because there is no device"
 		}
 		if names[f] == nil {
 			kinds = append(kinds, f)
@@ -135,13 +135,13 @@ func (d *doctor) checkCounts() (fine string) {
 	for _, r := range d.status.Resources {
 		if id := answer.Foreign[r.Name]; r.Connected && id != "" {
 			d.fail("stop the other plugin; or give the resource another name in a [[resource]] of your own",
-				"%s: the kubelet counts %s, which metalplug does not offer: another plugin has registered the resource too", r.Name, id)
+				"%s: the kubelet counts %s, which metalplug does not offer: another plugin has also registered the resource", r.Name, id)
 		} else if ours, theirs := r.Healthy*max(1, r.Shares), answer.Allocatable[r.Name]; r.Connected && ours != theirs {
 			d.fail("systemctl restart metalplugd; if that does not help, systemctl restart kubelet",
-				"%s: %d healthy devices are offered, the kubelet counts %d", r.Name, ours, theirs)
+				"%s: metalplug offers %d healthy devices, but the kubelet counts %d", r.Name, ours, theirs)
 		}
 	}
-	return "the same as the device list"
+	return "the kubelet counts the devices that metalplug offers"
 }
 
 // checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Pods with these devices cannot start.
@@ -159,7 +159,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		d.skip(d.readRemedy(err, ""), "only root can read the file: %v", fsutil.Cause(err))
 		return ""
 	case err != nil:
-		d.fail("stop the kubelet, move the file away, and start the kubelet, which admits its pods again", "%v", err)
+		d.fail("stop the kubelet, move the file away, and start the kubelet; the kubelet then admits its pods again", "%v", err)
 		return ""
 	case d.status == nil:
 		d.skip("see the findings about the daemon above", "the daemon does not answer")
@@ -169,11 +169,11 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		ours := slices.ContainsFunc(d.status.Resources, func(r api.Resource) bool { return r.Name == g.ResourceName })
 		id := checkpoint.Parent(g.Share)
 		if ours && !slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.ID == id }) {
-			d.fail("delete the pod that has it: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
+			d.fail("delete the pod that holds the device: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
 				"%s: the checkpoint lists %s for a pod, but this node has no such device", g.ResourceName, id)
 		}
 	}
-	return "metalplug knows all devices in it"
+	return "every device in the checkpoint is known"
 }
 
 // checkRefused reports the containers that did not get their devices. metalplugd records these containers, because the kubelet

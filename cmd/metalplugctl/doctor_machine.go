@@ -57,10 +57,10 @@ func (d *doctor) checkLinks() (fine string) {
 			seen[node] = true
 			from := "running containers"
 			if by := holder(v); by != "-" {
-				from += ", now from " + by
+				from += ", at present from " + by
 			}
 			d.warn("mkdir -p /dev/"+kind+" && ln -s ../"+strings.TrimPrefix(node, "/dev/")+" "+link,
-				"%s has no link %s: the next 'systemctl daemon-reload' takes it from %s", node, link, from)
+				"%s has no link %s: the next 'systemctl daemon-reload' takes the node away from %s", node, link, from)
 		}
 	}
 	return "all offered nodes have their links"
@@ -94,7 +94,7 @@ const moduleBoolean = "/sys/fs/selinux/booleans/metalplugd_metrics_tcp"
 func (d *doctor) checkSELinux() (fine string) {
 	enforcing := d.read("/sys/fs/selinux/enforce")
 	if enforcing == "" {
-		return "it is off"
+		return "SELinux is off"
 	}
 	for _, from := range moduleFiles {
 		if d.exists(from.file) && !d.exists(moduleBoolean) {
@@ -104,22 +104,22 @@ func (d *doctor) checkSELinux() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	switch label, err := d.label(d.path(dir)); {
 	case err != nil:
-		d.skip(d.readRemedy(err, "ls -Zd "+dir), "the label of %s: %v", dir, fsutil.Cause(err))
+		d.skip(d.readRemedy(err, "ls -Zd "+dir), "the label of %s cannot be read: %v", dir, fsutil.Cause(err))
 	case !strings.Contains(label, ":container_file_t:") && !strings.Contains(label, ":kubelet_"):
-		d.warn("restart the kubelet, which labels it", "%s is labelled %s, not container_file_t", dir, label)
+		d.warn("restart the kubelet, which sets the label of the directory", "%s has the label %s, not container_file_t", dir, label)
 	}
 	switch n, err := d.denials(); {
 	case err != nil:
-		d.skip(d.readRemedy(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials: %s: %v", auditLog, fsutil.Cause(err))
+		d.skip(d.readRemedy(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"), "denials cannot be counted: %s: %v", auditLog, fsutil.Cause(err))
 	case n > 0:
-		d.fail("ausearch -m avc -c metalplugd; install metalplug-selinux, or report them",
+		d.fail("ausearch -m avc -c metalplugd; install metalplug-selinux, or report the denials",
 			"the audit log contains %d denials for metalplug's programs", n)
 	}
 	mode := "permissive"
 	if on, err := strconv.ParseBool(enforcing); err == nil && on {
 		mode = "enforcing"
 	}
-	return mode + ", the labels are right and nothing was denied"
+	return mode + ", the labels are correct, and nothing was denied"
 }
 
 // checkSandbox finds out whether units are masked and whether the kernel has no user namespaces. In either case, systemd cannot
@@ -129,7 +129,7 @@ func (d *doctor) checkSandbox() (fine string) {
 		return ""
 	}
 	if d.read("/proc/sys/user/max_user_namespaces") == "0" {
-		d.fail("sysctl -w user.max_user_namespaces=1024, and the same in /etc/sysctl.d",
+		d.fail("sysctl -w user.max_user_namespaces=1024; to keep the value, write it to /etc/sysctl.d",
 			"user.max_user_namespaces is 0, so PrivateUsers= of metalplugd.service fails (217/USER)")
 	}
 	// The command "systemctl mask" uses these directories.

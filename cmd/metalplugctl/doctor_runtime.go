@@ -47,10 +47,10 @@ func (d *doctor) checkCDI() (fine string) {
 		d.skip("check that the runtime supports CDI names, as CRI-O and containerd 2 do", "%s cannot be read", containerdFile)
 	case enabled == "":
 		d.warn(`set enable_cdi = true in the CRI plugin's section of /etc/containerd/config.toml`,
-			"enable_cdi is not set: it is off by default in containerd 1.7, and containerd 1.6 starts containers without their devices")
+			"enable_cdi is not set: containerd 1.7 then disables CDI, and containerd 1.6 starts containers without their devices")
 	case enabled == "false":
 		d.fail("set enable_cdi = true in /etc/containerd/config.toml and restart containerd",
-			"containerd's enable_cdi is false: containers are not started")
+			"containerd's enable_cdi is false: containers with devices do not start")
 	}
 	return "containerd's enable_cdi is true"
 }
@@ -73,8 +73,8 @@ func (d *doctor) checkMemlock() (fine string) {
 		}
 		limit := lockedMemory(d.read("/proc/" + process + "/limits"))
 		if limit != "unlimited" {
-			d.warn("systemctl edit "+runtime+": [Service] LimitMEMLOCK=infinity; then restart it, and the pods",
-				"%s (pid %s) and its containers may lock at most %s bytes: registering memory for RDMA fails", runtime, process, limit)
+			d.warn("systemctl edit "+runtime+": [Service] LimitMEMLOCK=infinity; then restart the runtime and the pods",
+				"%s (pid %s) and its containers may lock at most %s bytes: RDMA programs cannot register memory", runtime, process, limit)
 		}
 		return runtime + " has no limit"
 	}

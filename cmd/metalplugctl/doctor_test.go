@@ -374,12 +374,12 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 		got = append(got, f.Level+" "+f.Check+": "+f.Text+" -> "+f.Remedy)
 	}
 	want := []string{
-		"skip helper sockets: not checked: " + holdersSocket + ": permission denied -> run it as root",
-		"skip helper sockets: not checked: " + resetSocket + ": permission denied -> run it as root",
-		"skip kubelet: not checked: " + kubeletSocket + ": permission denied -> run it as root",
-		"skip kubelet's checkpoint: not checked: only root can read the file: permission denied -> run it as root",
-		"skip SELinux: not checked: the label of " + kubeletDir + ": permission denied -> run it as root; or ls -Zd " + kubeletDir,
-		"skip SELinux: not checked: denials: /var/log/audit/audit.log: permission denied -> run it as root; " +
+		"skip helper sockets: not checked: " + holdersSocket + ": permission denied -> run doctor as root",
+		"skip helper sockets: not checked: " + resetSocket + ": permission denied -> run doctor as root",
+		"skip kubelet: not checked: " + kubeletSocket + ": permission denied -> run doctor as root",
+		"skip kubelet's checkpoint: not checked: only root can read the file: permission denied -> run doctor as root",
+		"skip SELinux: not checked: the label of " + kubeletDir + " cannot be read: permission denied -> run doctor as root; or ls -Zd " + kubeletDir,
+		"skip SELinux: not checked: denials cannot be counted: /var/log/audit/audit.log: permission denied -> run doctor as root; " +
 			"or ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc",
 	}
 	if !slices.Equal(got, want) {
@@ -405,14 +405,14 @@ func TestRootIsNotToldToBecomeRoot(t *testing.T) {
 	d := machine{}
 	for _, otherwise := range []string{"", "ls -Zd /x"} {
 		got := d.readRemedy(&os.PathError{Op: "open", Path: "/x", Err: unix.EACCES}, otherwise)
-		if got == "" || strings.Contains(got, "run it as root") || !strings.Contains(got, otherwise) {
+		if got == "" || strings.Contains(got, "run doctor as root") || !strings.Contains(got, otherwise) {
 			t.Errorf("%q: %q", otherwise, got)
 		}
 	}
 	f := soundMachine()
 	f.files["/sys/fs/selinux/enforce"] = "1"
 	for _, found := range f.examine(t) {
-		if strings.Contains(found.Remedy, "run it as root") {
+		if strings.Contains(found.Remedy, "run doctor as root") {
 			t.Errorf("%+v", found)
 		}
 	}

@@ -56,7 +56,7 @@ func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(api.
 			return err
 		case !waiting:
 			waiting = true
-			fmt.Fprintf(cmd.ErrOrStderr(), "metalplugctl: %s; waiting for it\n", cleanLines(err))
+			fmt.Fprintf(cmd.ErrOrStderr(), "metalplugctl: %s; waiting for the daemon\n", cleanLines(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -79,7 +79,7 @@ func (o *clientOptions) stream(ctx context.Context, told func(api.Event) error) 
 	for lines.Scan() {
 		var e api.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.Event == "" {
-			return fmt.Errorf("read the events of %s: %w: %s", c.Socket, cmp.Or(err, errors.New("it is not an event")), api.OtherVersion)
+			return fmt.Errorf("read the events of %s: %w: %s", c.Socket, cmp.Or(err, errors.New("the line is not an event")), api.OtherVersion)
 		}
 		if err := told(e); err != nil {
 			return err
@@ -111,7 +111,7 @@ func (s *screen) event(e api.Event) {
 			about = append(about, "(by "+c.By()+")")
 		}
 	case e.Event == "refused":
-		about = append(about, "the configuration, the previous one still applies:", e.Problem)
+		about = append(about, "the configuration; the previous one still applies:", e.Problem)
 	case e.Event == "reloaded":
 		about = append(about, "the configuration")
 	default:

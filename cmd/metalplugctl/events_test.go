@@ -122,7 +122,7 @@ func TestEvents(t *testing.T) {
 	objects.until(`"event":"listening"`)
 	objects.cancel()
 	code, said := <-objects.code, objects.stderr.String()
-	if code != exitOK || strings.Count(said, "\n") != 1 || !strings.Contains(said, "does not answer: "+n.socket()) || !strings.Contains(said, "; waiting for it\n") {
+	if code != exitOK || strings.Count(said, "\n") != 1 || !strings.Contains(said, "does not answer: "+n.socket()) || !strings.Contains(said, "; waiting for the daemon\n") {
 		t.Errorf("after a restart of the daemon: exit %d: %s", code, said)
 	}
 }

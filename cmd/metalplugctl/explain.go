@@ -133,7 +133,7 @@ func (t resourceMatch) idle() string {
 	case t.Unfilled != "":
 		return t.Unfilled
 	case len(t.Lost) > 0:
-		return t.Lost[0].By + " comes earlier and takes its devices"
+		return t.Lost[0].By + " comes first and gets the devices"
 	}
 	return "no present device matches"
 }
@@ -205,11 +205,11 @@ func (s *screen) resourceMatch(t resourceMatch) {
 	s.line(t.Resource+"  ", bold, text)
 	for _, d := range t.Devices {
 		if d.Reason != "" {
-			d.ID += ": not for pods now: " + d.Reason
+			d.ID += ": not available to pods: " + d.Reason
 		}
 		s.line("  ", "", d.ID)
 	}
 	for _, d := range t.Lost {
-		s.line("  -- ", yellow, d.ID+": "+d.By+" takes it first")
+		s.line("  -- ", yellow, d.ID+": "+d.By+" comes first and gets this device")
 	}
 }

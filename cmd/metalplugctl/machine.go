@@ -48,16 +48,16 @@ func (m machine) read(name string) string {
 // readRemedy returns the remedy for a file that could not be read. If permission was denied, the remedy is to run the command as
 // root. In all other cases, readRemedy returns its second argument.
 func (m machine) readRemedy(err error, otherwise string) string {
-	const denied = "access is denied even to root, for example by SELinux or in a namespace: run it on the node; ausearch -m avc -ts recent"
+	const denied = "access is denied even to root, for example by SELinux or a container; run doctor on the node itself; ausearch -m avc -ts recent"
 	switch {
 	case !errors.Is(err, fs.ErrPermission):
 		return otherwise
 	case m.uid == 0:
 		return cmp.Or(otherwise, denied)
 	case otherwise == "":
-		return "run it as root"
+		return "run doctor as root"
 	}
-	return "run it as root; or " + otherwise
+	return "run doctor as root; or " + otherwise
 }
 
 // same reports whether two paths, which may be links, refer to the same directory.

@@ -129,7 +129,7 @@ func (p *preview) machine(recorded string) error {
 	case errors.Is(statErr, fs.ErrNotExist):
 		var names screen
 		names.bundledRecordings("")
-		return fmt.Errorf("recording %q: must be a file or one of:\n%s", recorded, &names)
+		return fmt.Errorf("invalid recording %q: must be a file or one of:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
 		// If this fails, opening the file fails later.

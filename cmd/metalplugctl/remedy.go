@@ -14,10 +14,10 @@ const (
 	// restart is the remedy for settings that take effect only at a restart.
 	restart   = "systemctl restart metalplugd"
 	endOther  = "nothing, if the other plugin is intended; otherwise stop it, or set takeover = true in a [[resource]] of that name"
-	reconnect = "systemctl start kubelet; if it runs: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
+	reconnect = "systemctl start kubelet; if the kubelet is running: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
 	// moveFile is the remedy if a part of the path of the kubelet's directory is a file. The kubelet cannot start with such a
 	// file.
-	moveFile = "a part of the path is a file: move it away, and restart the kubelet, which creates the directory"
+	moveFile = "move away the file that is in the path of the directory, and restart the kubelet, which creates the directory"
 )
 
 // registrationRemedy returns the remedy for a resource whose devices the kubelet does not see. The parameter state contains
@@ -43,7 +43,7 @@ func remedy(d api.Device) string {
 			id = member
 		}
 	}
-	return "ask who cordoned it; then: metalplugctl uncordon " + id
+	return "ask the user who cordoned the device, then: metalplugctl uncordon " + id
 }
 
 // The function [complaint] checks whether a reason begins with one of these texts (daemon/device, reason.go and explain.go).

@@ -81,7 +81,7 @@ func (b *bugReport) configuration(name string) {
 		}
 		b.recorder.Hide(value)
 		if !bytes.Contains(content, []byte(value)) {
-			invalid = errors.New("a value of env has an escape sequence")
+			invalid = errors.New("a value of env contains an escape sequence")
 		}
 	}
 	if err == nil && invalid != nil {

@@ -35,7 +35,7 @@ func TestEventsOnOneLine(t *testing.T) {
 		{api.Event{Event: "reloaded"}, "reloaded      the configuration"},
 		{
 			api.Event{Event: "refused", Problem: "t.toml:1: x: unknown key\nt.toml:2: y: unknown key"},
-			"refused       the configuration, the previous one still applies: t.toml:1: x: unknown key t.toml:2: y: unknown key",
+			"refused       the configuration; the previous one still applies: t.toml:1: x: unknown key t.toml:2: y: unknown key",
 		},
 		{
 			api.Event{Event: "unhealthy", Device: disk(func(d *api.Device) { d.Reason = "dead\n\x1b[2J" })},

@@ -23,7 +23,7 @@ import (
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
-			return "", nil, fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
+			return "", nil, fmt.Errorf("create a temporary directory: %w; set TMPDIR", err)
 		}
 		return dir, func() { os.RemoveAll(dir) }, nil
 	}
@@ -33,10 +33,10 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 	made := os.Mkdir(dir, 0o755) == nil
 	entries, err := os.ReadDir(dir)
 	if err == nil && len(entries) > 0 {
-		err = errors.New("it is not empty")
+		err = errors.New("the directory is not empty")
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("serve in %s: %w: name a new directory", dir, err)
+		return "", nil, fmt.Errorf("serve in %s: %w; name a new directory", dir, err)
 	}
 	return dir, func() {
 		entries, _ := os.ReadDir(dir)

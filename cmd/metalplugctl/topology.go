@@ -67,7 +67,7 @@ func (s *screen) topology(t api.Topology) {
 		rows = append(rows, below.rows("")...)
 	}
 	if len(rows) == 1 {
-		s.line("", "", "No device is on PCI.")
+		s.line("", "", "No device is a PCI device.")
 	} else {
 		if !slices.ContainsFunc(t.Devices, func(p api.Place) bool { return p.Bundle != "" }) {
 			for i := range rows {

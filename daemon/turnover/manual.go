@@ -28,7 +28,7 @@ const (
 // [ErrUnfit] or an error of the work.
 func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if t.Host.Touch.Prepare == nil {
-		return fmt.Errorf("%s: %w: the hardware is a recording, which cannot be changed", id, ErrUnfit)
+		return fmt.Errorf("%s: %w: the hardware is simulated from a recording", id, ErrUnfit)
 	}
 	j, err := t.take(ctx, id)
 	if err != nil {
