@@ -118,15 +118,15 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 				return w.prepared, w.err
 			}
 		case <-limit:
-			return p, fmt.Errorf("%w: the reset or erasure of its devices has taken %v so far", control.ErrWorking, time.Since(w.began).Round(time.Second))
+			return p, fmt.Errorf("%w: the work on its devices has taken %v so far", control.ErrWorking, time.Since(w.began).Round(time.Second))
 		case <-ctx.Done():
 			return p, ctx.Err()
 		}
 	}
 }
 
-// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns nil when the state is on disk. An
-// erasure begins only when the assignment is on disk.
+// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns nil when the state is on disk. The
+// work may begin before that, because metalplugd may repeat the work after a crash.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err

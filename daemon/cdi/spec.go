@@ -74,7 +74,8 @@ func replace(file string, spec specs.Spec) (err error) {
 	}
 	_ = os.MkdirAll(filepath.Dir(file), 0o755) // if this fails, writing the file also fails
 	text, err := json.MarshalIndent(spec, "", "\t")
-	if old, _ := os.ReadFile(file); err != nil || bytes.Equal(old, text) {
+	text = append(text, '\n')
+	if old, readErr := fsutil.ReadRegular(file, int64(len(text))); err != nil || readErr == nil && bytes.Equal(old, text) {
 		return err
 	}
 	// Rootless container engines also read the spec. The library's writer would make the file readable only for root.

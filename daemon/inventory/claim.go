@@ -35,7 +35,6 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 				e.Claims = append(slices.Clip(e.Claims), lease.Claim{ClaimRef: claim})
 				e.ensureWindow().given = true                     // work for an earlier tenant may be in progress
 				_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
-				l.saveSoon(e)
 			}
 		}
 	})

@@ -4,13 +4,18 @@
 # Makes the calling process a node, in the mount namespace that it has alone, and runs the container runtime in it. The
 # node has /dev, /run and /var of its own, below DIR. The programs are in /run/bin. /proc/sys has copies of the values
 # that the kubelet sets (setupKernelTunables in pkg/kubelet/cm/container_manager_linux.go). With CGROUP, the container runtime
-# is containerd, in the cgroup "runtime" below that one. Without DISK, no program of the node can open a recorded device, whose
-# numbers may be those of a disk of this machine.
+# is containerd, in the cgroup "runtime" below that one. Without DISK, the files of all nodes are mounted nodev, because the
+# numbers of a recorded device may be those of a disk of this machine.
 #
 #	unshare --mount --propagation private node.sh DIR PROGRAMS CGROUP DISK
 set -eu
 
 dir=$1
+if [ -z "$4" ]; then
+	all=$(dirname "$dir")
+	mount --bind "$all" "$all"
+	mount -o remount,bind,nodev "$all"
+fi
 for name in null zero full random urandom kmsg; do
 	touch "$dir/dev/$name"
 	mount --bind "/dev/$name" "$dir/dev/$name"
@@ -27,9 +32,6 @@ for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oo
 done
 mount --bind "$2" "$dir/run/bin"
 mount --rbind "$dir/dev" /dev
-if [ -z "$4" ]; then
-	mount -o remount,bind,nodev /dev
-fi
 mount --rbind "$dir/run" /run
 mount --bind "$dir/var" /var
 if [ -n "$3" ]; then

@@ -64,7 +64,11 @@ func (s *story) identified(node *Node, user *api.AuthInfo) string {
 // unauthorized makes a change while the certificate of the driver has ended, and waits until the API server refuses the driver.
 func (s *story) unauthorized(node *Node, change func()) {
 	s.Helper()
-	refusals := func() int { return strings.Count(node.tails("metalplug-dra"), "Unauthorized") }
+	refusals := func() int {
+		text, err := os.ReadFile(node.path("metalplug-dra.log"))
+		s.must(err)
+		return strings.Count(string(text), "Unauthorized")
+	}
 	before := refusals()
 	change()
 	s.await("the API server has not refused the driver", func(context.Context) error {
