@@ -23,8 +23,8 @@ type Explanation struct {
 
 // Step is one decision about a device.
 type Step struct {
-	// What is the kind of decision: "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence"
-	// or "kubelet".
+	// The kind of decision is "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence" or
+	// "kubelet".
 	What string `json:"what"`
 	Name string `json:"name"` // name of the class or resource
 	OK   bool   `json:"ok"`   // false if the step withholds the device from pods

@@ -98,7 +98,7 @@ type Hardware struct {
 // Reset is the table [reset], which sets the sockets of the helpers. The comments give the key, the helper and the default
 // of each field. The value [Direct] is possible for each key.
 type Reset struct {
-	Socket  string // socket, for metalplug-reset, default "/run/metalplug/reset.sock"
+	Socket  string // socket, for metalplug-reset, or [Direct], default "/run/metalplug/reset.sock"
 	Holders string // holders, for metalplug-holders, default "/run/metalplug/holders.sock", or [Direct] if socket is [Direct]
 	Units   string // units, for metalplug-unit, default "/run/metalplug/unit.sock", or [Direct] if socket is [Direct]
 }

@@ -30,7 +30,7 @@ type Evidence struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// Of limits the evidence to one presence. An inspection that confirms the evidence clears this field.
+	// If this presence is set, the evidence is valid only for it. An inspection that confirms the evidence clears this field.
 	Of string `json:"of,omitempty"`
 
 	// In is the presence that the count in Written belongs to. Written is the latest value of [device.Sighting].Written that
