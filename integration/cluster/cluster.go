@@ -102,7 +102,8 @@ func (o Options) check() error {
 			return fmt.Errorf("%w -> make cluster-programs RELEASE=%s", err, o.Release)
 		}
 	}
-	return nil
+	_, err := ownAddress()
+	return err
 }
 
 // lock locks the directory of a cluster. It fails at once if another process has locked the directory.
@@ -201,7 +202,10 @@ func (c *Cluster) startParts(ctx context.Context) error {
 	if err := c.run("scheduler", c.componentFlags("scheduler", ports[3])...); err != nil {
 		return err
 	}
+	// With its default of 20 requests a second, kube-controller-manager needs five seconds for the service accounts of its
+	// controllers.
 	if err := c.run("controllers", append(c.componentFlags("controllers", ports[4]),
+		"--kube-api-qps=1000", "--kube-api-burst=1000",
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file="+c.File("sa.key"), "--root-ca-file="+c.File("ca.crt"),
 		"--cluster-signing-cert-file="+c.File("ca.crt"), "--cluster-signing-key-file="+c.File("ca.key"),
