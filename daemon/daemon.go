@@ -120,12 +120,12 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	if err := s.KernelLog(); err != nil {
 		if len(d.Sockets) > 0 && d.Sockets["kmsg"] == nil {
-			err = errors.New("systemd passed no kernel log: OpenFile= needs systemd 253")
+			err = errors.New("systemd passed no kernel log, because OpenFile= requires systemd 253")
 		}
 		d.Log.Warn("kernel log not read", "err", fmt.Errorf("faults that drivers only log, such as an Xid, are not detected: %w", err))
 	}
 	if !s.Running() {
-		d.Log.Warn("udevd is not running", "err", "no hotplug events arrive: metalplugd enumerates all devices every few seconds")
+		d.Log.Warn("udevd is not running", "err", "no hotplug events arrive, so metalplugd enumerates all devices every few seconds")
 	}
 	d.source = s
 	d.host = &device.Host{
@@ -140,7 +140,7 @@ func (d *daemon) notPassed(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
 	}
-	return fmt.Errorf("%w: systemd did not pass metalplugd-uevent.socket: systemctl stop metalplugd && systemctl start metalplugd", err)
+	return fmt.Errorf("%w: systemd did not pass metalplugd-uevent.socket; systemctl stop metalplugd && systemctl start metalplugd", err)
 }
 
 func (d *daemon) build(last time.Time) {

@@ -109,7 +109,7 @@ func (m mount) replaced(proc string) error {
 	if now.own == now.host || !moved && now.visible == m.visible {
 		return nil
 	}
-	return fmt.Errorf("%s: %s was replaced, and the sandbox shows the old one (%s); a restart shows the new one", m.key, m.path, now.own.path)
+	return fmt.Errorf("%s: %s was replaced, but the sandbox still shows the old directory (%s); systemctl restart metalplugd", m.key, m.path, now.own.path)
 }
 
 // watchMounts runs until one of the kubelet's directories is replaced. In that case, it returns an error, so that systemd
@@ -123,7 +123,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 	for _, m := range dirs {
 		if m.hidden() {
-			d.Log.Error("directory hidden", "err", fmt.Errorf("%s: the unit does not bind %s: "+
+			d.Log.Error("directory hidden", "err", fmt.Errorf("%s: the unit does not bind %s; "+
 				"add BindPaths=%[2]s to a drop-in, see OTHER DIRECTORIES in metalplugd(8)", m.key, m.path))
 		}
 	}

@@ -103,7 +103,7 @@ func (p *preview) give(ctx context.Context) error {
 	}
 	for i := range p.Containers {
 		c := &p.Containers[i]
-		err := errors.New("no resource of that name is configured")
+		err := errors.New("the configuration has no such resource")
 		if _, ok := p.config.Resource(c.Resource); ok {
 			c.Granted, err = p.kubelet.Give(ctx, c.Resource, c.Count)
 		}

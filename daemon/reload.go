@@ -40,7 +40,7 @@ func (d *daemon) reload(ctx context.Context) {
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
 	case <-time.After(reloadLimit):
-		d.Log.Warn("devices not inspected", "err", fmt.Errorf("some were not inspected with the new rules within %v", reloadLimit))
+		d.Log.Warn("devices not inspected", "err", fmt.Errorf("some devices were not inspected with the new rules within %v", reloadLimit))
 	case <-ctx.Done():
 		return
 	}

@@ -124,7 +124,7 @@ func TestAdoptIsRefused(t *testing.T) {
 		{"of no resource", "nvme-eui.5", "", http.StatusConflict, "not possible: no resource matches it; see metalplugctl why"},
 		{"without identity", virtual, "", http.StatusConflict, "no wwid or serial number: another disk could be mistaken for it; metalplugctl reset " + virtual + " --scrub zero erases and offers it"},
 		{"not a disk", "node-S1-w", "", http.StatusConflict, "not possible: it is not a disk"},
-		{"no such scrub", "nvme-eui.1", `{"scrub":"shred"}`, http.StatusBadRequest, `"shred" is not a scrub: it must be one of crypto-erase,`},
+		{"no such scrub", "nvme-eui.1", `{"scrub":"shred"}`, http.StatusBadRequest, `"shred": must be one of crypto-erase,`},
 		{"an unknown field", "nvme-eui.1", `{"force":true}`, http.StatusBadRequest, `unknown field "force"`},
 		{"cut short", "nvme-eui.1", `{"scrub":"ze`, http.StatusBadRequest, "unexpected EOF"},
 	} {

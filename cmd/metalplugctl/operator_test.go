@@ -410,19 +410,19 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		code int
 		text string
 	}{
-		{[]string{"cordon", "none"}, exitProblem, "cordon none: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'"},
-		{[]string{"cordon", "/dev/none"}, exitProblem, "cordon /dev/none: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'"},
-		{[]string{"cordon", "."}, exitProblem, "metalplugctl: cordon .: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
-		{[]string{"cordon", ".."}, exitProblem, "metalplugctl: cordon ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
-		{[]string{"cordon", "../" + lastDisk}, exitProblem, "no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
-		{[]string{"cordon", "%2E%2E"}, exitProblem, "metalplugctl: cordon %2E%2E: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
-		{[]string{"uncordon", ".."}, exitProblem, "metalplugctl: uncordon ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
-		{[]string{"reset", ".."}, exitProblem, "metalplugctl: reset ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
-		{[]string{"reset", "..", "--scrub", "zero"}, exitProblem, "metalplugctl: reset ..: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
-		{[]string{"reset", ".", "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset .: no such device; it was removed, or the name is wrong: see 'metalplugctl list --all'\n"},
+		{[]string{"cordon", "none"}, exitProblem, "cordon none: no such device; to see all devices: metalplugctl list --all"},
+		{[]string{"cordon", "/dev/none"}, exitProblem, "cordon /dev/none: no such device; to see all devices: metalplugctl list --all"},
+		{[]string{"cordon", "."}, exitProblem, "metalplugctl: cordon .: no such device; to see all devices: metalplugctl list --all\n"},
+		{[]string{"cordon", ".."}, exitProblem, "metalplugctl: cordon ..: no such device; to see all devices: metalplugctl list --all\n"},
+		{[]string{"cordon", "../" + lastDisk}, exitProblem, "no such device; to see all devices: metalplugctl list --all\n"},
+		{[]string{"cordon", "%2E%2E"}, exitProblem, "metalplugctl: cordon %2E%2E: no such device; to see all devices: metalplugctl list --all\n"},
+		{[]string{"uncordon", ".."}, exitProblem, "metalplugctl: uncordon ..: no such device; to see all devices: metalplugctl list --all\n"},
+		{[]string{"reset", ".."}, exitProblem, "metalplugctl: reset ..: no such device; to see all devices: metalplugctl list --all\n"},
+		{[]string{"reset", "..", "--scrub", "zero"}, exitProblem, "metalplugctl: reset ..: no such device; to see all devices: metalplugctl list --all\n"},
+		{[]string{"reset", ".", "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset .: no such device; to see all devices: metalplugctl list --all\n"},
 		{[]string{"why", ".."}, exitProblem, "udev does not know this device"},
-		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: name one of these devices: GPU-36f675cc-"},
-		{[]string{"cordon", "nvme-"}, exitProblem, "cordon nvme-: name one of these devices: nvme-eui."},
+		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: several devices match; name one of them: GPU-36f675cc-"},
+		{[]string{"cordon", "nvme-"}, exitProblem, "cordon nvme-: several devices match; name one of them: nvme-eui."},
 		{[]string{"reset", lastDisk + "::1"}, exitProblem, "reset " + lastDisk + ": not possible: the hardware is simulated from a recording"},
 		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "metalplugctl: reset /dev/nvme7n1: " + lastDisk + ": not possible: the hardware is simulated from a recording"},
 		{[]string{"reset", "none", "--scrub", "zero"}, exitProblem, "metalplugctl: reset none: no such device"},
@@ -471,7 +471,7 @@ func TestDeviceThatWasRemoved(t *testing.T) {
 			{"cordon"}, {"cordon", "--wait"}, {"uncordon"}, {"adopt"}, {"adopt", "--yes"}, {"reset"}, {"reset", "--scrub", "zero", "--yes"}, {"why"},
 		} {
 			code, stdout, stderr := n.ctl(append(args, name)...)
-			if code != exitProblem || stdout != "" || !strings.Contains(stderr, name+": ") || !strings.Contains(stderr, "it was removed, or the name is wrong: see") {
+			if code != exitProblem || stdout != "" || !strings.Contains(stderr, name+": ") || !strings.Contains(stderr, "to see all devices: metalplugctl list --all") {
 				t.Errorf("%v %s: exit %d, %q, %q", args, name, code, stdout, stderr)
 			}
 		}
@@ -482,7 +482,7 @@ func TestDeviceThatWasRemoved(t *testing.T) {
 		text string
 	}{
 		{[]string{"cordon", lastDisk}, exitOK, lastDisk + ": Cordoned: by the operator; gone"},
-		{[]string{"why", lastDisk}, exitProblem, "its hardware is absent"},
+		{[]string{"why", lastDisk}, exitProblem, "the hardware is absent"},
 		{[]string{"uncordon", lastDisk}, exitOK, lastDisk + ": Unhealthy: gone"},
 		{[]string{"reset", lastDisk}, exitProblem, "reset " + lastDisk + ": "},
 		{[]string{"adopt", lastDisk, "--yes"}, exitProblem, "adopt " + lastDisk + ": "},
@@ -538,7 +538,7 @@ func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range [][]string{{"list"}, {"status"}, {"why", "x"}, {"cordon", "x"}, {"uncordon", "x"}, {"reset", "x"}, {"adopt", "x"}} {
 		code, stdout, stderr := ctl(t, append([]string{"--socket", socket}, args...)...)
-		if code != exitNoAnswer || stdout != "" || !strings.Contains(stderr, "no such socket") ||
+		if code != exitNoAnswer || stdout != "" || !strings.Contains(stderr, "the socket does not exist") ||
 			!strings.Contains(stderr, "systemctl start metalplugd") {
 			t.Errorf("%v: exit %d, %q, %q", args, code, stdout, stderr)
 		}

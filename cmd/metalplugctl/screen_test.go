@@ -199,7 +199,7 @@ func TestDaemonOfAnotherVersion(t *testing.T) {
 			{"list"}, {"status"}, {"why", "x"}, {"watch", "--once"}, {"events"}, {"topology"}, {"cordon", "x"}, {"uncordon", "x"}, {"reset", "x"}, {"adopt", "x"},
 		} {
 			code, stdout, stderr := ctl(t, append([]string{"--socket", socket}, args...)...)
-			if code != exitProblem || stdout != "" || !strings.Contains(stderr, "a different version") {
+			if code != exitProblem || stdout != "" || !strings.Contains(stderr, "have different versions") {
 				t.Errorf("%q, %v: exit %d: %q, %q", text, args, code, stdout, stderr)
 			}
 		}

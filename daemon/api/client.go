@@ -84,7 +84,7 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	defer stream.Close()
 	err = json.NewDecoder(stream).Decode(answer)
 	if v := reflect.ValueOf(answer).Elem(); err == nil && v.Kind() == reflect.Struct && v.NumField() > 0 && v.IsZero() {
-		err = errors.New("it has no known field")
+		err = errors.New("the answer has no known field")
 	}
 	if err != nil {
 		return fmt.Errorf("read the answer of %s: %w: %s", c.Socket, err, OtherVersion)
@@ -93,7 +93,7 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 }
 
 // OtherVersion explains to the user why the client may not understand an answer.
-const OtherVersion = "metalplugd has a different version from this program, or the socket belongs to another program; after an upgrade: systemctl restart metalplugd"
+const OtherVersion = "metalplugd and this program have different versions, or the socket belongs to another program; after an upgrade: systemctl restart metalplugd"
 
 // refusalSize is the maximum length of the text in a refusal, in bytes.
 const refusalSize = 4 << 10
@@ -163,7 +163,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		err = fmt.Errorf("no answer for %v; see 'journalctl -u metalplugd'", clientLimit)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		err = errors.New("there is no such socket")
+		err = errors.New("the socket does not exist")
 	case errors.Is(err, unix.ECONNREFUSED):
 		err = errors.New("no process listens there, or it is not a socket")
 	case errors.Is(err, fs.ErrPermission):

@@ -150,7 +150,7 @@ func checkProperty(key string) error {
 // checkPattern accepts the values of Match and Exclude in a [device.Rule].
 func checkPattern(pattern string) error {
 	if err := udev.CheckGlob(pattern); err != nil {
-		return fmt.Errorf(`%s is not a pattern: an unfinished "[" or a "\" at the end`, quoted(pattern))
+		return fmt.Errorf(`%s is not a valid pattern: it has an unclosed "[" or ends in "\"`, quoted(pattern))
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 // checkVariable accepts the names of variables that metalplug does not set itself.
 func checkVariable(name string) error {
 	if !isVariable(name) {
-		return errors.New(`is not the name of a variable; write letters, digits and "_", and no digit first`)
+		return errors.New(`is not a valid variable name; write letters, digits and "_", and do not begin with a digit`)
 	}
 	if strings.HasPrefix(name, variablePrefix) {
 		return fmt.Errorf("is reserved for metalplug; use a name without %s", variablePrefix)

@@ -53,7 +53,7 @@ func TestGroupProblems(t *testing.T) {
 		{node + "group = [\"/dev/\"]", `m.toml:4: resource.group: "/dev/" is not a device node; write group = ["/dev/video*"]`},
 		{node + "group = [\"/dev/../etc/x\"]", `m.toml:4: resource.group: "/dev/../etc/x" is not a device node; write group = ["/dev/video*"]`},
 		{node + "group = [\"/dev/a|/dev/b\"]", `m.toml:4: resource.group: "/dev/a|/dev/b" is not a device node; write group = ["/dev/video*"]`},
-		{node + "group = [\"/dev/a\"]\noptional = [\"/dev/[\"]", `m.toml:5: resource.optional: "/dev/[" is not a pattern: an unfinished "[" or a "\" at the end; write optional = ["/dev/snd/*"]`},
+		{node + "group = [\"/dev/a\"]\noptional = [\"/dev/[\"]", `m.toml:5: resource.optional: "/dev/[" is not a valid pattern: it has an unclosed "[" or ends in "\"; write optional = ["/dev/snd/*"]`},
 		{node + "group = [\"/dev/a\"]\nmatch.PCI_ID = \"8086:*\"", `m.toml:5: resource.match.PCI_ID: describes the hardware of a group; write group_by = "usb" or "pci" too`},
 		{node + "group = [\"/dev/a\"]\nexclude.PCI_ID = \"8086:*\"", `m.toml:5: resource.exclude.PCI_ID: describes the hardware of a group; write group_by = "usb" or "pci" too`},
 		{node + "group = [\"/dev/a\"]\ngroup_by = \"usb\"\nmatch.ID_SERIAL = \"x\"\nexclude.TAGS = \"y\"", "m.toml:6: resource.match.ID_SERIAL: " + hardware + "\nm.toml:7: resource.exclude.TAGS: " + hardware},

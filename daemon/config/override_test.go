@@ -116,7 +116,7 @@ func TestOverrideNestedKeys(t *testing.T) {
 		"conf.d/c.toml": "[[resource]]\nname = \"example.com/x\"\nshares = 3\n",
 	})
 	_, err := config.Load(filepath.Join(dir, "m.toml"))
-	want := `m.toml:5: resource.reset.scrub: zero would erase the data of other containers, shares = 3 (conf.d/c.toml:3); write shares = 1 or scrub = "none"
+	want := `m.toml:5: resource.reset.scrub: zero would erase the data of other containers, because shares = 3 (conf.d/c.toml:3); write shares = 1 or scrub = "none"
 conf.d/b.toml:3: resource.reset.colour: unknown key; valid keys are method, scrub, timeout, when`
 	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)

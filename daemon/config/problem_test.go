@@ -176,13 +176,13 @@ func TestProblems(t *testing.T) {
 		{"key of match, open", valid + "match = { \"ATTR{size\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{size": is neither a udev property like "PCI_ID" nor "ATTR{name}"; write "ATTR{size}"`},
 		{"attribute without name", valid + "match = { \"ATTR{}\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{}": "" is not an attribute below the device in sysfs; write "ATTR{size}"`},
 		{"attribute elsewhere", valid + "exclude = { \"ATTR{../../x}\" = \"x\" }\n", `m.toml:4: resource.exclude."ATTR{../../x}": "../../x" is not an attribute below the device in sysfs; write "ATTR{size}"`},
-		{"pattern", valid + "[resource.match]\nID_MODEL = \"a|[b\"\n", `m.toml:5: resource.match.ID_MODEL: "a|[b" is not a pattern: an unfinished "[" or a "\" at the end; write ID_MODEL = "A*" or "A*|B"`},
-		{"pattern of exclude", valid + "exclude.ID_MODEL = 'a\\'\n", `m.toml:4: resource.exclude.ID_MODEL: "a\\" is not a pattern: an unfinished "[" or a "\" at the end; write ID_MODEL = "A*" or "A*|B"`},
+		{"pattern", valid + "[resource.match]\nID_MODEL = \"a|[b\"\n", `m.toml:5: resource.match.ID_MODEL: "a|[b" is not a valid pattern: it has an unclosed "[" or ends in "\"; write ID_MODEL = "A*" or "A*|B"`},
+		{"pattern of exclude", valid + "exclude.ID_MODEL = 'a\\'\n", `m.toml:4: resource.exclude.ID_MODEL: "a\\" is not a valid pattern: it has an unclosed "[" or ends in "\"; write ID_MODEL = "A*" or "A*|B"`},
 		{
 			"unknown placeholder", valid + "env = { X = \"{pci} {serial}\" }\n",
 			`m.toml:4: resource.env.X: "{serial}" is not a placeholder; write {id}, {pci} or {node}`,
 		},
-		{"name of a variable", valid + "[resource.env]\n1X = \"\"\n", `m.toml:5: resource.env.1X: is not the name of a variable; write letters, digits and "_", and no digit first`},
+		{"name of a variable", valid + "[resource.env]\n1X = \"\"\n", `m.toml:5: resource.env.1X: is not a valid variable name; write letters, digits and "_", and do not begin with a digit`},
 		{"variable of metalplug", valid + "env.METALPLUG_X = \"\"\n", `m.toml:4: resource.env.METALPLUG_X: is reserved for metalplug; use a name without METALPLUG_`},
 		{"value of a variable", valid + "env = { X = 1 }\n", `m.toml:4: resource.env.X: is an integer, not a string in quotes; write X = "text"`},
 		{"zero byte in a variable", valid + "env = { X = \"\\u0000\" }\n", `m.toml:4: resource.env.X: "\x00" contains a zero byte; write X = "text"`},
@@ -207,7 +207,7 @@ func TestProblems(t *testing.T) {
 		{"shares of nodes by DRA", strings.Replace(valid, "gpu", "node", 1) + "match = { DEVNAME = \"/dev/kvm\" }\nserve = \"dra\"\nshares = 2\n", ""},
 		{
 			"shares of disks by DRA", strings.Replace(valid, "gpu", "nvme", 1) + "serve = \"dra\"\nshares = 2\nreset.scrub = \"none\"\n",
-			`m.toml:5: resource.shares: claims cannot share disks, shares = 2; write shares = 1 or serve = "plugin", or remove scrub if there is no disk`,
+			`m.toml:5: resource.shares: claims cannot share disks, but shares = 2; write shares = 1 or serve = "plugin", or remove scrub if there is no disk`,
 		},
 		{"takeover by DRA", valid + "serve = \"dra\"\ntakeover = true\n", `m.toml:5: resource.takeover: applies only to device plugins; write takeover = false or serve = "plugin"`},
 		{
@@ -295,11 +295,11 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"scrub of shares", disk + "shares = 2\n[resource.reset]\nscrub = \"zero\"\n",
-			`m.toml:6: resource.reset.scrub: zero would erase the data of other containers, shares = 2; write shares = 1 or scrub = "none"`,
+			`m.toml:6: resource.reset.scrub: zero would erase the data of other containers, because shares = 2; write shares = 1 or scrub = "none"`,
 		},
 		{
 			"method of shares", valid + "shares = 2\n[resource.reset]\nmethod = \"pci\"\n",
-			`m.toml:6: resource.reset.method: pci would interrupt the other containers of the device, shares = 2; write shares = 1 or method = "none"`,
+			`m.toml:6: resource.reset.method: pci would interrupt the other containers of the device, because shares = 2; write shares = 1 or method = "none"`,
 		},
 		{
 			"umad of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\numad = true\n",
@@ -311,7 +311,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"issm for several", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nshares = 2\numad = true\nissm = true\n",
-			`m.toml:6: resource.issm: can be open in only one container, shares = 2; write shares = 1`,
+			`m.toml:6: resource.issm: can be open in only one container, but shares = 2; write shares = 1`,
 		},
 		{
 			"scrub in use", disk + "allow_in_use = true\nreset.scrub = \"zero\"\n",
@@ -358,7 +358,7 @@ m.toml:8: resource.members: "nvidia.com/gpu" is also in the bundle "example.com/
 		},
 		{
 			"a key of the members", bundled + "members = [\"nvidia.com/gpu*2\"]\nshares = 2\n",
-			`m.toml:5: resource.shares: is not for the class bundle, which has members, near, rest or takeover; set the other keys in the resources of the members`,
+			`m.toml:5: resource.shares: does not apply to class bundle, which has members, near, rest or takeover; set the other keys in the resources of the members`,
 		},
 
 		// [resource.units].
@@ -488,7 +488,7 @@ socket = ""
 	want := `m.toml:2: paths.dev: "dev" is not an absolute path; write dev = "/dev"
 m.toml:3: colour: unknown key; valid keys are builtin, hardware, paths, reset, resource
 m.toml:6: resource.name: "example" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."; write name = "example.com/gpu"
-m.toml:9: resource.match.PCI_ID: "[" is not a pattern: an unfinished "[" or a "\" at the end; write PCI_ID = "A*" or "A*|B"
+m.toml:9: resource.match.PCI_ID: "[" is not a valid pattern: it has an unclosed "[" or ends in "\"; write PCI_ID = "A*" or "A*|B"
 m.toml:10: resource.match."PCI ID": is neither a udev property like "PCI_ID" nor "ATTR{name}"; write ID_MODEL or "ATTR{size}"
 m.toml:15: resource.reset.scrub: "x" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize; write scrub = "none"
 m.toml:20: reset.socket: "" is not an absolute path or "direct"; write socket = "/run/metalplug/reset.sock"
@@ -504,7 +504,7 @@ func TestLongTexts(t *testing.T) {
 	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"gpu\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")
 	want := `m.toml:2: resource.name: "` + long[:160] + `" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."; write name = "example.com/gpu"
 m.toml:4: resource.match."` + long[:288] + `: is neither a udev property like "PCI_ID" nor "ATTR{name}"; write ID_MODEL or "ATTR{size}"
-m.toml:4: resource.match."` + long[:288] + `: "[" is not a pattern: an unfinished "[" or a "\" at the end; write "` + long[:318] + ` = "A*" or "A*|B"
+m.toml:4: resource.match."` + long[:288] + `: "[" is not a valid pattern: it has an unclosed "[" or ends in "\"; write "` + long[:318] + ` = "A*" or "A*|B"
 m.toml:5: resource."` + long[:300] + `: unknown key; valid keys are ` + resourceKeys
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)

@@ -193,7 +193,7 @@ func takeManagement(t *table, r *Resource) {
 	case len(r.Extras) == 1:
 		t.reportf("issm", "requires umad, which a subnet manager uses to send packets; write umad = true too")
 	case r.Shares > 1:
-		t.reportf("issm", "can be open in only one container, shares = %d; write shares = 1", r.Shares)
+		t.reportf("issm", "can be open in only one container, but shares = %d; write shares = 1", r.Shares)
 	}
 }
 
@@ -259,15 +259,15 @@ func isPCIReset(method string) bool {
 // checkExclusive reports settings that are impossible for a device that several users can share.
 func checkExclusive(t, reset *table, r Resource) {
 	if r.Reset.Scrub != None && r.Shares > 1 {
-		reset.reportf("scrub", `%s would erase the data of other containers, shares = %d%s; write shares = 1 or scrub = "none"`,
+		reset.reportf("scrub", `%s would erase the data of other containers, because shares = %d%s; write shares = 1 or scrub = "none"`,
 			r.Reset.Scrub, r.Shares, t.elsewhere("shares", reset.place("scrub")))
 	}
 	if r.Reset.Method != None && r.Reset.Method != Auto && r.Shares > 1 {
-		reset.reportf("method", `%s would interrupt the other containers of the device, shares = %d%s; write shares = 1 or method = "none"`,
+		reset.reportf("method", `%s would interrupt the other containers of the device, because shares = %d%s; write shares = 1 or method = "none"`,
 			r.Reset.Method, r.Shares, t.elsewhere("shares", reset.place("method")))
 	}
 	if r.Serve == ServeDRA && r.Shares > 1 && len(classAbilities[r.Class].scrubs) > 0 && !r.Reset.ScrubUnset {
-		t.reportf("shares", `claims cannot share disks, shares = %d; write shares = 1 or serve = "plugin", or remove scrub if there is no disk`, r.Shares)
+		t.reportf("shares", `claims cannot share disks, but shares = %d; write shares = 1 or serve = "plugin", or remove scrub if there is no disk`, r.Shares)
 	}
 	if r.Reset.Scrub != None && r.AllowInUse {
 		t.reportf("allow_in_use", `would let %s erase disks that this host uses; write false, or scrub = "none"`, r.Reset.Scrub)

@@ -28,7 +28,7 @@ func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 		case m != first:
 			why += fmt.Sprintf(" is %s from it; %s", distance(first, m), q.others(first, m))
 		case first.Device.Udev != nil:
-			why += ", the other members are near it"
+			why += "; the other members are near this device"
 		}
 		if !m.Healthy {
 			why += "; Unhealthy: " + m.Reason

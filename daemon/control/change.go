@@ -50,7 +50,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
 		c, err := readChange(r.Body)
 		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
-			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a request has at most %d bytes", maxBodyLen))
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the request is longer than %d bytes", maxBodyLen))
 			return
 		} else if err != nil {
 			refuse(w, http.StatusBadRequest, err)
@@ -87,10 +87,10 @@ func readChange(body io.Reader) (c api.Change, err error) {
 	}
 	c.Reason, c.Login = strings.Join(strings.Fields(c.Reason), " "), strings.Join(strings.Fields(c.Login), " ")
 	if len(c.Reason) > maxReasonLen || len(c.Login) > maxLoginLen {
-		return api.Change{}, fmt.Errorf("read the request: a reason may have at most %d bytes, and a login at most %d", maxReasonLen, maxLoginLen)
+		return api.Change{}, fmt.Errorf("read the request: the reason may have at most %d bytes, and the login at most %d", maxReasonLen, maxLoginLen)
 	}
 	if all := reset.Erasures(); c.Scrub != "" && !slices.Contains(all, c.Scrub) {
-		return api.Change{}, fmt.Errorf("%q is not a scrub: it must be one of %s", c.Scrub, strings.Join(all, ", "))
+		return api.Change{}, fmt.Errorf("invalid scrub %q: must be one of %s", c.Scrub, strings.Join(all, ", "))
 	}
 	return c, nil
 }

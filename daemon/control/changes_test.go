@@ -133,7 +133,7 @@ func TestMissing(t *testing.T) {
 		{7, 9, time.Millisecond, ""}, // metalplugd publishes two at once while the clients are idle
 		{7, 7, time.Minute, ""},
 		{7, 8, time.Minute, ""},
-		{7, 10, time.Minute, "2 states missed: the client took 1m0s to read the last events"},
+		{7, 10, time.Minute, "2 states were missed, because the client took 1m0s to read the last events"},
 	} {
 		got := ""
 		for _, e := range missing(test.sent, test.newest, test.took) {

@@ -53,22 +53,22 @@ const devicesMost = 32
 // checkClaim returns an error that describes why a request about a claim is invalid, or nil.
 func checkClaim(uid string, c api.Claim) error {
 	if !claimUID.MatchString(uid) {
-		return fmt.Errorf("%.80q is not the UID of a claim", uid)
+		return fmt.Errorf("%.80q is not a claim UID", uid)
 	}
 	devices := make(map[string]bool) // two requests may have got shares of one device
 	for _, r := range c.Requests {
 		if !claimRequest.MatchString(r.Name) || len(r.Devices) == 0 {
-			return fmt.Errorf("request %.80q: the name is invalid, or no device is listed", r.Name)
+			return fmt.Errorf("request %.80q has an invalid name or no devices", r.Name)
 		}
 		for i, id := range r.Devices {
 			if slices.Contains(r.Devices[:i], id) {
-				return fmt.Errorf("%.80q occurs twice", id)
+				return fmt.Errorf("device %.80q is listed twice", id)
 			}
 			devices[id] = true
 		}
 	}
 	if len(devices) > devicesMost {
-		return fmt.Errorf("a claim has at most %d devices, this one has %d", devicesMost, len(devices))
+		return fmt.Errorf("a claim may have at most %d devices, but this claim has %d", devicesMost, len(devices))
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&ask)
 	if err == nil && len(ask.Requests) == 0 {
-		err = errors.New("a claim without a request")
+		err = errors.New("the claim has no requests")
 	}
 	s.answer(w, r, ask, err, func(uid string) (any, error) {
 		return s.Claims.Prepare(r.Context(), api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}, ask)

@@ -282,7 +282,7 @@ func TestCordon(t *testing.T) {
 		t.Errorf("%+v", s.Devices)
 	}
 	d = api.Device{}
-	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{DryRun: true}, &d); err == nil || !strings.Contains(err.Error(), "dry_run is only for a reset or an adoption") {
+	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{DryRun: true}, &d); err == nil || !strings.Contains(err.Error(), "dry_run applies only to a reset or an adoption") {
 		t.Errorf("a dry run: %v", err)
 	}
 	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{}, &d); err != nil || d.Cordoned || d.Cordon != nil || d.Health != "Healthy" {
@@ -314,7 +314,7 @@ func TestReset(t *testing.T) {
 	if err := reset(alpha, "zero"); code(err) != 409 || err.Error() != fail.Error() {
 		t.Errorf("%v", err)
 	}
-	if err := reset("none", "bogus"); code(err) != 400 || !strings.Contains(err.Error(), `"bogus" is not a scrub: it must be one of crypto-erase, discard, format, sanitize`) {
+	if err := reset("none", "bogus"); code(err) != 400 || !strings.Contains(err.Error(), `"bogus": must be one of crypto-erase, discard, format, sanitize`) {
 		t.Errorf("unknown method: %v", err)
 	}
 	if err := reset("none", ""); code(err) != 404 {
@@ -335,8 +335,8 @@ func TestWhy(t *testing.T) {
 		{"/sys/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "nodes"},
 		{"/sys/class/widget/widget0", "offered as example.org/widget, Healthy", "udev"},
 		{"widget0", "offered as example.org/widget, Healthy", "udev"},
-		{"/dev/widget1", `not offered: no class matches it: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
-		{"/sys/devices/virtual/other/o", "not offered: no class matches it, and neither it nor its children have a device node: pods cannot get it", "class"},
+		{"/dev/widget1", `not offered: no class matches the device: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
+		{"/sys/devices/virtual/other/o", "not offered: no class matches the device, and pods cannot get it, because neither the device nor its children have a device node", "class"},
 	} {
 		answer := get[api.Answer](b, "/v1/why?what="+test.what)
 		if len(answer.Found) != 1 || answer.Found[0].Verdict != test.verdict {
@@ -428,7 +428,7 @@ func TestSocketIsForTheDaemonsUser(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := control.Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket: remove it") {
+	if _, err := control.Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket; remove the file") {
 		t.Errorf("over a file: %v", err)
 	}
 	if _, err := control.Listen(filepath.Join(b.dir, "none/c.sock")); err == nil {
@@ -446,7 +446,7 @@ func TestSocketIsForTheDaemonsUser(t *testing.T) {
 		t.Fatalf("over what is left over: %v", err)
 	}
 	l.Close()
-	if _, err := control.Listen(b.Socket); err == nil || !strings.Contains(err.Error(), "another process serves it") {
+	if _, err := control.Listen(b.Socket); err == nil || !strings.Contains(err.Error(), "another process already listens there") {
 		t.Errorf("over one that is served: %v", err)
 	}
 }
@@ -497,7 +497,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	for socket, want := range map[string]string{filepath.Join(dir, "none.sock"): "no such socket", left: "no process listens"} {
+	for socket, want := range map[string]string{filepath.Join(dir, "none.sock"): "the socket does not exist", left: "no process listens"} {
 		err := (api.Client{Socket: socket}).Get(t.Context(), "/v1/status", nil)
 		if !errors.Is(err, api.ErrNoAnswer) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

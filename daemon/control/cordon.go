@@ -15,11 +15,11 @@ import (
 )
 
 // errNoDryRun is the error for a dry run of a cordon. A cordon is easy to undo, so a dry run is not necessary.
-var errNoDryRun = errors.New("dry_run is only for a reset or an adoption")
+var errNoDryRun = errors.New("dry_run applies only to a reset or an adoption")
 
 // errNoReason is the error for a cordon without a reason. A reason is required, because other operators must be able to see
 // why a device is cordoned.
-var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
+var errNoReason = errors.New("missing reason: a cordon needs a reason, which is shown with the device")
 
 // by returns the cordon that a change requests. metalplugd cannot look up user names, so only uid 0 gets a name here.
 func (c request) by() api.Cordon {
@@ -38,7 +38,7 @@ func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
 		case len(ids) == 1:
 			r.SetPathValue("id", ids[0])
 		case len(ids) > 1:
-			refuse(w, http.StatusConflict, fmt.Errorf("%s: name one of these devices: %s", r.PathValue("id"), strings.Join(ids, ", ")))
+			refuse(w, http.StatusConflict, fmt.Errorf("%s: several devices match; name one of them: %s", r.PathValue("id"), strings.Join(ids, ", ")))
 			return
 		}
 		next(w, r)

@@ -69,7 +69,7 @@ func missing(sent, newest uint64, took time.Duration) []api.Event {
 	}
 	return []api.Event{{
 		Time: time.Now().UTC(), Event: "missed",
-		Problem: fmt.Sprintf("%d states missed: the client took %v to read the last events", newest-sent-1, took.Truncate(time.Millisecond)),
+		Problem: fmt.Sprintf("%d states were missed, because the client took %v to read the last events", newest-sent-1, took.Truncate(time.Millisecond)),
 	}}
 }
 

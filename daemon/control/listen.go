@@ -17,16 +17,16 @@ import (
 func Listen(path string) (*net.UnixListener, error) {
 	old, err := os.Lstat(path)
 	if err == nil && old.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("listen on %s: the file is not a socket: remove it", path)
+		return nil, fmt.Errorf("listen on %s: the file is not a socket; remove the file", path)
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("listen on %s: another process serves it: set another paths.run", path)
+		return nil, fmt.Errorf("listen on %s: another process already listens there; set paths.run to another directory", path)
 	}
 	_ = os.Remove(path) // an old socket file would make the bind fail
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w: make paths.run a directory in which metalplugd can write", path, fsutil.Cause(err))
+		return nil, fmt.Errorf("listen on %s: %w; set paths.run to a directory in which metalplugd can write", path, fsutil.Cause(err))
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()

@@ -99,7 +99,7 @@ func (s *Server) device(id string) (api.Device, error) {
 
 // unknown returns the error for a name that no device has.
 func unknown(name string) error {
-	return fmt.Errorf("%s: %w; it was removed, or the name is wrong: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
+	return fmt.Errorf("%s: %w; to see all devices: metalplugctl list --all", name, inventory.ErrUnknownDevice)
 }
 
 // countLifetime is how long an answer from the kubelet is reused. The kubelet refuses more than 100 requests a second from

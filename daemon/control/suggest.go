@@ -78,15 +78,15 @@ func inTOML(r *device.Rule) string {
 func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {
-			return "no class matches it: " + step.Why
+			return "no class matches the device: " + step.Why
 		}
 	}
 	if noRule == nil {
-		return "no class or resource matches it"
+		return "no class or resource matches the device"
 	}
 	u := e.Device.Udev
 	if u.DevNode != "" {
-		return "no class matches it, not even class node: " + noRule.Error()
+		return "no class matches the device, not even class node: " + noRule.Error()
 	}
 	var nodes []string
 	for _, below := range q.devices {
@@ -95,7 +95,7 @@ func (q *question) explainNoMatch(e device.Explained, noRule error) string {
 		}
 	}
 	if len(nodes) == 0 {
-		return "no class matches it, and neither it nor its children have a device node: pods cannot get it"
+		return "no class matches the device, and pods cannot get it, because neither the device nor its children have a device node"
 	}
-	return "no class matches it, and it has no device node; its children have " + strings.Join(nodes, " ")
+	return "no class matches the device, and it has no device node; the nodes of its children are " + strings.Join(nodes, " ")
 }

@@ -93,7 +93,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 	}
 	if known != nil && !known.Present {
 		x := api.Explanation{SysPath: known.Device.SysPath}
-		add(&x, "udev", "", false, "its hardware is absent; its last path was "+known.Device.SysPath)
+		add(&x, "udev", "", false, "the hardware is absent; the last sysfs path of the device was "+known.Device.SysPath)
 		q.conclude(&x, known)
 		answer.Found = []api.Explanation{x}
 		return answer, nil
@@ -122,9 +122,9 @@ func (q *question) answer() (answer api.Answer, err error) {
 		})
 	case len(answer.Found) > 0:
 	case slices.ContainsFunc(q.rules, func(r device.Rule) bool { return r.Resource == q.what }):
-		err = fmt.Errorf("%s is a resource: 'metalplugctl list --all' shows every device with its reason; then ask for one", q.what)
+		err = fmt.Errorf("%s is a resource, not a device; to see all devices: metalplugctl list --all", q.what)
 	default:
-		err = fmt.Errorf("%s: %w, and no device has this name or ID; it was removed, or the name is wrong: see 'metalplugctl list --all', 'udevadm info %s'", q.what, errNothing, q.what)
+		err = fmt.Errorf("%s: %w; to see all devices: metalplugctl list --all", q.what, errNothing)
 	}
 	return answer, err
 }
@@ -169,7 +169,7 @@ func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 		add(x, "state", "", false, fmt.Sprintf("cordoned by %s, %s", by.By(), by.Since.UTC().Format(api.TimeFormat)))
 	}
 	if d.Reserved != "" {
-		add(x, "state", "", true, "only the pod that holds it may use it: "+d.Reserved)
+		add(x, "state", "", true, "only the pod that holds the device may use it: "+d.Reserved)
 	}
 	if d.Warning != "" {
 		add(x, "state", "", true, "warning: "+d.Warning)

@@ -73,8 +73,8 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 		request string
 		want    string
 	}{
-		{"no socket", exchange.Peer{Program: "metalplug-reset", Socket: missing}, "x", "connect to " + missing + ": no such file or directory: this must be the socket of metalplug-reset.socket, and that must be started"},
-		{"no program", exchange.Peer{Program: "missing", Socket: exchange.Direct}, "x", "find missing: it is neither in"},
+		{"no socket", exchange.Peer{Program: "metalplug-reset", Socket: missing}, "x", "connect to " + missing + ": no such file or directory; check that this is the socket of metalplug-reset.socket, and start the unit: systemctl start metalplug-reset.socket"},
+		{"no program", exchange.Peer{Program: "missing", Socket: exchange.Direct}, "x", "find missing: the program is neither in"},
 		{"a request too long", exchange.Peer{Program: "echo", Socket: exchange.Direct}, strings.Repeat("x", exchange.MessageSize+1), "call echo: message is too long: 65537 bytes"},
 		{"an answer too long", exchange.Peer{Program: "talker", Socket: exchange.Direct}, "x", "call talker: peer closed the connection without an answer"},
 		{"nothing asked", exchange.Peer{Program: "echo", Socket: exchange.Direct}, "", "call echo: peer closed the connection without an answer"},

@@ -103,12 +103,12 @@ func (p Peer) connect() (fd int, err error) {
 		return -1, fmt.Errorf("connect to %s: %w", p.Socket, err)
 	}
 	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: p.Socket}); err != nil {
-		err = fmt.Errorf("%w: this must be the socket of %s.socket, and that must be started", err, p.Program)
+		err = fmt.Errorf("%w; check that this is the socket of %[2]s.socket, and start the unit: systemctl start %[2]s.socket", err, p.Program)
 	} else if p.Activated {
 		// The kernel reports the process that called listen(2) as the peer (unix_listen in net/unix/af_unix.c).
 		var peer *unix.Ucred
 		if peer, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && peer.Pid != 1 {
-			err = fmt.Errorf("process %d listens on it: %w; systemctl restart metalplugd", peer.Pid, ErrForeign)
+			err = fmt.Errorf("process %d listens on the socket: %w; systemctl restart metalplugd", peer.Pid, ErrForeign)
 		}
 	}
 	if err != nil {
@@ -156,5 +156,5 @@ func (p Peer) find() (string, error) {
 			return path, err
 		}
 	}
-	return "", fmt.Errorf("find %s: it is neither in %s nor in %s", p.Program, filepath.Dir(own), libexec)
+	return "", fmt.Errorf("find %s: the program is neither in %s nor in %s", p.Program, filepath.Dir(own), libexec)
 }

@@ -49,7 +49,7 @@ func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	if !d.unruly {
 		return ""
 	}
-	return fmt.Sprintf("it fails too often (last: %s): it must stay healthy for %v", d.last, calm)
+	return fmt.Sprintf("the device fails too often (last: %s) and must first stay healthy for %v", d.last, calm)
 }
 
 // Until returns the time when the device is trusted again if it does not fail before then. If the device is trusted or faulty

@@ -11,7 +11,7 @@ import (
 )
 
 func TestDamper(t *testing.T) {
-	const held = "it fails too often (last: link down): it must stay healthy for 5m0s"
+	const held = "the device fails too often (last: link down) and must first stay healthy for 5m0s"
 	for _, test := range []struct {
 		name  string
 		steps string // "MINUTE sick|well|WANTED HELD", in order

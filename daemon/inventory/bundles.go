@@ -303,6 +303,6 @@ func (l bundler) rememberBundle(of, id string, known kubelet.Known) {
 	}
 	if len(known.Members) == 0 {
 		l.Log.Error("state lost", "device", id, "resource", of,
-			"err", errors.New("the kubelet's checkpoint does not list the members of a bundle that a pod holds: cordon them"))
+			"err", errors.New("a pod holds a bundle whose members are unknown; cordon the devices of that pod"))
 	}
 }

@@ -144,7 +144,7 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 func (l *leases) foreign(e *entry, reason string) {
 	if e.lease.Residue {
 		l.Log.Warn("disk content changed", "device", e.device.ID,
-			"err", "its content is not what its last pod left: it is not erased")
+			"err", "the disk does not contain what its last pod left, so it is not erased")
 	}
 	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
 }

@@ -18,7 +18,7 @@ var ErrUnknownDevice = errors.New("no such device")
 var errStopped = errors.New("the inventory has stopped")
 
 // mayHaveBeen is the reason that metalplug gives for the cordons that it sets if the state file is lost.
-const mayHaveBeen = "it may have been cordoned before the state was lost: uncordon it if not"
+const mayHaveBeen = "the device may have been cordoned before the state was lost; if it was not, uncordon it"
 
 // Cordon withholds a device from new pods until [Inventory.Uncordon] is called. The device list shows the device as
 // Unhealthy with the reason. A pod that holds the device keeps it. A cordon survives restarts and reboots. When Cordon

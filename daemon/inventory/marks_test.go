@@ -382,7 +382,7 @@ func TestFlappingIsDamped(t *testing.T) {
 			}
 		}
 		const sick = id + " sick: the kernel is recovering it from a PCIe error"
-		const kept = id + " sick: it fails too often (last: the kernel is recovering it from a PCIe error): it must stay healthy for 5m0s"
+		const kept = id + " sick: the device fails too often (last: the kernel is recovering it from a PCIe error) and must first stay healthy for 5m0s"
 		for i := range 6 {
 			r.send("change pci " + gpu + " ERROR_EVENT=BEGIN_RECOVERY")
 			now(sick)

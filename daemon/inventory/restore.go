@@ -37,7 +37,7 @@ func (l *loop) restore() {
 		l.faults = kept.Health
 	}
 	for _, medium := range l.evidence.Restore(kept.Disks, sameBoot) {
-		l.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure: adopt the disk again")
+		l.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure; adopt the disk again")
 	}
 	for _, r := range kept.Devices {
 		// A pod may hold a device of a resource that was removed from the configuration. When that pod has ended, another
@@ -69,7 +69,7 @@ func (l *loop) restore() {
 			_ = l.change(e, lease.Event{Name: lease.Reboot})
 			if !r.outlastsBoot() {
 				if e.lease.Residue {
-					l.Log.Warn("disk left to the operator", "device", r.ID, "reason", "the node went down before it was erased; adopt it")
+					l.Log.Warn("disk left to the operator", "device", r.ID, "reason", "the node went down before the disk was erased; adopt the disk")
 				}
 				l.replaced(e)
 			}

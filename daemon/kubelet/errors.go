@@ -14,7 +14,7 @@ import (
 
 // hungUp describes a listener that closes the connection immediately or does not speak gRPC. Depending on the timing, the kernel
 // or HTTP/2 reports a broken pipe, a connection reset, or a frame that is too large.
-const hungUp = "disconnected, or uses another protocol: check that the kubelet listens there: ss -xlp"
+const hungUp = "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"
 
 // Readable removes the text that gRPC adds to the cause of a failed call, such as the name of the code. If there was no answer,
 // the message mentions the timeout of the call, which is the parameter limit.
@@ -24,7 +24,7 @@ func Readable(err error, limit time.Duration) error {
 		return err
 	}
 	if s.Code() == codes.DeadlineExceeded {
-		return fmt.Errorf("no answer after %v: check that the kubelet listens there and works", limit)
+		return fmt.Errorf("no answer after %v; check that the kubelet listens there and works", limit)
 	}
 	// The kubelet itself never returns the code Unavailable, so this code means that the connection failed.
 	if s.Code() != codes.Unavailable {

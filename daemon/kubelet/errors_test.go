@@ -21,16 +21,16 @@ func TestReadable(t *testing.T) {
 	}{
 		{errors.New("plain"), "plain"},
 		{status.Error(codes.Unknown, "resource name x is invalid"), "resource name x is invalid"},
-		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "no answer after 5s: check that the kubelet listens there and works"},
+		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "no answer after 5s; check that the kubelet listens there and works"},
 		{
 			status.Error(codes.Unavailable, `connection error: desc = "error writing server preface: write unix: broken pipe"`),
-			"disconnected, or uses another protocol: check that the kubelet listens there: ss -xlp",
+			"disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp",
 		},
 		{
 			status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial unix /a/b: connect: connection refused"`),
 			"connect: connection refused",
 		},
-		{status.Error(codes.Unavailable, `connection error: desc = broken`), "disconnected, or uses another protocol: check that the kubelet listens there: ss -xlp"},
+		{status.Error(codes.Unavailable, `connection error: desc = broken`), "disconnected, or uses another protocol; to check that the kubelet listens there: ss -xlp"},
 	} {
 		got := kubelet.Readable(c.err, 5*time.Second)
 		if got.Error() != c.want {

@@ -176,7 +176,7 @@ func (s service) nodesPresent(devices []*inventory.Status) error {
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {
 			if _, err := s.Host.Stat(n.Host); err != nil {
-				return fmt.Errorf("%s: its node %s is %w", d.Device.ID, n.Host, device.ErrGone)
+				return fmt.Errorf("device node %[2]s of %[1]s is %[3]w", d.Device.ID, n.Host, device.ErrGone)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ func (e *Endpoint) surplus(open []*clients.Client) *clients.Client {
 	}
 	oldest := open[slices.IndexFunc(open, func(c *clients.Client) bool { return !e.streams.isKubelet(c) })]
 	e.crowded.Do(func() {
-		e.Log.Warn("too many clients", "detail", fmt.Sprintf("process %d was disconnected from the plugin socket: ss -xp shows the other clients", oldest.Pid))
+		e.Log.Warn("too many clients", "detail", fmt.Sprintf("process %d was disconnected from the plugin socket; to see the other clients: ss -xp", oldest.Pid))
 	})
 	return oldest
 }

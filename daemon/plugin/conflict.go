@@ -145,7 +145,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		return c.askIn(unanswered)
 	}
 	if id := c.givenNow(); id != "" {
-		return c.holdBack(sock, fmt.Sprintf("it has given %s to a pod", id))
+		return c.holdBack(sock, fmt.Sprintf("the kubelet gave %s to a pod", id))
 	}
 	before, foreign := c.suspect, e.Foreign(counted)
 	switch {
@@ -157,7 +157,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		return c.askIn(askLate)
 	case len(counted) == 0 && sent.healthy:
 		// The text contains the number of the list, so two answers about the same list are needed.
-		c.suspect = fmt.Sprintf("the kubelet counts no device, although list %d has some", sent.number)
+		c.suspect = fmt.Sprintf("the kubelet counts no device, although device list %d contains devices", sent.number)
 	default:
 		c.suspect = ""
 		return 0
@@ -227,7 +227,7 @@ func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	c.asked.Store(false)
 	e.streams.mute(true)
 	if err := e.Parked.park(e.Resource.Name, e.streams.client()); err != nil {
-		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart may cut off the other plugin: %w", err))
+		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart of metalplugd may disconnect the other plugin: %w", err))
 	}
 	c.setHeld(shows)
 	e.Log.Warn("resource held back", "reason", e.last().Held,
@@ -259,7 +259,7 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 		}
 		e.Parked.drop(e.Resource.Name)
 		h.kubelet, h.restarted, h.until = sock, true, time.Now().Add(kubeletGrace)
-		c.setHeld(fmt.Sprintf("it did so before the kubelet restarted; if it does not register within %v, metalplug takes over", kubeletGrace))
+		c.setHeld(fmt.Sprintf("this was before the kubelet restarted, and metalplug takes over unless that plugin registers within %v", kubeletGrace))
 	}
 	if wait := time.Until(c.last.Add(askPause)); wait > 0 {
 		return wait

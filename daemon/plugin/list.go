@@ -72,7 +72,7 @@ func cut(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.Device 
 
 // logLeft logs how many devices were omitted from a list.
 func (e *Endpoint) logLeft(left int) {
-	e.Log.Error("list too long", "err", fmt.Errorf("the kubelet receives %d bytes in one message: %d devices are not offered; "+
+	e.Log.Error("list too long", "err", fmt.Errorf("the kubelet accepts at most %d bytes in one message, so %d devices are not offered; "+
 		"use fewer shares or a narrower match", listSize, left))
 }
 

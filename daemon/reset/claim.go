@@ -124,7 +124,7 @@ func (c *claim) inspect(sysPath string) (err error) {
 		return commandError("get the size of "+c.Name(), err)
 	}
 	if c.size == 0 {
-		return errorf(Gone, "%s has no size: its driver has disabled it, or it is being formatted", c.Name())
+		return errorf(Gone, "%s has no size, because its driver has disabled the disk or the disk is being formatted", c.Name())
 	}
 	return nil
 }

@@ -238,7 +238,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Scrub = "nvme-controller" }, Refused, `invalid scrub "nvme-controller": must be one of crypto-erase, discard,`},
 		{"no disk", func(m *machine, n *fakeNode, r *Request) {
 			r.SysPath, r.Class, r.Identity = controller0, "node", identity("serial", "S1")
-		}, Refused, "is not a disk: there is nothing to erase"},
+		}, Refused, "is not a disk, so it cannot be erased"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)

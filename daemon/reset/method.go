@@ -121,11 +121,11 @@ func (t *task) resetController(sysPath string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENETRESET): // nvme_reset_ctrl_sync
-		return errorf(Failed, "reset %s: it did not come back: read the kernel's log, then power it off and on", name)
+		return errorf(Failed, "reset %s: the device did not come back; read the kernel log, then power the device off and on", name)
 	case errors.Is(err, unix.ENOTTY):
-		return errorf(Unsupported, "reset %s: it does not support this reset", name)
+		return errorf(Unsupported, "reset %s: the device does not support this reset", name)
 	case errors.Is(err, unix.EBUSY):
-		return errorf(Busy, "reset %s: it is already being reset, or its driver has disabled it", name)
+		return errorf(Busy, "reset %s: the device is already being reset, or its driver has disabled it", name)
 	default:
 		return commandError("reset "+name, err)
 	}

@@ -67,10 +67,10 @@ func TestControllerReset(t *testing.T) {
 		}, Answer{Result: Refused, Detail: disk0 + ` has transport "rdma", not pcie`}, nil},
 		{"never comes back", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ENETRESET }
-		}, Answer{Result: Failed, Detail: "reset nvme0: it did not come back: read the kernel's log, then power it off and on"}, []string{resetIoctl}},
+		}, Answer{Result: Failed, Detail: "reset nvme0: the device did not come back; read the kernel log, then power the device off and on"}, []string{resetIoctl}},
 		{"is reset already", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EBUSY }
-		}, Answer{Result: Busy, Detail: "reset nvme0: it is already being reset, or its driver has disabled it"}, []string{resetIoctl}},
+		}, Answer{Result: Busy, Detail: "reset nvme0: the device is already being reset, or its driver has disabled it"}, []string{resetIoctl}},
 		{"no capability", func(m *machine, n *fakeNode, r *Request) {
 			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EACCES }
 		}, Answer{Result: Failed, Detail: "reset nvme0: permission denied: does metalplug-reset have CAP_SYS_ADMIN?"}, []string{resetIoctl}},
@@ -215,7 +215,7 @@ func TestControllersOfAMultipathDisk(t *testing.T) {
 		t.Errorf("answer is %+v, it did %q", got, m.calls)
 	}
 	r.Method = "pci"
-	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "not reached by exactly one PCI function") {
+	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "is reached by more than one PCI function") {
 		t.Errorf("answer is %+v", got)
 	}
 }
@@ -390,23 +390,23 @@ func TestFunctionReset(t *testing.T) {
 		{"no reset at all", "pci", func(m *machine, n *fakeNode, r *Request) { m.remove(function0 + "/reset") }, Answer{Result: Unsupported, Detail: address0 + " has no reset method"}, nil},
 		{"a driver that does not survive", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/mlx5_core")})
-		}, Answer{Result: Refused, Detail: address0 + " is bound to mlx5_core, which does not survive a reset: unbind it first"}, nil},
+		}, Answer{Result: Refused, Detail: address0 + " is bound to mlx5_core, which would not survive a reset; unbind that driver first"}, nil},
 		{"an RDMA device", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/habanalabs"), function0 + "/infiniband/irdma0/.": ""})
-		}, Answer{Result: Refused, Detail: address0 + " has an RDMA device, whose driver does not survive a reset: unbind it first"}, nil},
+		}, Answer{Result: Refused, Detail: address0 + " has an RDMA device, whose driver would not survive a reset; unbind that driver first"}, nil},
 		{"virtual functions", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/sriov_numvfs": "4\n"})
-		}, Answer{Result: Refused, Detail: address0 + " has 4 virtual functions, which would be reset too: remove them first"}, nil},
+		}, Answer{Result: Refused, Detail: address0 + " has 4 virtual functions, which would also be reset; remove them first"}, nil},
 		{"a bridge", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.remove(function0 + "/driver")
 			m.files(map[string]string{function0 + "/class": "0x060400\n"})
-		}, Answer{Result: Refused, Detail: address0 + " is a bridge: all devices behind it would be reset too"}, nil},
+		}, Answer{Result: Refused, Detail: address0 + " is a bridge, and all devices behind it would also be reset"}, nil},
 		{"a driver of network adapters", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/ice"), function0 + "/net/eth0/flags": "0x1002\n"})
-		}, Answer{Result: Refused, Detail: address0 + " is bound to ice, which does not survive a reset: unbind it first"}, nil},
+		}, Answer{Result: Refused, Detail: address0 + " is bound to ice, which would not survive a reset; unbind that driver first"}, nil},
 		{"memory of the system", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/cxl_pci")})
-		}, Answer{Result: Refused, Detail: address0 + " is bound to cxl_pci, which does not survive a reset: unbind it first"}, nil},
+		}, Answer{Result: Refused, Detail: address0 + " is bound to cxl_pci, which would not survive a reset; unbind that driver first"}, nil},
 		{"an interface that is up", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/net/eth0/flags": "0x1003\n"})
 		}, Answer{Result: Refused, Detail: network(address0)}, nil},

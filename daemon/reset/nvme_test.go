@@ -239,7 +239,7 @@ func TestSanitize(t *testing.T) {
 		{"fails", func(d *fakeDrive, r *Request) {
 			d.sanitize = func() (uint16, error) { d.state(3, 100, actBlockErase, 1); return 0, nil }
 		}, Failed, "has failed, and the disk refuses all reads and writes", []string{blockErase}},
-		{"failed before, again", func(d *fakeDrive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "it could not be read before", []string{blockErase}},
+		{"failed before, again", func(d *fakeDrive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "the disk could not be read before", []string{blockErase}},
 		{"not possible now", func(d *fakeDrive, r *Request) {
 			d.sanitize = func() (uint16, error) { return 0x411b, nil }
 		}, Failed, "sanitize prohibited while a persistent memory region is enabled", []string{blockErase}},

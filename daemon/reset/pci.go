@@ -51,16 +51,16 @@ func (f function) vfio() bool {
 func (f function) may() error {
 	driver := f.Link(f.path, "driver")
 	if driver != "" && !f.vfio() && !slices.Contains(resetSafeDrivers(), driver) {
-		return errorf(Refused, "%s is bound to %s, which does not survive a reset: unbind it first", f.name(), driver)
+		return errorf(Refused, "%s is bound to %s, which would not survive a reset; unbind that driver first", f.name(), driver)
 	}
 	if driver != "" && f.Present(f.path+"/infiniband") {
-		return errorf(Refused, "%s has an RDMA device, whose driver does not survive a reset: unbind it first", f.name())
+		return errorf(Refused, "%s has an RDMA device, whose driver would not survive a reset; unbind that driver first", f.name())
 	}
 	if n := f.Uint(f.path, "sriov_numvfs"); n != 0 {
-		return errorf(Refused, "%s has %d virtual functions, which would be reset too: remove them first", f.name(), n)
+		return errorf(Refused, "%s has %d virtual functions, which would also be reset; remove them first", f.name(), n)
 	}
 	if f.Uint(f.path, "class")>>16 == baseBridge {
-		return errorf(Refused, "%s is a bridge: all devices behind it would be reset too", f.name())
+		return errorf(Refused, "%s is a bridge, and all devices behind it would also be reset", f.name())
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func (f function) methods(choice string) (listed string, err error) {
 	}
 	listed, err = f.Attr(f.path, "reset_method")
 	if err != nil && choice != "" {
-		return "", errorf(Unsupported, "the reset method of %s cannot be chosen before Linux 5.15: %w", f.name(), err)
+		return "", errorf(Unsupported, "choosing the reset method of %s requires Linux 5.15: %w", f.name(), err)
 	}
 	if choice != "" && !slices.Contains(strings.Fields(listed), choice) {
 		return "", errorf(Unsupported, "%s is reset by %q, not by %q", f.name(), listed, choice)
@@ -221,7 +221,7 @@ func (t *task) functions() ([]function, error) {
 			return nil, err
 		}
 		if len(controllers) > 1 {
-			return nil, errorf(Refused, "%s is not reached by exactly one PCI function", at)
+			return nil, errorf(Refused, "%s is reached by more than one PCI function", at)
 		}
 		at = controllers[0]
 	}

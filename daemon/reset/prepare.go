@@ -26,7 +26,7 @@ func (t *task) prepare(ctx context.Context) error {
 	case t.Method != "" && t.resetter() == nil:
 		return errorf(Refused, "invalid method %q: %s", t.Method, knownMethods)
 	case (t.Scrub != "" || t.Fingerprint == Blank) && !disk:
-		return errorf(Refused, "%s is not a disk: there is nothing to erase or to read", t.SysPath)
+		return errorf(Refused, "%s is not a disk, so it cannot be erased or read", t.SysPath)
 	case t.Scrub != "" && !t.Tenant && !t.ByHand:
 		return errorf(Refused, "erase %s: its content is not from a pod on this node; only the operator may order its erasure: metalplugctl reset ID --scrub %s", t.SysPath, t.Scrub)
 	}

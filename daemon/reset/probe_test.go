@@ -75,7 +75,7 @@ func TestProbe(t *testing.T) {
 		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, part of another device, or open elsewhere", Report: device.Report{Content: "zfs_member", Claimed: true}}},
 		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Report: device.Report{Content: "zfs_member"}}},
 		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Report: device.Report{Content: "zfs_member"}}},
-		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has disabled it, or it is being formatted"}},
+		{"dead", Probe, func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size, because its driver has disabled the disk or the disk is being formatted"}},
 		{"not readable", Probe, func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if the data is not needed, erase it manually: metalplugctl reset ID --scrub zero"}},
 		{"gone while read", Probe, func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: the device ends there"}},
 	} {
@@ -259,7 +259,7 @@ func TestWhichDeviceItIs(t *testing.T) {
 		{"a partition as a node", func(m *machine, n *fakeNode, r *Request) {
 			m.partition(p1, "259:1")
 			r.SysPath, r.Class = p1, "node"
-		}, Refused, "is a partition: only whole disks"},
+		}, Refused, "is a partition, but only whole disks"},
 		{"a path of a multipath disk", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/hidden": "1"})
 		}, Refused, "is one of several paths"},

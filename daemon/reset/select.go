@@ -51,13 +51,13 @@ func matched(machine *device.Host, settings config.Config, resource config.Resou
 		case s.Resource == resource.Name:
 			return s, nil
 		case s.Resource != "":
-			reasons = append(reasons, "it is a device of "+s.Resource)
+			reasons = append(reasons, "the device belongs to "+s.Resource)
 		case s.Offer != nil:
 			reasons = append(reasons, s.Offer.Error())
 		}
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, "no class matches it")
+		reasons = append(reasons, "no class matches the device")
 	}
 	return device.Sighting{}, errorf(Refused, "resource %s (%s) does not select %s: %s", resource.Name, whereOf(settings, resource.Name, "match"), path.Base(sysPath), strings.Join(reasons, "; "))
 }
@@ -83,7 +83,7 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 	case !s.Target.IsDisk():
 		return errorf(Refused, "resource %s (%s) does not select %s as a disk", resource.Name, where, path.Base(r.SysPath))
 	case r.ByHand && (resource.AllowInUse || resource.Shares > 1):
-		return errorf(Refused, "resource %s (%s) offers disks that other processes use: they are not erased", resource.Name, where)
+		return errorf(Refused, "resource %s (%s) offers disks that other processes may use, so metalplug does not erase them", resource.Name, where)
 	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // sanitize would erase the whole NVM subsystem
 		return nil
 	}

@@ -132,7 +132,7 @@ func (t *task) do(ctx context.Context) error {
 		return errorf(Refused, "%s: nothing in the request identifies the device", t.SysPath)
 	case disk || t.Do == Prepare:
 	case t.Do == Survey:
-		return errorf(Refused, "%s is not a disk: there is nothing to read", t.SysPath)
+		return errorf(Refused, "%s is not a disk, so it cannot be read", t.SysPath)
 	default: // opening the node could disturb a process, or could reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
 		return nil
 	}

@@ -55,9 +55,9 @@ func (h *host) isDisk(sysPath string) bool { return h.Link(sysPath, "subsystem")
 func (h *host) wholeDisk(sysPath string) error {
 	switch {
 	case h.Present(sysPath + "/partition"):
-		return errorf(Refused, "%s is a partition: only whole disks are reset and erased", sysPath)
+		return errorf(Refused, "%s is a partition, but only whole disks are reset and erased", sysPath)
 	case h.Uint(sysPath, "hidden") != 0:
-		return errorf(Refused, "%s is one of several paths to a disk: name the disk", sysPath)
+		return errorf(Refused, "%s is one of several paths to a disk; name the disk itself", sysPath)
 	case h.Properties(sysPath)["DEVTYPE"] != "disk":
 		return errorf(Refused, "%s is not a disk", sysPath)
 	}

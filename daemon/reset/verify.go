@@ -139,7 +139,7 @@ func (e *evidence) block(at int64, b []byte) {
 	switch {
 	case e.bad != nil:
 	case b == nil:
-		e.bad = fmt.Errorf("byte %d cannot be read: an erased block must be readable; replace the drive", at)
+		e.bad = fmt.Errorf("byte %d cannot be read, although an erased block must be readable; replace the drive", at)
 	case bytes.Count(b, []byte{0}) == len(b):
 		e.zeroes++
 	case e.must == mustBeZero:
@@ -178,7 +178,7 @@ func (e *evidence) inWords() string {
 	had := fmt.Sprintf("%d blocks of %d bytes contained data before", len(e.at), blockSize)
 	switch {
 	case !e.known:
-		had = "it could not be read before"
+		had = "the disk could not be read before"
 	case len(e.at) == 0:
 		had = "the disk was blank"
 	}

@@ -66,5 +66,5 @@ func (h Helper) template(r Request) (string, error) {
 			return stages[r.Stage], nil
 		}
 	}
-	return "", fmt.Errorf("refuse the request: %s has no units.%s for %s; systemctl reload metalplugd", h.File, r.Stage, r.Resource)
+	return "", fmt.Errorf("refuse the request: %s does not set units.%s for %s; systemctl reload metalplugd", h.File, r.Stage, r.Resource)
 }

@@ -86,7 +86,7 @@ func (r Request) check() error {
 	case r.Stage != Init && r.Stage != Start && r.Stage != Release:
 		return fmt.Errorf("invalid stage %q: must be init, start or release", r.Stage)
 	case r.Device == "" || device.MakeID(r.Device) != r.Device: // a vendor unit may pass the ID to a shell
-		return fmt.Errorf("invalid device %q: not a device ID of metalplug", r.Device)
+		return fmt.Errorf("invalid device %q: not a metalplug device ID", r.Device)
 	case r.TimeoutMS < 1 || r.TimeoutMS > MaxTimeout.Milliseconds():
 		return fmt.Errorf("invalid timeout_ms %d: must be 1 to %d", r.TimeoutMS, MaxTimeout.Milliseconds())
 	}

@@ -102,15 +102,15 @@ func TestRefusals(t *testing.T) {
 	}
 	whole := with(func(*unit.Request) {})
 	for _, c := range []struct{ name, request, want string }{
-		{"another resource", with(func(r *unit.Request) { r.Resource = "example.org/other" }), "has no units.start for example.org/other"},
+		{"another resource", with(func(r *unit.Request) { r.Resource = "example.org/other" }), "does not set units.start for example.org/other"},
 		{"no resource", with(func(r *unit.Request) { r.Resource = "" }), "missing resource"},
-		{"a resource without units", with(func(r *unit.Request) { r.Resource = "example.org/plain" }), "has no units.start for example.org/plain"},
+		{"a resource without units", with(func(r *unit.Request) { r.Resource = "example.org/plain" }), "does not set units.start for example.org/plain"},
 		{"a unit for a stage", with(func(r *unit.Request) { r.Stage = "vendor-start@.service" }), `invalid stage "vendor-start@.service"`},
 		{"a stage in upper case", with(func(r *unit.Request) { r.Stage = "Start" }), `invalid stage "Start"`},
-		{"a shell in the device", with(func(r *unit.Request) { r.Device = "x; reboot" }), "not a device ID"},
-		{"a path as device", with(func(r *unit.Request) { r.Device = "../../x" }), "not a device ID"},
-		{"a long device", with(func(r *unit.Request) { r.Device = strings.Repeat("x", 59) }), "not a device ID"},
-		{"no device", with(func(r *unit.Request) { r.Device = "" }), "not a device ID"},
+		{"a shell in the device", with(func(r *unit.Request) { r.Device = "x; reboot" }), "not a metalplug device ID"},
+		{"a path as device", with(func(r *unit.Request) { r.Device = "../../x" }), "not a metalplug device ID"},
+		{"a long device", with(func(r *unit.Request) { r.Device = strings.Repeat("x", 59) }), "not a metalplug device ID"},
+		{"no device", with(func(r *unit.Request) { r.Device = "" }), "not a metalplug device ID"},
 		{"no time", with(func(r *unit.Request) { r.TimeoutMS = 0 }), "invalid timeout_ms 0"},
 		{"too much time", with(func(r *unit.Request) { r.TimeoutMS = 1 << 60 }), "invalid timeout_ms"},
 		{"an unknown field", strings.Replace(whole, "{", `{"unit":"ssh.service",`, 1), `unknown field "unit"`},

@@ -258,7 +258,7 @@ func TestHeldBackFromAfter(t *testing.T) {
 				}
 				ofTheOther(t, k)
 				if !ids.held {
-					d.awaitReason(t, "it has given ")
+					d.awaitReason(t, "the kubelet gave ")
 					d.plug(plain(4))
 					d.awaitLog("device added")
 					ofTheOther(t, k)

@@ -130,7 +130,7 @@ func replacedDirectory(m *machine) {
 				_, err := m.try(sockets)
 				return err == nil && m.pid() != before && m.pid() != "0"
 			})
-			m.want("log", m.sh("journalctl -b -o cat _PID="+before), " was replaced, and the sandbox shows the old one")
+			m.want("log", m.sh("journalctl -b -o cat _PID="+before), " was replaced, but the sandbox still shows the old directory")
 			m.await("readiness", func() bool { return m.sh("systemctl show -P SubState metalplugd") == "running" })
 		}
 	}

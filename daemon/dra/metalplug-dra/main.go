@@ -48,7 +48,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(io.Discard)
 	kubeconfig := flags.String("kubeconfig", "/etc/metalplug-dra/kubeconfig", "`FILE` with the API server and the identity")
 	token := flags.String("token", "", "`FILE` with a token; the kubeconfig then gives only the API server")
-	impersonate := flags.Bool("impersonate", true, "let the token act as the node, which needs Kubernetes 1.36")
+	impersonate := flags.Bool("impersonate", true, "let the token act as the node (requires Kubernetes 1.36)")
 	host, _ := os.Hostname() // the API server refuses an empty name; the kubelet uses lower case
 	node := flags.String("node", strings.ToLower(host), "`NAME` of the Node")
 	control := flags.String("control", "/run/metalplug/control.sock", "`SOCKET` of metalplugd")
