@@ -59,7 +59,7 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 	if other {
 		e.lastProbe = lastProbe{}
 		same := e.Medium != "" && medium == e.Medium
-		if w := e.window; !same || w == nil || !e.busy() && (appearance == "" || appearance != w.vouched) {
+		if !same || !e.busy() && (appearance == "" || appearance != e.work.vouched) {
 			l.replaced(e)
 		}
 	}

@@ -28,7 +28,7 @@ type entry struct {
 	lease    lease.Lease      // changed only by [leases.apply]
 	damper   *fault.Damper    // nil if the device has never been unhealthy
 	calm     *time.Timer      // fires when the damper releases the device, or nil
-	window   *window          // metalplug's own work on the device, or nil
+	work     window           // metalplug's own work on the device
 	books
 	known
 	seen left // data on the disk, according to the last inspection

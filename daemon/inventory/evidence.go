@@ -54,8 +54,8 @@ func (l *leases) weigh(e *entry, s *device.Sighting) {
 	if v == nil || !s.Target.IsDisk() || e.busy() || e.outdated() {
 		return
 	}
-	if e.work().recheck && !s.Unread {
-		e.ensureWindow().recheck = false
+	if !s.Unread {
+		e.work.recheck = false
 	}
 	seen := evidence.Seen{
 		Presence: l.evidence.Presence(e.Disk), SameBoot: l.evidence.SameBoot(v.Of), Size: s.Size, Written: s.Written, Held: e.lease.Held(),
@@ -82,7 +82,7 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 			return
 		}
 		if v := l.evidence.Get(e.Disk); v != nil {
-			e.delayed("")
+			e.work.delay = ""
 			v.Asked = l.evidence.Presence(e.Disk)
 			l.saveSoon(e)
 		}
@@ -94,7 +94,7 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.about(id, func(l *loop, e *entry) {
 		if l.facts(e).Readable() && e.sighting.Target.Alike(target) && !e.outdated() {
-			e.delayed("")
+			e.work.delay = ""
 			l.surveyed(e, from, s)
 		}
 	})
@@ -108,7 +108,7 @@ func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Report) {
 	}
 	if l.setEvidence(e, next); next.Kind != "" {
 		e.left, e.seen = left{}, left{}
-		e.ensureWindow().recheck = true // a process may have written to the disk since it was read
+		e.work.recheck = true // a process may have written to the disk since it was read
 		l.invalidate(e)
 	}
 }

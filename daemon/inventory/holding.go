@@ -81,7 +81,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 		}
 		switch {
 		case !started:
-			e.ensureWindow().given = true
+			e.work.given = true
 			_ = a.change(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
 			a.started(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
@@ -209,7 +209,7 @@ func (a *allocations) listedByKubelet(e *entry) {
 func (l *leases) started(e *entry, event lease.Event) {
 	_ = l.apply(e, event)
 	e.left, e.seen = left{}, left{}
-	e.delayed("")
+	e.work.delay = ""
 }
 
 // owns reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
@@ -270,7 +270,7 @@ func (a *allocations) free(e *entry) {
 // leave ends the lease of a device that is no longer in the device list. The lease of a disk continues, because the disk
 // must be erased if it comes back.
 func (e *entry) leave() {
-	e.delayed("")
+	e.work.delay = ""
 	e.membership = membership{}
 	if !e.isDisk() {
 		e.lease = newLease()

@@ -185,7 +185,7 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 // function departs does nothing.
 func (e *entry) departs() {
 	now := time.Now()
-	if w := e.window; now.Before(e.settling) || w != nil && (e.busy() || w.phase == afterWork && (e.outdated() || now.Before(w.until))) {
+	if now.Before(e.settling) || e.busy() || e.work.phase == afterWork && (e.outdated() || now.Before(e.work.until)) {
 		return
 	}
 	e.Initialised, e.uninit = "", ""

@@ -57,7 +57,7 @@ func (l *loop) record(e *entry) record {
 		r.Owed = &asker
 	}
 	if e.busy() {
-		r.left, r.Appearance, r.Wrote = left{}, e.window.from.Appearance, wrote{}
+		r.left, r.Appearance, r.Wrote = left{}, e.work.from.Appearance, wrote{}
 	}
 	return r
 }

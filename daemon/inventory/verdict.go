@@ -16,9 +16,9 @@ func (d *disks) facts(e *entry) *verdict.Facts {
 	f := &verdict.Facts{
 		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.aside, Claims: len(e.Claims),
 		Disk: verdict.DiskFacts{
-			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work().recheck,
+			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work.recheck,
 		},
-		Same: e.left == e.seen, Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.uninit, Delay: e.work().delay, Work: e.work().why,
+		Same: e.left == e.seen, Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.uninit, Delay: e.work.delay, Work: e.work.why,
 	}
 	if d.evidence.Knows(e.Disk) {
 		f.Disk.Presence = d.evidence.Presence(e.Disk)

@@ -51,54 +51,31 @@ func (w *window) other(now evidence.Disk) bool {
 	return now.Medium != w.from.Medium || now.Appearance != w.from.Appearance && now.Appearance != w.vouched
 }
 
-// ensureWindow returns the window of a device for modification. It creates the window if the device has none.
-func (e *entry) ensureWindow() *window {
-	if e.window == nil {
-		e.window = &window{}
-	}
-	return e.window
-}
-
-// work returns the window of a device for reading.
-func (e *entry) work() window {
-	if e.window == nil {
-		return window{}
-	}
-	return *e.window
-}
-
 // busy reports whether metalplug is working on the device, or on another device that affects it.
-func (e *entry) busy() bool { return e.window != nil && e.window.phase == working }
-
-// delayed records why pending work is delayed. An empty text means that the work is not delayed.
-func (e *entry) delayed(why string) {
-	if e.work().delay != why {
-		e.ensureWindow().delay = why
-	}
-}
+func (e *entry) busy() bool { return e.work.phase == working }
 
 // invalidate queues an inspection. Until this inspection has returned, the last result is considered out of date.
 func (d *devices) invalidate(e *entry) {
 	if e.owner == nil || e.owner.Removed() {
 		return
 	}
-	w := e.ensureWindow()
+	w := &e.work
 	w.relook, w.after, e.lastProbe = e.owner, e.owner.Next(), lastProbe{}
 	d.look(e)
 }
 
 // outdated reports whether the last inspection began before the last call to [devices.invalidate].
 func (e *entry) outdated() bool {
-	w := e.window
-	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
+	w := &e.work
+	return w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
 }
 
 // frozen reports whether the status hides changes to the hardware because metalplug's own work causes them. It does not
 // hide a failure.
 func (e *entry) frozen(now time.Time) bool {
-	w := e.window
+	w := &e.work
 	switch {
-	case w == nil, e.lease.Failure != "", e.stuck:
+	case e.lease.Failure != "", e.stuck:
 		return false
 	case w.phase == working:
 		return true
@@ -108,8 +85,8 @@ func (e *entry) frozen(now time.Time) bool {
 
 // closeWindow ends the window when an inspection that began after the work has returned.
 func (e *entry) closeWindow() {
-	if w := e.window; w != nil && w.phase == afterWork && !e.outdated() {
-		w.phase = noWork
+	if e.work.phase == afterWork && !e.outdated() {
+		e.work.phase = noWork
 	}
 }
 
@@ -206,7 +183,7 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 }
 
 func (l *loop) beginWork(e *entry, reason string) {
-	w := e.ensureWindow()
+	w := &e.work
 	w.phase, w.why, w.from, w.vouched, w.given = working, reason, e.Disk, "", false
 	// The state file must not contain these facts during the work, because metalplugd may end before it records the
 	// outcome.
@@ -220,7 +197,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 // Prepared does not wait.
 func (i *Inventory) Prepared(id string, p device.Report) {
 	i.about(id, func(l *loop, e *entry) {
-		e.ensureWindow().vouched = p.Appearance
+		e.work.vouched = p.Appearance
 		if p.Erased {
 			l.erased(e, p)
 		}
@@ -244,7 +221,7 @@ func (i *Inventory) End(ids []string, o Outcome) {
 }
 
 func (l *loop) worked(e *entry, o Outcome) {
-	w := e.ensureWindow()
+	w := &e.work
 	other := w.other(e.Disk) // whether another disk may have replaced the disk that was worked on
 	w.phase, w.why = afterWork, ""
 	v := l.evidence.Get(e.Disk)
@@ -278,7 +255,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 // outcome changes the lease according to the outcome of work. The flag other means that another disk may have replaced the
 // disk that was worked on.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
-	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.Medium, Given: e.work().given, Order: o.Order}
+	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work.from.Medium, Given: e.work.given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
 		// If the disk was not erased, its content still belongs to the same tenant.
@@ -289,7 +266,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 		l.closeAllocate(e)
 		return
 	case lease.Cleared:
-		e.delayed("")
+		e.work.delay = ""
 	case lease.Fail:
 		event.Reason = o.Err.Error()
 	case "":
@@ -303,8 +280,8 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 // Delayed records why pending work is delayed. An empty text means that the work is not delayed. Delayed does not wait.
 func (i *Inventory) Delayed(id, why string) {
 	i.about(id, func(l *loop, e *entry) {
-		if e.work().delay != why {
-			e.delayed(why)
+		if e.work.delay != why {
+			e.work.delay = why
 			l.changed(e)
 		}
 	})
