@@ -22,6 +22,9 @@ type known struct {
 	Given []string `json:"given,omitempty"`
 	// Numbers contains the device numbers that the device's pods may open in this boot, see [devices.noteNumber].
 	Numbers []string `json:"numbers,omitempty"`
+	// Owed identifies the kubelet that called Allocate and may not have finished the call yet, or is nil. The text is empty if
+	// the kubelet is unknown.
+	Owed *string `json:"owed,omitempty"`
 }
 
 // left identifies the data that a tenant left on a disk. The zero value means unknown data.
@@ -38,7 +41,7 @@ type wrote struct {
 
 // rebooted deletes the facts that are valid only during one boot.
 func (k *known) rebooted() {
-	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.Claims = "", 0, wrote{}, "", nil, k.Claims.Rebooted()
+	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.Owed, k.Claims = "", 0, wrote{}, "", nil, nil, k.Claims.Rebooted()
 }
 
 // replaced records that another medium may have replaced a disk.

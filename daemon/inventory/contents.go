@@ -31,8 +31,6 @@ type record struct {
 
 	lease.Lease
 	known
-	// Owed identifies the kubelet that may still be in a call to Allocate, or is nil.
-	Owed *string `json:"owed,omitempty"`
 }
 
 type contents struct {

@@ -16,7 +16,7 @@ import (
 // allocations records which devices the kubelet has given to pods.
 type allocations struct {
 	*leases
-	owing map[*entry]bool // the entries with the field owed set
+	owing map[*entry]bool // the entries with the field Owed set
 	began time.Time       // start of the daemon
 }
 
@@ -27,9 +27,7 @@ type books struct {
 	// booked means that the kubelet has listed a pod with the device since the allocation, or has finished its call to
 	// Allocate.
 	booked bool
-	owed   bool     // the device was allocated, and the kubelet may not have finished its call to Allocate yet
 	pods   []string // UIDs of the pods that the kubelet's checkpoint listed last
-	asker  string   // the kubelet that called Allocate, or empty if unknown
 }
 
 // holdAs adds IDs under which pods may hold the device.
@@ -96,7 +94,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 // selects these kubelets.
 func (a *allocations) closeAllocates(by func(asker string) bool) {
 	for e := range a.owing {
-		if by(e.asker) {
+		if by(*e.Owed) {
 			e.allocated, e.booked = time.Now(), true
 			a.closeAllocate(e)
 		}
@@ -105,8 +103,8 @@ func (a *allocations) closeAllocates(by func(asker string) bool) {
 
 // closeAllocate records that the kubelet has finished the call to Allocate for a device.
 func (a *allocations) closeAllocate(e *entry) {
-	if e.owed {
-		e.owed = false
+	if e.Owed != nil {
+		e.Owed = nil
 		a.saveLater()
 		delete(a.owing, e)
 	}
@@ -231,7 +229,7 @@ func (e *entry) shared() bool {
 // shares is unknown.
 func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
-	case e.owed:
+	case e.Owed != nil:
 		return false
 	case e.booked && len(e.as) <= 1:
 		return asked.After(e.allocated)

@@ -128,8 +128,7 @@ func (i *Inventory) Allocated(as map[string][]string, asker string) {
 		l.allocated(as, now, false)
 		for id := range as {
 			if e := l.entries[id]; e != nil && len(e.Claims) == 0 {
-				e.owed, e.asker = true, asker
-				l.owing[e] = true
+				e.Owed, l.owing[e] = &asker, true
 			}
 		}
 	})

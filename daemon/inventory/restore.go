@@ -61,8 +61,8 @@ func (l *loop) restore() {
 			e.rebooted()
 		}
 		l.numbered(e)
-		if r.Owed != nil && sameBoot {
-			e.owed, e.asker, l.owing[e] = true, *r.Owed, true
+		if e.Owed != nil {
+			l.owing[e] = true
 		}
 		_ = l.change(e, lease.Event{Name: lease.Restart})
 		if !sameBoot {

@@ -52,10 +52,6 @@ func (l *loop) record(e *entry) record {
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
 		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.of, ID: e.bundle}, Lease: e.lease, known: e.known,
 	}
-	if e.owed {
-		asker := e.asker
-		r.Owed = &asker
-	}
 	if e.busy() {
 		r.left, r.Appearance, r.Wrote = left{}, e.work.from.Appearance, wrote{}
 	}
