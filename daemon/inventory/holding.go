@@ -135,30 +135,22 @@ func (a *allocations) vacate(e *entry) {
 // If an earlier kubelet made the call, the call has either ended without a result, or its result is in the checkpoint.
 func (l *loop) confirm(a kubelet.Answer) {
 	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
-	if a.Booked != nil {
-		for _, e := range l.entries {
+	broken := make(map[string]bool) // the bundles that a member leaves
+	for _, e := range l.entries {
+		if a.Booked != nil {
 			if e.pods = a.Booked[e.name()]; len(e.pods) > 0 && a.Written.Add(fileClock).After(e.allocated) {
 				l.closeAllocate(e)
 			}
 		}
+		before := e.bundle
+		if l.confirmOne(e, a.Holdings[e.name()], a.Asked); e.bundle != before {
+			broken[before] = true
+		}
 	}
-	bundles := bundler{l}.byBundle()
-	for id, holding := range a.Holdings {
-		if e := l.entries[id]; e != nil {
-			l.confirmOne(e, holding, a.Asked)
-		}
-		members := bundles[id]
-		for _, e := range members {
-			l.confirmOne(e, holding, a.Asked)
-		}
-		// If one member has left the bundle, the others are free too.
-		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) {
-			for _, e := range members {
-				if e.bundle != "" {
-					bundler{l}.setAside(e, lostMember)
-					l.confirmOne(e, holding, a.Asked)
-				}
-			}
+	for _, e := range l.entries {
+		if broken[e.bundle] { // the other members are free too
+			bundler{l}.setAside(e, lostMember)
+			l.confirmOne(e, a.Holdings[e.bundle], a.Asked)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func (t *Turnover) ownersOf(ctx context.Context, care care, devices []*inventory
 				return false, err
 			}
 			if !care.open() && now.Behind(owners[now.Name()]) {
-				behind[s.Device.ID] = kubelet.Noted
+				behind[now.Name()] = kubelet.Noted
 			}
 		}
 		if len(behind) > 0 {
