@@ -31,7 +31,7 @@ type Explained struct {
 // Explain inspects a udev device in the same way as [Look], and explains the result in steps. If it finds no device, it returns a
 // single sighting whose device has no ID. Like Look, it may block.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
-	found, _ := lookAt(h, rules, withFunction(h, &seen))
+	found, _ := lookAt(h, rules, &seen)
 	all := make([]Explained, len(found))
 	for i, s := range found {
 		all[i].Sighting = s
@@ -53,10 +53,9 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	if d.group != nil {
 		e.tried("rule", d.rule.Resource, try{rule: d.rule}, "it is a member of a group")
 	} else {
-		u := d.matched()
-		_, tries := tryRules(h, rules, d.Class, u)
+		_, tries := tryRules(h, rules, d)
 		for _, t := range tries {
-			e.tried("rule", t.rule.Resource, t, "matches: "+t.rule.describe(h, u))
+			e.tried("rule", t.rule.Resource, t, "matches: "+t.rule.describe(h, d))
 		}
 		if len(tries) == 0 {
 			e.add("rule", "", errUnconfigured(d.Class), "")
@@ -140,13 +139,13 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 }
 
 // describe returns a text with the keys, values and patterns by which a rule matches a device.
-func (r *Rule) describe(h *Host, u matched) string {
+func (r *Rule) describe(h *Host, d Device) string {
 	if len(r.Match) == 0 {
 		return "every " + r.Class.Name
 	}
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(r.Match)) {
-		value, _ := h.property(u, key)
+		value, _ := h.property(d, key)
 		all = append(all, fmt.Sprintf("%s is %q (%q)", key, value, r.Match[key]))
 	}
 	return strings.Join(all, ", ")

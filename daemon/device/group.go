@@ -134,7 +134,7 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, trie
 		}
 		tries = append(tries, try{r, errNoMember})
 	}
-	r, alone := tryRules(h, rules, &Generic, matched{u, func() string { return nodeID(h, u) }, ""})
+	r, alone := tryRules(h, rules, Device{Class: &Generic, SysPath: u.SysPath, Udev: &u})
 	return r, "", append(tries, alone...)
 }
 
@@ -152,7 +152,7 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 		return "", ok
 	}
 	hardware, _ := udev.ReadKernel(h.Sys, owner)
-	if r.matches(h, matched{Device: hardware}) != nil {
+	if r.matches(h, Device{SysPath: owner, Udev: &hardware}) != nil {
 		return "", false
 	}
 	if g.rank(u.DevNode) >= len(g.Nodes) {
@@ -192,7 +192,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 		model, _ = h.Attr(owner, "product") // only USB devices have this attribute
 	}
 	return []Device{{
-		ID: id, Model: model, NUMANode: commonNUMANode(h, all), rule: r,
+		ID: id, Model: model, NUMANode: commonNUMANode(h, all),
 		group: &members{all, r.Group.missing(all, taken)},
 	}}, nil
 }

@@ -54,7 +54,7 @@ func (s *Sighting) Twin(other string) {
 // long as the kernel does. It returns nothing if the udev device is not a subject of any class. The sightings refer to the
 // parameter seen, so the caller must not modify it afterwards.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
-	found, ok := lookAt(h, rules, withFunction(h, seen))
+	found, ok := lookAt(h, rules, seen)
 	if !ok {
 		return nil
 	}
@@ -72,14 +72,15 @@ func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err}}
 	}
 	identify := func() ([]Device, error) { return class.Identify(h, *u) }
+	var rule *Rule
 	if class == nil {
-		r, owner, _ := nodeRule(h, rules, *u)
-		if r == nil {
+		var owner string
+		if rule, owner, _ = nodeRule(h, rules, *u); rule == nil {
 			return unidentified(nil), false
 		}
 		class = &Generic
-		if r.Group != nil {
-			identify = func() ([]Device, error) { return identifyGroup(h, rules, r, owner, u) }
+		if rule.Group != nil {
+			identify = func() ([]Device, error) { return identifyGroup(h, rules, rule, owner, u) }
 		}
 	}
 	if !h.Present(u.SysPath) {
@@ -93,7 +94,7 @@ func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 		return unidentified(errors.New("it contains no device")), false
 	}
 	for _, d := range devices {
-		d.Class, d.SysPath, d.Udev = class, u.SysPath, u
+		d.Class, d.SysPath, d.Udev, d.rule = class, u.SysPath, u, rule
 		found = append(found, look(h, rules, d))
 	}
 	return found, true

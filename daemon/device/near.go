@@ -5,12 +5,10 @@ package device
 import (
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 	"unicode"
 
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -18,22 +16,22 @@ import (
 type Population struct {
 	host    *Host
 	class   *Class
-	devices []matched
+	devices []Device
 }
 
 // NewPopulation identifies the devices of a class among the given udev devices. It reads sysfs.
 func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 	p := &Population{host: h, class: class}
 	for i := range seen {
-		u := withFunction(h, &seen[i])
+		u := &seen[i]
 		of := selecting(*u)
 		if of != class && (of != nil || class != &Generic || u.DevNode == "") {
 			continue
 		}
 		found, _ := class.Identify(h, *u) // after an error, it returns no device
 		for _, d := range found {
-			d.Udev = u
-			p.devices = append(p.devices, d.matched())
+			d.Class, d.Udev = class, u
+			p.devices = append(p.devices, d)
 		}
 	}
 	return p
@@ -49,16 +47,16 @@ func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 	most := -1
 	fitting := make(map[string]bool)
 	keys := slices.Sorted(maps.Keys(patterns))
-	for _, u := range p.devices {
+	for _, d := range p.devices {
 		count := 0
 		for _, key := range keys {
-			if value, ok := p.host.property(u, key); ok && fits(key, patterns[key], value) {
+			if value, ok := p.host.property(d, key); ok && fits(key, patterns[key], value) {
 				fitting[key] = true
 				count++
 			}
 		}
 		if count > most {
-			most, text = count, fmt.Sprintf("no device matches all keys; the nearest is %s: %v", u.id(), (&Rule{Match: patterns}).matches(p.host, u))
+			most, text = count, fmt.Sprintf("no device matches all keys; the nearest is %s: %v", d.ID, (&Rule{Match: patterns}).matches(p.host, d))
 		}
 	}
 	for _, key := range keys {
@@ -99,17 +97,17 @@ func (p *Population) nearest(key, pattern string) string {
 // attribute in sysfs. If a device lacks a property, the result contains the value that the kernel reports for the nearest parent.
 func (p *Population) properties(key string) map[string][]string {
 	all := make(map[string][]string)
-	for _, u := range p.devices {
-		own := maps.Collect(u.Properties.All())
-		for above := range sysfs.Up(path.Dir(u.SysPath)) {
+	for _, d := range p.devices {
+		own := maps.Collect(d.Udev.Properties.All())
+		for above := range p.host.parents(*d.Udev) {
 			for key, value := range p.host.Properties(above) {
 				if _, nearer := own[key]; !nearer {
 					own[key] = value
 				}
 			}
 		}
-		own[IDProperty] = u.id()
-		if value, ok := p.host.property(u, key); ok {
+		own[IDProperty] = d.ID
+		if value, ok := p.host.property(d, key); ok {
 			own[key] = value
 		}
 		delete(own, "MODALIAS")

@@ -5,6 +5,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"path"
 	"slices"
@@ -58,32 +59,21 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property that rules use to select a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is a udev device together with the ID and the part name that rules can match. Both come from the device that was
-// identified from the udev device.
-type matched struct {
-	udev.Device
-	id   func() string // nil if there is no ID
-	part string
-}
-
-// matched returns the data about the device d that rules can match.
-func (d Device) matched() matched { return matched{*d.Udev, func() string { return d.ID }, d.Part} }
-
 // try is a rule's decision about a device.
 type try struct {
 	rule *Rule
 	err  error // why the rule does not take the device, or nil
 }
 
-// tryRules tries the rules of a class until one takes u. It returns this rule, or nil. It skips rules with a group, because they
-// do not take single devices.
-func tryRules(h *Host, rules []Rule, class *Class, u matched) (taker *Rule, tries []try) {
+// tryRules tries the rules of the device's class until one takes the device d. It returns this rule, or nil. It skips rules with
+// a group, because they do not take single devices.
+func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []try) {
 	for i := range rules {
 		r := &rules[i]
-		if r.Class != class || r.Group != nil {
+		if r.Class != d.Class || r.Group != nil {
 			continue
 		}
-		err := r.matches(h, u)
+		err := r.matches(h, d)
 		tries = append(tries, try{r, err})
 		if err == nil {
 			return r, tries
@@ -95,7 +85,7 @@ func tryRules(h *Host, rules []Rule, class *Class, u matched) (taker *Rule, trie
 // ruleFor returns the first rule that takes the device d. If there is none, it returns an error with the reasons from all rules
 // of the class.
 func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
-	taker, tries := tryRules(h, rules, d.Class, d.matched())
+	taker, tries := tryRules(h, rules, d)
 	if taker != nil {
 		return taker, nil
 	}
@@ -122,15 +112,15 @@ type mismatch struct {
 // Error returns the reason.
 func (m mismatch) Error() string { return m.what }
 
-// matches returns nil if the rule takes u. Otherwise, it returns a [mismatch].
-func (r *Rule) matches(h *Host, u matched) error {
+// matches returns nil if the rule takes the device d. Otherwise, it returns a [mismatch].
+func (r *Rule) matches(h *Host, d Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
-		if value, ok := h.property(u, key); ok && fits(key, r.Exclude[key], value) {
+		if value, ok := h.property(d, key); ok && fits(key, r.Exclude[key], value) {
 			return mismatch{"exclude." + key, fmt.Sprintf("excluded by %s = %q", key, r.Exclude[key])}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.Match)) {
-		value, ok := h.property(u, key)
+		value, ok := h.property(d, key)
 		if !ok {
 			return mismatch{"match." + key, "it has no " + key}
 		}
@@ -177,27 +167,38 @@ func (r *Rule) byName() bool {
 	return false
 }
 
-// property returns a udev property of u or of a parent device. For a key "ATTR{name}", it returns an attribute of u.
-func (h *Host) property(u matched, key string) (string, bool) {
+// property returns a udev property of the device d or of a parent device. For a key "ATTR{name}", it returns an attribute of d.
+func (h *Host) property(d Device, key string) (string, bool) {
 	switch {
-	case key == IDProperty && u.id != nil:
-		return u.id(), true
-	case key == partProperty && u.part != "":
-		return u.part, true
+	case key == IDProperty && d.ID != "":
+		return d.ID, true
+	case key == IDProperty && d.Class == &Generic: // the rules of this class are tried before the device is identified
+		return nodeID(h, *d.Udev), true
+	case key == partProperty && d.Part != "":
+		return d.Part, true
 	}
 	if name, ok := AttrKey(key); ok {
-		value, err := h.Attr(u.SysPath, name)
+		value, err := h.Attr(d.Udev.SysPath, name)
 		return value, err == nil
 	}
-	if value, ok := u.Property(key); ok {
+	if value, ok := d.Udev.Property(key); ok {
 		return value, true
 	}
-	for p := range sysfs.Up(path.Dir(u.SysPath)) {
+	for p := range h.parents(*d.Udev) {
 		if value, ok := h.Properties(p)[key]; ok {
 			return value, true
 		}
 	}
 	return "", false
+}
+
+// parents yields the sysfs paths whose properties the udev device u inherits, nearest first. A VFIO group is not below its
+// functions in sysfs, and inherits from the first of them.
+func (h *Host) parents(u udev.Device) iter.Seq[string] {
+	if functions := vfioFunctions(h, u); len(functions) > 0 {
+		return sysfs.Up(functions[0])
+	}
+	return sysfs.Up(path.Dir(u.SysPath))
 }
 
 // AttrKey returns the name of the attribute from a key of the form "ATTR{name}".

@@ -9,7 +9,6 @@ package device
 // drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.
 
 import (
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -78,25 +77,6 @@ const noIOMMU = "noiommu-"
 // vfioCompanions maps a subsystem to the node that a VFIO group or device needs in addition to its own node. /dev/vfio/vfio is
 // the VFIO container, to which a process adds its groups.
 var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
-
-// withFunction adds the properties of the first function in a VFIO group (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER) to the udev
-// device of the group, so that rules can match the hardware. It returns any other device unchanged.
-func withFunction(h *Host, u *udev.Device) *udev.Device {
-	if u.Subsystem != "vfio" {
-		return u
-	}
-	if functions := vfioFunctions(h, *u); len(functions) > 0 {
-		properties := h.Properties(functions[0])
-		if properties == nil {
-			return u
-		}
-		maps.Insert(properties, u.Properties.All())
-		with := *u
-		with.Properties = udev.NewProperties(properties)
-		return &with
-	}
-	return u
-}
 
 // nodeAuto returns the automatic reset method of a VFIO group, or "". A process that opens the group controls all its functions.
 // The group cannot be reset if one of its devices is not a PCI function or cannot be reset separately. Such a function does not

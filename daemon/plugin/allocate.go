@@ -147,10 +147,7 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 func expand(template string, devices []*inventory.Status) string {
 	var values []string
 	for _, d := range devices {
-		function, node := device.FunctionIn(d.Device.SysPath), ""
-		if function == "" && d.Device.Udev != nil { // a VFIO group, which sysfs does not list below its PCI functions
-			function = d.Device.Udev.Properties.Value("PCI_SLOT_NAME")
-		}
+		function, node := d.Device.Function(), ""
 		if i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return !n.Shared() }); i >= 0 {
 			node = d.Allocation.Nodes[i].Container
 		}

@@ -9,17 +9,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/verdict"
-	"github.com/metalplug/metalplug/udev"
 )
 
 // TestEnv uses devices with and without a PCI function. The story container.txt covers the rest.
 func TestEnv(t *testing.T) {
-	vfio := udev.Device{Properties: udev.NewProperties(map[string]string{"PCI_SLOT_NAME": "0000:3b:02.0"})}
 	var devices []*inventory.Status
 	for _, d := range []*device.Device{
 		{ID: "a", SysPath: "/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0/nvme0n1"},
-		{ID: "b", SysPath: "/sys/devices/virtual/vfio/12", Udev: &vfio},
-		{ID: "c", SysPath: "/sys/devices/virtual/misc/fuse", Udev: &udev.Device{}},
+		{ID: "b", SysPath: "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:02.0/drm/card0"},
+		{ID: "c", SysPath: "/sys/devices/virtual/misc/fuse"},
 	} {
 		devices = append(devices, &inventory.Status{Device: d, Verdict: verdict.Verdict{Healthy: true}})
 	}
