@@ -54,25 +54,22 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// functionsOf returns the sorted sysfs paths of the PCI functions that lead to a device. For a VFIO group, these are the
-// functions in the group. For an NVMe namespace, they are the functions of its controllers. For any other device, it is the
+// functionsOf returns the sysfs paths of the PCI functions that lead to a device. For a VFIO group, these are the functions in
+// the group, sorted by address. For an NVMe namespace, they are the functions of its controllers. For any other device, it is the
 // function above the device.
-func functionsOf(h *Host, d Device) []string {
-	var all []string
+func functionsOf(h *Host, d Device) (functions []string) {
 	for _, u := range d.nodes() {
-		all = append(all, vfioFunctions(h, u)...)
-		reach := h.NVMeControllers(u.SysPath)
-		if len(reach) == 0 && u.Subsystem != "vfio" && u.Subsystem != "vfio-dev" {
-			reach = []string{u.SysPath}
+		hardware := append(vfioFunctions(h, u), h.NVMeControllers(u.SysPath)...)
+		if len(hardware) == 0 {
+			hardware = []string{u.SysPath}
 		}
-		for _, p := range reach {
-			if function := FunctionIn(p); function != "" {
-				all = append(all, function)
+		for _, p := range hardware {
+			if function := FunctionIn(p); function != "" && !slices.Contains(functions, function) {
+				functions = append(functions, function)
 			}
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return functions
 }
 
 // pciHealth checks the functions of a device. The device is unhealthy if no function answers. If its class needs all functions,
