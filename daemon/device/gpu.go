@@ -40,7 +40,6 @@ import (
 	"path"
 	"strings"
 
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -180,10 +179,8 @@ func (r *recipe) addFunction(function string) {
 	}
 	r.addDRM(function, renders...)
 	r.addDRM(function, cards...)
-	for _, name := range r.Names(function + "/accel") {
-		if sysfs.Numbered(name, "accel") { // accel_controlD* of Habana controls the card
-			r.add("/dev/accel/" + name)
-		}
+	for _, name := range r.Numbered(function+"/accel", "accel") { // accel_controlD* of Habana controls the card
+		r.add("/dev/accel/" + name)
 	}
 	if len(r.Nodes) == 0 {
 		r.fail(incompletef("its driver has created no node"))
@@ -195,18 +192,12 @@ func (r *recipe) addFunction(function string) {
 // DRM devices are one directory deeper (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
-	for _, name := range h.Names(sysPath) {
-		if sysfs.Numbered(name, "virtio") {
-			directories = append(directories, sysPath+"/"+name+"/drm")
-		}
+	for _, name := range h.Numbered(sysPath, "virtio") {
+		directories = append(directories, sysPath+"/"+name+"/drm")
 	}
 	var names []string
 	for _, directory := range directories {
-		for _, name := range h.Names(directory) {
-			if sysfs.Numbered(name, prefix) {
-				names = append(names, name)
-			}
-		}
+		names = append(names, h.Numbered(directory, prefix)...)
 	}
 	return names
 }

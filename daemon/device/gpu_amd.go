@@ -29,8 +29,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // amdDevices returns the GPU, followed by its parts if it is partitioned.
@@ -150,11 +148,7 @@ func (r *recipe) addPartition(d Device) {
 		return
 	}
 	r.addDRM(d.SysPath, renders[i])
-	for _, name := range r.Names(path.Dir(r.Resolve("/sys/class/drm/" + renders[i]))) {
-		if sysfs.Numbered(name, "card") {
-			r.addDRM(d.SysPath, name)
-		}
-	}
+	r.addDRM(d.SysPath, r.Numbered(path.Dir(r.Resolve("/sys/class/drm/"+renders[i])), "card")...)
 }
 
 // amdHealth returns a warning if bad memory pages could not be retired. A line such as "0x00000001 : 0x00001000 : F" describes a

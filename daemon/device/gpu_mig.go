@@ -33,8 +33,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-
-	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
@@ -43,18 +41,13 @@ const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
 // whether the GPU has any GPU instance, even one without compute instances.
 func migParts(h *Host, minor string) (parts []string, divided bool) {
 	mig := nvidiaCapabilities + minor + "/mig"
-	for _, gi := range h.Names(mig) {
-		if !sysfs.Numbered(gi, "gi") {
-			continue
-		}
-		divided = true
-		for _, ci := range h.Names(mig + "/" + gi) {
-			if sysfs.Numbered(ci, "ci") {
-				parts = append(parts, gi+"/"+ci)
-			}
+	instances := h.Numbered(mig, "gi")
+	for _, gi := range instances {
+		for _, ci := range h.Numbered(mig+"/"+gi, "ci") {
+			parts = append(parts, gi+"/"+ci)
 		}
 	}
-	return parts, divided
+	return parts, len(instances) > 0
 }
 
 // migDevices returns the MIG devices of a GPU.

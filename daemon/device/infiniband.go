@@ -37,7 +37,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -93,10 +92,8 @@ func infinibandOffer(h *Host, d Device) error {
 		return nil
 	}
 	var parts []string
-	for _, name := range h.Names(function) {
-		if sysfs.Numbered(name, "virtfn") {
-			parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
-		}
+	for _, name := range h.Numbered(function, "virtfn") {
+		parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
 	}
 	if len(parts) == 0 { // virtual functions without an RDMA device are unused, or belong to virtual machines
 		return nil
@@ -191,10 +188,7 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 func besides(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string
-	for _, name := range h.Names(directory) {
-		if !sysfs.Numbered(name, kind) {
-			continue
-		}
+	for _, name := range h.Numbered(directory, kind) {
 		if ibdev, err := h.Attr(directory+"/"+name, "ibdev"); err == nil && ibdev == path.Base(sysPath) {
 			names = append(names, name)
 		}

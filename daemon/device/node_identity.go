@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -137,7 +136,7 @@ func pciIdentity(h *Host, u udev.Device) []string {
 	}
 	kind := strings.TrimRight(path.Base(u.SysPath), "0123456789")
 	identity := []string{path.Base(function), kind}
-	siblings := slices.DeleteFunc(h.Names(beside), func(name string) bool { return !sysfs.Numbered(name, kind) })
+	siblings := h.Numbered(beside, kind)
 	slices.SortFunc(siblings, byNumber)
 	if i := slices.Index(siblings, path.Base(u.SysPath)); i > 0 {
 		identity = append(identity, strconv.Itoa(i))

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -180,6 +181,12 @@ func (t *Tree) Names(dir string) []string {
 		names[i] = e.Name()
 	}
 	return names
+}
+
+// Numbered returns the entries of a directory whose names consist of the given prefix and a number, such as "renderD128" for the
+// prefix "renderD".
+func (t *Tree) Numbered(dir, prefix string) []string {
+	return slices.DeleteFunc(t.Names(dir), func(name string) bool { return !Numbered(name, prefix) })
 }
 
 // Properties returns the properties in the attribute "uevent" of the device at sysPath, such as DRIVER, PCI_SLOT_NAME

@@ -186,12 +186,13 @@ func inBtrfs(t *Tree, d Disk) error {
 // backing checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an exclusive open
 // would not detect them. If the attribute of a zram or loop device cannot be read, this device is not set up.
 func backing(t *Tree, d Disk, loops bool) error {
-	for _, name := range t.Names("/sys/class/block") {
-		for _, kind := range []struct{ prefix, attr string }{{"loop", "loop/backing_file"}, {"zram", "backing_dev"}} {
-			if !Numbered(name, kind.prefix) || kind.prefix == "loop" && !loops {
-				continue
-			}
-			backing, _ := t.Read("/sys/class/block/" + name + "/" + kind.attr)
+	const class = "/sys/class/block"
+	for _, kind := range []struct{ prefix, attr string }{{"loop", "/loop/backing_file"}, {"zram", "/backing_dev"}} {
+		if kind.prefix == "loop" && !loops {
+			continue
+		}
+		for _, name := range t.Numbered(class, kind.prefix) {
+			backing, _ := t.Read(class + "/" + name + kind.attr)
 			if p, ok := partNamed(t, backing, d); ok {
 				return usef(false, "%s is the backing file of %s", p.Name(), name)
 			}
