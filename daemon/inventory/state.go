@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/evidence"
+	"github.com/metalplug/metalplug/daemon/fault"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// stateVersion is the version of the state file format.
+const stateVersion = 2
+
+// record is the entry of one device in the state file.
+type record struct {
+	ID       string         `json:"id"`
+	Class    string         `json:"class"`
+	Resource string         `json:"resource"`
+	Model    string         `json:"model,omitempty"`
+	SysPath  string         `json:"sysfsPath"`
+	NUMANode int            `json:"numaNode"`
+	Present  bool           `json:"present"`
+	Away     bool           `json:"away,omitempty"`  // the device is not in the device list until it is erased
+	Bundle   kubelet.Member `json:"bundle,omitzero"` // the bundle of the device
+
+	lease.Lease
+	known
+}
+
+type contents struct {
+	Version int          `json:"version"`
+	Machine string       `json:"machine"` // see [Options]
+	Health  fault.Record `json:"health"`
+	// Disks contains the evidence about disks by medium, including absent disks. If there is no evidence about a disk,
+	// metalplug reads the whole disk before it offers it.
+	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
+	// Cordons contains the cordons by device ID. A cordon withholds a device from new pods.
+	Cordons map[string]*api.Cordon `json:"cordons,omitempty"`
+	Devices []record               `json:"devices"`
+}
+
+// decode parses a state file. The file must have the version [stateVersion]. It must also belong to the node with the ID in
+// the parameter machine, unless this parameter is empty.
+func decode(text []byte, machine string) (c contents, err error) {
+	err = json.Unmarshal(text, &c)
+	switch {
+	case err == nil && c.Version != stateVersion:
+		err = fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
+	case err == nil && machine != "" && c.Machine != machine:
+		err = errors.New("it was written on another machine")
+	}
+	for _, r := range c.Devices {
+		if invalid := r.Valid(); err == nil && invalid != nil {
+			err = fmt.Errorf("%s: %w", r.ID, invalid)
+		}
+	}
+	return c, err
+}
+
+// restore adds the devices of the last run to the device list. They are Unhealthy until an inspection finds them.
+func (l *loop) restore() {
+	defer l.restoreRemembered()
+	if boot, err := l.Host.Read("/proc/sys/kernel/random/boot_id"); err == nil {
+		l.faults.Boot = boot
+	}
+	l.evidence = evidence.NewBook(l.faults.Boot)
+	if l.Store == nil {
+		return
+	}
+	var kept contents
+	if err := l.Store.Load(func(text []byte) (err error) { kept, err = decode(text, l.Machine); return err }); err != nil {
+		kept = contents{}
+		l.lost = true
+		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+
+			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
+	}
+	maps.Copy(l.cordons, kept.Cordons)
+	if kept.Version == 0 { // save a file at the first start, so that a missing file later means a lost state
+		defer func() { l.unsaved = true; l.save() }()
+	}
+	sameBoot := kept.Health.Boot == l.faults.Boot
+	if sameBoot {
+		l.faults = kept.Health
+	}
+	for _, medium := range l.evidence.Restore(kept.Disks, sameBoot) {
+		l.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure; adopt the disk again")
+	}
+	for _, r := range kept.Devices {
+		// A pod may hold a device of a resource that was removed from the configuration. When that pod has ended, another
+		// resource can get the device.
+		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away
+		if class == nil || !offered && !(r.Used && class.Disks) {
+			continue
+		}
+		e := &entry{
+			device: &device.Device{
+				ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode,
+			},
+			resource: r.Resource,
+			offered:  offered,
+			awaited:  r.Present && l.AfterBoot,
+			lease:    r.Lease,
+
+			membership: membership{bundle: r.Bundle.ID, of: r.Bundle.Resource},
+		}
+		if e.known = r.known; !sameBoot {
+			e.rebooted()
+		}
+		l.numbered(e)
+		if e.Owed != nil {
+			l.owing[e] = true
+		}
+		_ = l.change(e, lease.Event{Name: lease.Restart})
+		if !sameBoot {
+			_ = l.change(e, lease.Event{Name: lease.Reboot})
+			if !r.outlastsBoot() {
+				if e.lease.Residue {
+					l.Log.Warn("disk left to the operator", "device", r.ID, "reason", "the node went down before the disk was erased; adopt the disk")
+				}
+				l.replaced(e)
+			}
+		}
+		l.entries[r.ID] = e
+		l.changed(e)
+	}
+}
+
+// outlastsBoot reports whether the content of a disk may still be treated as a tenant's after a boot. The disk must have an
+// identity, because another disk may have taken over its name or location. A fingerprint of the content is required,
+// because another machine may have used the disk. While a pod may write to a disk, there is no fingerprint. In that case,
+// only the same pod may start a container with the disk after a boot ([lease.Interrupted]).
+func (r record) outlastsBoot() bool {
+	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
+}
+
+// saveLater saves the state after a short pause. The saved state includes changes that are made during the pause.
+func (d *devices) saveLater() {
+	if !d.unsaved {
+		d.unsaved = true
+		d.later(saveDelay, (*loop).save)
+	}
+}
+
+// save passes the state to the writer if it has changed. The state contains all offered devices, disks that must be erased,
+// faults, evidence and cordons.
+func (l *loop) save() {
+	if l.Store == nil || !l.unsaved {
+		return
+	}
+	l.unsaved = false
+	if l.lost && !l.isReady { // otherwise the next start would mistake the devices that were found so far for the whole state
+		return
+	}
+	devices := make([]record, 0, len(l.entries))
+	for _, e := range l.entries {
+		if e.offered || e.lease.Used {
+			devices = append(devices, l.record(e))
+		}
+	}
+	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.busy() }
+	c := contents{
+		Version: stateVersion, Machine: l.Machine, Health: l.faults.Clone(), Disks: l.evidence.Saved(busy), Cordons: maps.Clone(l.cordons), Devices: devices,
+	}
+	l.Store.Save(func() ([]byte, error) {
+		slices.SortFunc(devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
+		return json.Marshal(c)
+	})
+}
+
+// record returns the record of a device. While metalplug works on a disk, the record must already describe the state after a
+// crash. A crash leaves the disk with unknown content, and a disk that appears later may be another disk.
+func (l *loop) record(e *entry) record {
+	r := record{
+		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
+		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.of, ID: e.bundle}, Lease: e.lease, known: e.known,
+	}
+	if e.busy() {
+		r.left, r.Appearance, r.Wrote = left{}, e.work.from.Appearance, wrote{}
+	}
+	return r
+}
