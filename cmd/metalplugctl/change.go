@@ -80,7 +80,7 @@ func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
 		Short: "Reset a device now, or erase it",
-	}, "erase the device with this method", false)
+	}, "erase the device with this `METHOD`", false)
 }
 
 // adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. The command asks the operator to type the ID
@@ -89,7 +89,7 @@ func (o *clientOptions) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
 		Short: "Erase a disk and offer it",
-	}, "erase with this method (default: the resource's)", true)
+	}, "erase with this `METHOD` (default: the resource's)", true)
 }
 
 // erasingCommand completes a command that can erase a disk with --scrub. If the parameter always is true, the command always
@@ -110,7 +110,7 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 		}
 		return d.ID, err
 	})
-	scrub = choiceFlag(cmd, "scrub", "", "METHOD", "", usageOfScrub, append(config.Scrubs(), "secure-discard")...)
+	scrub = choiceFlag(cmd, "scrub", "", "", usageOfScrub, append(config.Scrubs(), "secure-discard")...)
 	cmd.Flags().BoolVar(&yes, "yes", false, "erase without confirmation; NAME must be the ID")
 	return cmd
 }

@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.PersistentFlags().Lookup("socket").DefValue = ""
 	valid := false // set when the command line is known to be valid
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
-		err := noEmptyValues(cmd, args)
+		err := checkValues(cmd, args)
 		valid = err == nil
 		return err
 	}
@@ -131,16 +131,21 @@ func exitCode(err error, stderr io.Writer) int {
 	return exitProblem
 }
 
-// noEmptyValues returns an error if an argument or the value of a flag is empty, because a variable in a script may be unset. If
-// an empty flag were ignored, the command reset might not erase the disk, or the request might go to another metalplugd. Empty
-// arguments are allowed when the shell completes a command line, because the shell may pass an empty word.
-func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
+// checkValues returns an error if a flag has an invalid value. It also returns an error if an argument or the value of a flag is
+// empty, because a variable in a script may be unset. If an empty flag were ignored, the command reset might not erase the disk,
+// or the request might go to another metalplugd. Empty arguments are allowed when the shell completes a command line, because the
+// shell may pass an empty word.
+func checkValues(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Value.String() == "" {
+		value, values := f.Value.String(), f.Annotations[fixed]
+		switch {
+		case value == "":
 			err = usage("--%s is empty: set a value, or omit the flag", f.Name)
+		case values != nil && !slices.Contains(values, value):
+			err = usage("invalid --%s %q: must be %s", f.Name, value, config.Alternatives(values))
 		}
 	})
 	return err

@@ -26,7 +26,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	file := configFlag(cmd)
-	archive := textFlag(cmd, "bundle", "", "write a complete report to `FILE`, a .tar.gz")
+	archive := textFlag(cmd, "bundle", "", "", "write a complete report to `FILE`, a .tar.gz")
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
