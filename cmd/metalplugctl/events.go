@@ -3,12 +3,13 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"time"
 
@@ -16,9 +17,6 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/api"
 )
-
-// lineSize is the maximum size of an event in bytes. The largest events are about devices with hundreds of nodes.
-const lineSize = 1 << 20
 
 // eventsCommand prints events. It writes each line immediately, so that a program that reads from a pipe receives each
 // event without delay.
@@ -74,21 +72,18 @@ func (o *clientOptions) stream(ctx context.Context, told func(api.Event) error) 
 		return err
 	}
 	defer stream.Close()
-	lines := bufio.NewScanner(stream)
-	lines.Buffer(nil, lineSize)
-	for lines.Scan() {
+	for events := json.NewDecoder(stream); ; {
 		var e api.Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.Event == "" {
+		err := events.Decode(&e)
+		if _, broken := errors.AsType[*net.OpError](err); broken || err == io.EOF {
+			return fmt.Errorf("%w: %s: metalplugd stopped, or disconnected a slow client", api.ErrNoAnswer, c.Socket)
+		} else if err != nil || e.Event == "" {
 			return fmt.Errorf("read the events of %s: %w: %s", c.Socket, cmp.Or(err, errors.New("the line is not an event")), api.OtherVersion)
 		}
 		if err := told(e); err != nil {
 			return err
 		}
 	}
-	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return fmt.Errorf("read the events of %s: %w", c.Socket, err)
-	}
-	return fmt.Errorf("%w: %s: metalplugd stopped, or disconnected a slow client", api.ErrNoAnswer, c.Socket)
 }
 
 // event writes an event on one line, unless lines wrap.

@@ -31,18 +31,16 @@ const (
 type screen struct {
 	bytes.Buffer
 	colours bool
-	width   int // width of the terminal in columns, or 0 for no limit
-	// whether lines outside tables wrap too; false for a pipe
-	wraps bool
+	width   int // width of the terminal in columns, or 0 for no limit, as for a pipe
 }
 
 // newScreen returns an empty screen for output to out. If out is not a terminal, the environment variable COLUMNS sets the width.
 // The examples in the man page are made in this way.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
-	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width, wraps: width > 0}
+	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width}
 	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && width == 0 {
-		s.width, s.wraps = columns, true
+		s.width = columns
 	}
 	return s
 }
@@ -102,16 +100,16 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes a mark and a text. If lines do not wrap, the output is a single line, so that tools can search it.
+// line writes a mark and a text. If the width has no limit, the output is a single line, so that tools can search it.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}
-	if s.wraps && len(mark) > s.width/2 { // the text begins on a new line
+	if s.width > 0 && len(mark) > s.width/2 { // the text begins on a new line
 		if strings.TrimSpace(mark) != "" {
 			s.WriteString(s.paint(colour, strings.TrimRight(mark, " ")) + "\n")
 		}
 		mark = deeper
 	}
-	if s.wraps {
+	if s.width > 0 {
 		lines = wrapped(lines[0], s.width-len(mark))
 	}
 	for i, line := range lines {

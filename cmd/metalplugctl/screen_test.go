@@ -127,7 +127,7 @@ Containers that did not get their devices:
 
 // TestLinesBreakBetweenWords checks that no line of a narrow terminal breaks inside a word.
 func TestLinesBreakBetweenWords(t *testing.T) {
-	s := &screen{width: 20, wraps: true}
+	s := &screen{width: 20}
 	s.line("-> ", "", "uncordon nvme-eui.36344830545001270025384300000001 and wait")
 	s.table("", cells("NAME", "REASON"), cells("a", "in use by 0000:3b:00.0/nvme1n1p1"))
 	s.line("configuration ", "", "/a.toml")
@@ -206,12 +206,11 @@ func TestDaemonOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestFollowOfABrokenStream sends text that is not an event, or is too long for one. The command ends with the reason.
+// TestFollowOfABrokenStream sends text that is not an event, or ends. The command ends with the reason.
 func TestFollowOfABrokenStream(t *testing.T) {
 	for text, want := range map[string]string{
-		"nonsense":                      "read the events of",
-		strings.Repeat("x", lineSize+1): "read the events of",
-		`{"event":"listening"}` + "\n":  "metalplugd stopped",
+		"nonsense":                     "read the events of",
+		`{"event":"listening"}` + "\n": "metalplugd stopped",
 	} {
 		o := clientOptions{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
 		err := o.stream(t.Context(), func(api.Event) error { return nil })
