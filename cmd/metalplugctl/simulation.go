@@ -14,12 +14,14 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // directoryFor creates a directory for a preview. If name is empty, the directory is temporary. A directory that already exists
-// must be empty. The function remove removes the directory, or only its content if the directory existed before.
+// must be empty. The function remove removes the directory.
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
 		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
@@ -30,23 +32,11 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 	if dir, err = filepath.Abs(name); err != nil {
 		return "", nil, err
 	}
-	made := os.Mkdir(dir, 0o755) == nil
-	entries, err := os.ReadDir(dir)
-	if err == nil && len(entries) > 0 {
-		err = errors.New("the directory is not empty")
+	_ = unix.Rmdir(dir) // fails if the directory does not exist or is not empty
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", nil, fmt.Errorf("serve in %s: %w; name a new directory", dir, fsutil.Cause(err))
 	}
-	if err != nil {
-		return "", nil, fmt.Errorf("serve in %s: %w; name a new directory", dir, err)
-	}
-	return dir, func() {
-		entries, _ := os.ReadDir(dir)
-		for _, e := range entries {
-			os.RemoveAll(filepath.Join(dir, e.Name()))
-		}
-		if made {
-			os.Remove(dir)
-		}
-	}, nil
+	return dir, func() { os.RemoveAll(dir) }, nil
 }
 
 // unpack writes a bundled recording to a directory.
@@ -130,10 +120,9 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 	if err == nil {
 		err = json.NewDecoder(out).Decode(&p.Preview)
 	}
-	ended := make(chan struct{})
+	ended := make(chan error, 1)
 	go func() {
-		defer close(ended)
-		_, _ = io.Copy(io.Discard, out)
+		ended <- child.Wait()
 		cancel()
 	}()
 	switch {
@@ -147,8 +136,7 @@ func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error
 		err = show(&clientOptions{socket: filepath.Join(dir, "control.sock")})
 	}
 	cancel()
-	<-ended
-	if end := child.Wait(); end != nil && err == nil {
+	if end := <-ended; end != nil && err == nil {
 		err = fmt.Errorf("metalplugd: %w", end)
 	}
 	return err

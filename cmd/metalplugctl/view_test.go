@@ -154,7 +154,7 @@ func TestServe(t *testing.T) {
 		}
 	}
 	v.until("metalplug.io/infiniband  8         7")
-	if code, _, stderr := ctl(t, "preview", "--recording", "gpu-server", "--serve", dir); code != exitProblem || !strings.Contains(stderr, "the directory is not empty") {
+	if code, _, stderr := ctl(t, "preview", "--recording", "gpu-server", "--serve", dir); code != exitProblem || !strings.Contains(stderr, ": file exists; name a new directory") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	v.press("q")
