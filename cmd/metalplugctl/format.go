@@ -24,17 +24,9 @@ func resourceSummary(r api.Resource) string {
 	if r.Shares > 1 {
 		text += fmt.Sprintf(", %d shares each", r.Shares)
 	}
-	switch {
-	case r.ByClaim():
-		return text + "; served by DRA"
-	case r.Held != "":
-		return text + "; held back"
-	case r.Connected:
-		return text + "; kubelet connected"
-	case r.Registered:
-		return text + "; registered, but the kubelet has opened no stream"
-	}
-	return text + "; kubelet not connected"
+	state, _ := r.KubeletState()
+	state, _, _ = strings.Cut(state, ":")
+	return text + "; " + state
 }
 
 // healthCell returns the cell with the health of a device. A cordoned device is shown as cordoned rather than Unhealthy, because

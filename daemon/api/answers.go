@@ -96,15 +96,15 @@ func (r Resource) Expected() bool {
 func (r Resource) KubeletState() (text string, ok bool) {
 	switch {
 	case r.ByClaim():
-		return `served by DRA, so not registered as a device plugin`, true
+		return "served by DRA", true
 	case r.Held != "":
 		return "held back: " + r.Held, false
 	case r.Connected:
-		return "registered, and the kubelet's stream is open", true
+		return "kubelet connected", true
 	case r.Registered:
 		return "registered, but the kubelet has opened no stream", false
 	}
-	return strings.TrimSuffix("the kubelet does not know the resource: "+r.Complaint, ": "), false
+	return strings.TrimSuffix("kubelet not connected: "+r.Complaint, ": "), false
 }
 
 // Configuration lists the configuration files and the result of the last reload.
