@@ -177,35 +177,27 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes all findings, beginning with the failures. It also writes the number of findings at each level. Checks that
-// were skipped for the same reason share a line.
+// findings writes all findings, beginning with the failures. It also writes the number of findings at each level. Checks with the
+// same finding share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
-	skipped := make(map[finding][]string) // maps a reason to the checks that were skipped for it
-	for _, f := range all {
+	checks := make(map[finding][]string) // maps a finding without its check to the checks that made it
+	all = slices.Clone(all)
+	for i, f := range all {
+		all[i].Check = ""
 		counts[f.Level]++
-		if check := f.Check; f.Level == levelSkip {
-			f.Check = ""
-			skipped[f] = append(skipped[f], check)
-		}
+		checks[all[i]] = append(checks[all[i]], f.Check)
 	}
 	for _, level := range []struct{ name, colour string }{{levelFail, red}, {levelWarn, yellow}, {levelSkip, bold}, {levelOK, green}} {
 		for _, f := range all {
-			if f.Level != level.name {
+			if f.Level != level.name || checks[f] == nil {
 				continue
 			}
-			if f.Level == levelSkip {
-				f.Check = ""
-				checks := skipped[f]
-				if delete(skipped, f); checks == nil {
-					continue
-				}
-				f.Check = strings.Join(checks, ", ")
-			}
-			s.line(fmt.Sprintf("%-5s ", f.Level), level.colour, f.Check+": "+f.Text)
+			s.line(fmt.Sprintf("%-5s ", f.Level), level.colour, strings.Join(checks[f], ", ")+": "+f.Text)
 			if f.Remedy != "" {
 				s.line("      -> ", bold, f.Remedy)
 			}
+			delete(checks, f)
 		}
 	}
 	fmt.Fprintf(s, "\n%d ok, %d not checked, %d with a warning, %d failed\n",
