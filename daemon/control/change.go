@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -45,52 +46,76 @@ func permitted(next func(w http.ResponseWriter, r *http.Request, uid uint32)) ht
 }
 
 // changing returns a handler that changes a device and sends the new state of the device. It accepts the same users as
-// [permitted]. The parameter failed is the status code if the change fails for a reason other than an invalid request.
-func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
+// [permitted].
+func (s *Server) changing(change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return permitted(func(w http.ResponseWriter, r *http.Request, uid uint32) {
-		c, err := readChange(r.Body)
-		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
-			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the request is longer than %d bytes", maxBodyLen))
-			return
-		} else if err != nil {
-			refuse(w, http.StatusBadRequest, err)
-			return
-		}
-		id, unlimited := r.PathValue("id"), untilAnswer(w) // erasing a disk can take hours
-		note, err := change(r.Context(), id, request{c, uid})
-		unlimited()
-		switch {
-		case errors.Is(err, inventory.ErrUnknownDevice):
-			refuse(w, http.StatusNotFound, unknown(id))
-			return
-		case errors.Is(err, errNoReason), errors.Is(err, errNoDryRun):
-			refuse(w, http.StatusBadRequest, err)
-			return
-		case err != nil:
-			refuse(w, failed, err)
-			return
-		}
-		d, err := s.device(id)
-		if err != nil { // an absent device can be cordoned too
-			d = api.Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
-		}
-		send(w, api.Changed{Device: d, Note: note})
+		id := r.PathValue("id")
+		c, err := readChange(r)
+		perform(w, err, func() (any, error) {
+			note, err := change(r.Context(), id, request{c, uid})
+			if errors.Is(err, inventory.ErrUnknownDevice) {
+				err = unknown(id)
+			}
+			d, absent := s.device(id)
+			if absent != nil { // an absent device can be cordoned too
+				d = api.Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
+			}
+			return api.Changed{Device: d, Note: note}, err
+		})
 	})
 }
 
-// readChange reads the body of a request. An empty body means the zero Change.
-func readChange(body io.Reader) (c api.Change, err error) {
-	decoder := json.NewDecoder(body)
+// perform calls the function change without the time limits of a request, because erasing a disk can take hours. It sends the
+// result or the error. The parameter invalid is an error from reading the request, or nil.
+func perform(w http.ResponseWriter, invalid error, change func() (any, error)) {
+	_, tooLarge := errors.AsType[*http.MaxBytesError](invalid)
+	switch {
+	case tooLarge:
+		refuse(w, http.StatusRequestEntityTooLarge, invalid)
+		return
+	case invalid != nil:
+		refuse(w, http.StatusBadRequest, invalid)
+		return
+	}
+	limits := http.NewResponseController(w)
+	_ = limits.SetReadDeadline(time.Time{})
+	result, err := change()
+	_ = limits.SetWriteDeadline(time.Now().Add(answerTimeout))
+	switch {
+	case err == nil:
+		send(w, result)
+	case errors.Is(err, inventory.ErrUnknownDevice):
+		refuse(w, http.StatusNotFound, err)
+	case errors.Is(err, ErrWorking):
+		refuse(w, http.StatusServiceUnavailable, err)
+	case errors.Is(err, errNoReason), errors.Is(err, errNoDryRun):
+		refuse(w, http.StatusBadRequest, err)
+	default:
+		refuse(w, http.StatusConflict, err)
+	}
+}
+
+// readBody decodes the body of a request. An empty body leaves the value unchanged.
+func readBody(r *http.Request, value any) error {
+	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return api.Change{}, fmt.Errorf("read the request: %w", err)
+	if err := decoder.Decode(value); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the request: %w", err)
+	}
+	return nil
+}
+
+// readChange reads the body of a request to change a device.
+func readChange(r *http.Request) (c api.Change, err error) {
+	if err := readBody(r, &c); err != nil {
+		return c, err
 	}
 	c.Reason, c.Login = strings.Join(strings.Fields(c.Reason), " "), strings.Join(strings.Fields(c.Login), " ")
 	if len(c.Reason) > maxReasonLen || len(c.Login) > maxLoginLen {
-		return api.Change{}, fmt.Errorf("read the request: the reason may have at most %d bytes, and the login at most %d", maxReasonLen, maxLoginLen)
+		return c, fmt.Errorf("read the request: the reason may have at most %d bytes, and the login at most %d", maxReasonLen, maxLoginLen)
 	}
 	if all := reset.Erasures(); c.Scrub != "" && !slices.Contains(all, c.Scrub) {
-		return api.Change{}, fmt.Errorf("invalid scrub %q: must be one of %s", c.Scrub, strings.Join(all, ", "))
+		return c, fmt.Errorf("invalid scrub %q: must be one of %s", c.Scrub, strings.Join(all, ", "))
 	}
 	return c, nil
 }

@@ -5,7 +5,6 @@ package control
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,10 +12,8 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/api"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/internal/clients"
 )
 
@@ -76,52 +73,31 @@ func checkClaim(uid string, c api.Claim) error {
 // claimer answers requests about claims.
 type claimer struct{ *Server }
 
+// prepare prepares the devices of a claim.
 func (s claimer) prepare(w http.ResponseWriter, r *http.Request) {
 	var ask api.Claim
-	decoder := json.NewDecoder(r.Body)
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(&ask)
+	err := readBody(r, &ask)
 	if err == nil && len(ask.Requests) == 0 {
 		err = errors.New("the claim has no requests")
 	}
-	s.answer(w, r, ask, err, func(uid string) (any, error) {
+	s.perform(w, r, ask, err, func(uid string) (any, error) {
 		return s.Claims.Prepare(r.Context(), api.ClaimRef{UID: uid, Namespace: ask.Namespace, Name: ask.Name}, ask)
 	})
 }
 
+// unprepare takes the devices back from a claim.
 func (s claimer) unprepare(w http.ResponseWriter, r *http.Request) {
-	s.answer(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Claims.Unprepare(r.Context(), uid) })
+	s.perform(w, r, api.Claim{}, nil, func(uid string) (any, error) { return struct{}{}, s.Claims.Unprepare(r.Context(), uid) })
 }
 
-// untilAnswer removes the time limits of a request while the request is carried out. The returned function sets the time
-// limit for sending the answer.
-func untilAnswer(w http.ResponseWriter) func() {
-	limits := http.NewResponseController(w)
-	_ = limits.SetReadDeadline(time.Time{})
-	return func() { _ = limits.SetWriteDeadline(time.Now().Add(answerTimeout)) }
-}
-
-// answer calls the function work for a claim without the time limits of a request, and sends the result or the error. It
-// also logs the error. The parameter invalid is an error from reading the request, or nil.
-func (s claimer) answer(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, work func(uid string) (any, error)) {
+// perform calls the function change for a claim, as the function [perform] does, and logs an error.
+func (s claimer) perform(w http.ResponseWriter, r *http.Request, ask api.Claim, invalid error, change func(uid string) (any, error)) {
 	uid := r.PathValue("uid")
-	if invalid = cmp.Or(invalid, checkClaim(uid, ask)); invalid != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("read the request: %w", invalid))
-		return
-	}
-	unlimited := untilAnswer(w)
-	result, err := work(uid)
-	unlimited()
-	if err == nil {
-		send(w, result)
-		return
-	}
-	code := http.StatusConflict
-	if errors.Is(err, inventory.ErrUnknownDevice) {
-		code = http.StatusNotFound
-	} else if errors.Is(err, ErrWorking) {
-		code = http.StatusServiceUnavailable
-	}
-	s.Log.Warn("claim refused", "action", path.Base(r.URL.Path), "err", fmt.Errorf("claim %s: %w", uid, err))
-	refuse(w, code, err)
+	perform(w, cmp.Or(invalid, checkClaim(uid, ask)), func() (any, error) {
+		result, err := change(uid)
+		if err != nil {
+			s.Log.Warn("claim refused", "action", path.Base(r.URL.Path), "err", fmt.Errorf("claim %s: %w", uid, err))
+		}
+		return result, err
+	})
 }

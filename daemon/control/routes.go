@@ -42,14 +42,14 @@ func (s *Server) routes() http.Handler {
 	c := claimer{s}
 	mux.HandleFunc("POST /v1/claims/{uid}/prepare", permitted(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.prepare(w, r) }))
 	mux.HandleFunc("POST /v1/claims/{uid}/unprepare", permitted(func(w http.ResponseWriter, r *http.Request, _ uint32) { c.unprepare(w, r) }))
-	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(http.StatusInternalServerError, s.cordon)))
-	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(http.StatusInternalServerError, s.uncordon)))
-	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(http.StatusConflict,
+	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(s.cordon)))
+	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(s.uncordon)))
+	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(
 		// A reset that has started continues after the client disconnects.
 		func(ctx context.Context, id string, c request) (string, error) {
 			return "", s.Reset(context.WithoutCancel(ctx), id, c.Change)
 		}))
-	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(http.StatusConflict,
+	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(
 		func(ctx context.Context, id string, c request) (string, error) { return s.Adopt(ctx, id, c.Change) }))
 	return mux
 }

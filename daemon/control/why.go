@@ -29,14 +29,11 @@ const explainTimeout = 10 * time.Second
 // errBusy means that another client's explanation has taken too long.
 var errBusy = errors.New("an earlier request is still in progress, because some hardware does not answer; see 'metalplugctl list'")
 
-// errNothing is the error for a name that no device on this node has.
-var errNothing = errors.New("udev does not know this device")
-
 // sendWhy explains the device with the given name. The name is an ID, a node in /dev, a PCI address or a sysfs path. It
 // serves one client at a time, because each explanation enumerates all devices.
 func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	what := r.URL.Query().Get("what")
-	if what == "" || len(what) > 1024 {
+	if what == "" {
 		refuse(w, http.StatusBadRequest, errors.New("invalid what=: must be an ID, a node in /dev, a PCI address or a path in sysfs"))
 		return
 	}
@@ -124,7 +121,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 	case slices.ContainsFunc(q.rules, func(r device.Rule) bool { return r.Resource == q.what }):
 		err = fmt.Errorf("%s is a resource, not a device; to see all devices: metalplugctl list --all", q.what)
 	default:
-		err = fmt.Errorf("%s: %w; to see all devices: metalplugctl list --all", q.what, errNothing)
+		err = unknown(q.what)
 	}
 	return answer, err
 }
