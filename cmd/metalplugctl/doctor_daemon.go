@@ -129,7 +129,7 @@ func (d *doctor) checkHelpers() (fine string) {
 			return byItself || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
 		}},
 		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {
-			return len(r.Units.Names()) > 0
+			return r.Units != config.Units{}
 		}},
 	} {
 		if helper.socket == config.Direct || !slices.ContainsFunc(d.config.Resources, helper.needs) {

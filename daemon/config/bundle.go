@@ -45,8 +45,7 @@ func takeBundle(t *table, r *Resource) {
 		t.reportf("members", "is empty")
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.values)) {
-		t.known = append(t.known, key) // a key that belongs to another class is known too
-		if !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
+		if _, known := keys[resourceKey+"."+key]; known && !slices.Contains(bundleKeys, key) && !slices.Contains([]string{"name", "class", "serve"}, key) {
 			t.reportf(key, "does not apply to class %s, which has %s; set the other keys in the resources of the members",
 				device.BundleName, Alternatives(bundleKeys))
 		}

@@ -65,17 +65,6 @@ func isProperty(key string) bool {
 	return only(key, letters+digits+"_.-") && !strings.ContainsAny(key[:1], digits+"-")
 }
 
-// isVariable reports whether name can be an environment variable in Kubernetes and POSIX (IEEE Std 1003.1, 8.1).
-func isVariable(name string) bool {
-	return only(name, letters+digits+"_") && !strings.ContainsAny(name[:1], digits)
-}
-
-// isTemplate reports whether name is the name of a systemd template unit of type service.
-func isTemplate(name string) bool {
-	prefix, found := strings.CutSuffix(name, "@.service")
-	return found && only(prefix, letters+digits+`:_.\-`)
-}
-
 // checkName checks a resource name in the same way as the kubelet does at a registration (IsExtendedResourceName in
 // k8s.io/kubernetes/pkg/apis/core/v1/helper).
 func checkName(name string) error {
@@ -117,7 +106,8 @@ func checkPermissions(permissions string) error {
 
 // checkUnit accepts an empty name, or the name of a template unit of type service.
 func checkUnit(name string) error {
-	if name != "" && (len(name) > unitSize || !isTemplate(name)) {
+	prefix, template := strings.CutSuffix(name, "@.service")
+	if name != "" && (len(name) > unitSize || !template || !only(prefix, letters+digits+`:_.\-`)) {
 		return fmt.Errorf(`%s is not a template unit like "name@.service"`, quoted(name))
 	}
 	return nil
@@ -161,9 +151,9 @@ var placeholders = []string{"{id}", "{pci}", "{node}"}
 // visibleGPUs is the variable that tells NVIDIA's runtime which GPUs a container gets.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
-// checkVariable accepts the names of variables that metalplug does not set itself.
+// checkVariable accepts the names of variables in Kubernetes and POSIX (IEEE Std 1003.1, 8.1) that metalplug does not set itself.
 func checkVariable(name string) error {
-	if !isVariable(name) {
+	if !only(name, letters+digits+"_") || strings.ContainsAny(name[:1], digits) {
 		return errors.New(`is not a valid variable name; write letters, digits and "_", and do not begin with a digit`)
 	}
 	if strings.HasPrefix(name, variablePrefix) {

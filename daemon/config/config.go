@@ -186,19 +186,13 @@ type Units struct {
 	Release string // release, runs after each release, before the device is offered again
 }
 
-// Names returns the templates in sorted order, without duplicates.
-func (u Units) Names() []string {
-	names := slices.DeleteFunc([]string{u.Init, u.Start, u.Release}, func(name string) bool { return name == "" })
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // Templates returns the units of all resources in sorted order, without duplicates.
 func (c Config) Templates() []string {
 	var names []string
 	for _, r := range c.Resources {
-		names = append(names, r.Units.Names()...)
+		names = append(names, r.Units.Init, r.Units.Start, r.Units.Release)
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	slices.Sort(names)
 	return slices.Compact(names)
 }

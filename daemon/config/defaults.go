@@ -25,20 +25,11 @@ func basic() Config {
 			Proc:          "/proc",
 			Cgroup:        "/sys/fs/cgroup",
 		},
-		Reset: Reset{Socket: "/run/metalplug/reset.sock"},
-	}
-}
-
-// complete sets the sockets of the helpers that no file has set. Their defaults depend on the key reset.socket.
-func (c *Config) complete() {
-	for name, to := range map[string]*string{"holders": &c.Reset.Holders, "unit": &c.Reset.Units} {
-		switch {
-		case *to != "":
-		case c.Reset.Socket == Direct:
-			*to = Direct
-		default:
-			*to = "/run/metalplug/" + name + ".sock"
-		}
+		Reset: Reset{
+			Socket:  "/run/metalplug/reset.sock",
+			Holders: "/run/metalplug/holders.sock",
+			Units:   "/run/metalplug/unit.sock",
+		},
 	}
 }
 

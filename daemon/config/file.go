@@ -12,13 +12,11 @@ import (
 
 // file is a configuration file that is being read.
 type file struct {
-	name  string
-	tree  map[string]any // the parsed file
-	lines lineIndex
-	// all keys that a file can contain, by their spelling; shared by all files
-	known    map[string]toml.Key
-	unknown  []place // keys in the file that are not in known
-	problems Problems
+	name      string
+	tree      map[string]any // the parsed file
+	resources any            // the value of the key resource, which is not in tree
+	lines     lineIndex
+	problems  Problems
 }
 
 // spelt returns the path of a key as it is written in a file.
@@ -32,20 +30,24 @@ func unnumbered(path toml.Key) toml.Key {
 	return path
 }
 
-// reportUnknown reports the unknown keys, each with the known key that was probably meant. It must be called last, when
-// all known keys have been read.
-func (f *file) reportUnknown() {
-	for _, p := range f.unknown {
-		switch meant := f.meant(unnumbered(p.path)); {
-		case meant == "":
-			p.reportf("unknown key; valid keys are %s", strings.Join(f.beside(unnumbered(p.path)), ", "))
-		case strings.Contains(meant, " "):
-			p.reportf("unknown key; %s", meant)
-		case meant == p.path[len(p.path)-1]: // the known key belongs above the first table
-			p.reportf("unknown key; write %s above the first table", meant)
-		default:
-			p.reportf("unknown key; did you mean %s?", meant)
-		}
+// checkKnown reports a key that is not in the map keys, with the known key that was probably meant. It ignores keys in the
+// tables match, exclude and env, which are names of properties and variables.
+func (p place) checkKnown() {
+	path := unnumbered(p.path)
+	if _, ok := keys[path.String()]; ok {
+		return
+	}
+	siblings := beside(path)
+	switch meant := meantKey(path, siblings); {
+	case len(siblings) == 0:
+	case meant == "":
+		p.reportf("unknown key; valid keys are %s", strings.Join(siblings, ", "))
+	case strings.Contains(meant, " "):
+		p.reportf("unknown key; %s", meant)
+	case meant == path[len(path)-1]: // the known key belongs above the first table
+		p.reportf("unknown key; write %s above the first table", meant)
+	default:
+		p.reportf("unknown key; did you mean %s?", meant)
 	}
 }
 
@@ -65,27 +67,27 @@ const (
 	include = "write other files as conf.d/NAME.toml next to this file"
 )
 
-// beside returns the known keys of the table that contains an unknown key.
-func (f *file) beside(path toml.Key) (keys []string) {
-	for _, known := range f.known {
-		if last := len(known) - 1; len(path) == len(known) && slices.Equal(known[:last], path[:last]) {
-			keys = append(keys, known[last])
+// beside returns the known keys of the table that contains the key at path.
+func beside(path toml.Key) (names []string) {
+	table := path[:len(path)-1].String()
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if dot := strings.LastIndex(key, "."); key[:max(0, dot)] == table {
+			names = append(names, key[dot+1:])
 		}
 	}
-	slices.Sort(keys)
-	return keys
+	return names
 }
 
-// meant returns the known key that is most similar to an unknown one, or "". It first tries a key in the same table with a
-// similar or longer name. After that, it tries a key with the same name in another table, and finally the replacement in the
-// map foreign.
-func (f *file) meant(path toml.Key) string {
+// meantKey returns the known key that is most similar to an unknown one, or "". It first tries the keys of the same table, in the
+// list siblings, which may have a similar or longer name. After that, it tries a key with the same name in another table, and
+// finally the replacement in the map foreign.
+func meantKey(path toml.Key, siblings []string) string {
 	name := strings.ToLower(path[len(path)-1])
-	if near := similar(name, f.beside(path)); near != "" {
+	if near := similar(name, siblings); near != "" {
 		return near
 	}
-	for _, key := range slices.Backward(slices.Sorted(maps.Keys(f.known))) {
-		if known := f.known[key]; known[len(known)-1] == name {
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(keys))) {
+		if key == name || strings.HasSuffix(key, "."+name) {
 			return key
 		}
 	}

@@ -17,9 +17,7 @@ func takeGroup(t *table, r *Resource) {
 	var g device.Group
 	t.nodes("group", &g.Nodes)
 	t.nodes("optional", &g.Optional)
-	if t.value("group_by") == "" {
-		t.text("group_by", &g.By)
-	} else {
+	if t.value("group_by") != "" {
 		t.choice("group_by", "kind of hardware", &g.By, device.GroupUSB, device.GroupPCI)
 	}
 	if len(g.Nodes) > 0 {

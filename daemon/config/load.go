@@ -141,39 +141,32 @@ func parse(name, text string) *file {
 	if err != nil {
 		return &file{name: name, problems: Problems{syntax(name, err)}}
 	}
-	return &file{name: name, tree: tree, lines: newLineIndex(keyLines(text), meta.Keys())}
+	resources := tree[resourceKey]
+	delete(tree, resourceKey)
+	return &file{name: name, tree: tree, resources: resources, lines: newLineIndex(keyLines(text), meta.Keys())}
 }
 
 // apply sets c from all files, and returns the problems, sorted by file and line. The path of a recording may be relative to
 // dir.
 func (c *Config) apply(dir string, files ...*file) (problems Problems) {
-	root, known := &table{}, make(map[string]toml.Key)
+	root := &table{}
 	for _, f := range files {
 		c.Files = append(c.Files, f.name)
-		if f.known = known; f.problems == nil {
+		if f.problems == nil {
 			root.merge(place{file: f}, f.tree)
 		}
 	}
-	c.take(root, dir, files)
-	c.complete()
-	for _, f := range files {
-		f.reportUnknown()
-		slices.SortStableFunc(f.problems, func(a, b Problem) int { return a.Line - b.Line })
-		problems = append(problems, f.problems...)
-	}
-	return problems
-}
-
-// take reads all settings in the files.
-func (c *Config) take(root *table, dir string, files []*file) {
 	takePaths(root.table("paths"), &c.Paths)
 	takeHardware(root.table("hardware"), c, dir)
 	takeHelpers(root.table("reset"), &c.Reset)
 	builtin := true
 	root.boolean("builtin", &builtin)
-	root.known = append(root.known, resourceKey)
 	c.takeResources(files, builtin)
-	root.end()
+	for _, f := range files {
+		slices.SortStableFunc(f.problems, func(a, b Problem) int { return a.Line - b.Line })
+		problems = append(problems, f.problems...)
+	}
+	return problems
 }
 
 // syntax returns the problem in a file that is not TOML. It returns only one problem, because the text after that problem

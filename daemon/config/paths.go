@@ -62,18 +62,20 @@ func (c Config) fixed() (all [][2]string) {
 // Reloaded returns the configuration that a daemon with the configuration c uses after a reload. The result is the
 // configuration next without the changes that [Config.Pending] lists.
 func (c Config) Reloaded(next Config) Config {
-	next.Paths, next.Hardware, next.Reset, next.source = c.Paths, c.Hardware, c.Reset, c.source
+	next.Paths, next.Hardware, next.Reset = c.Paths, c.Hardware, c.Reset
 	return next
 }
 
 // takePaths reads [paths].
 func takePaths(t *table, p *Paths) {
 	for _, path := range p.keys() {
-		if path.to == &p.Cgroup && t.value(path.key) == "" { // the operator has turned off the check of cgroups
-			t.text(path.key, path.to)
-			continue
+		var name string
+		switch {
+		case path.to == &p.Cgroup && t.value(path.key) == "": // the operator has turned off the check of cgroups
+			p.Cgroup = ""
+		case t.checked(path.key, &name, checkPath):
+			*path.to = filepath.Clean(name)
 		}
-		t.pathname(path.key, path.to)
 	}
 	if !t.has("pod_resources") {
 		p.PodResources = filepath.Join(filepath.Dir(p.DevicePlugins), "pod-resources", kubeletSocket)
@@ -82,7 +84,7 @@ func takePaths(t *table, p *Paths) {
 		t.reportf("state", "is the directory of device plugins, which the kubelet empties; write another one")
 	}
 	if t.has("state") && strings.HasPrefix(strings.TrimPrefix(p.State, "/var")+"/", "/run/") {
-		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quoted(p.State), examples["state"])
+		t.reportf("state", "%s is empty after a reboot, and then all disks are unproven; write a directory on a disk, such as %s", quoted(p.State), keys["paths.state"])
 	}
 	for _, socket := range []struct{ key, name string }{
 		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},
@@ -92,7 +94,6 @@ func takePaths(t *table, p *Paths) {
 		}
 	}
 	takeKinds(t, p)
-	t.end()
 }
 
 // takeKinds reports a directory where a socket is expected, and a socket where a directory is expected. It judges by the
@@ -108,20 +109,6 @@ func takeKinds(t *table, p *Paths) {
 
 // kubeletSocket is the name of both of the kubelet's sockets, for pod resources and for registrations.
 const kubeletSocket = "kubelet.sock"
-
-// pathname reads an absolute path.
-func (t *table) pathname(key string, to *string) bool {
-	var name string
-	if !t.text(key, &name) {
-		return false
-	}
-	if err := checkPath(name); err != nil {
-		t.check(key, err)
-		return false
-	}
-	*to = filepath.Clean(name)
-	return true
-}
 
 // takeHardware reads [hardware].
 func takeHardware(t *table, c *Config, dir string) {
@@ -144,15 +131,15 @@ func takeHardware(t *table, c *Config, dir string) {
 			c.source = t.place("source").problem("")
 		}
 	}
-	t.end()
 }
 
 // takeHelpers reads [reset].
 func takeHelpers(t *table, r *Reset) {
-	t.helperSocket("socket", &r.Socket)
+	if t.helperSocket("socket", &r.Socket); r.Socket == Direct {
+		r.Holders, r.Units = Direct, Direct
+	}
 	t.helperSocket("holders", &r.Holders)
 	t.helperSocket("units", &r.Units)
-	t.end()
 }
 
 // helperSocket reads the path of a helper's socket.

@@ -357,8 +357,9 @@ m.toml:8: resource.members: "example.com/b" is a bundle; name its members
 m.toml:8: resource.members: "nvidia.com/gpu" is also in the bundle "example.com/b"; remove it from one of them`,
 		},
 		{
-			"a key of the members", bundled + "members = [\"nvidia.com/gpu*2\"]\nshares = 2\n",
-			`m.toml:5: resource.shares: does not apply to class bundle, which has members, near, rest or takeover; set the other keys in the resources of the members`,
+			"a key of the members", bundled + "members = [\"nvidia.com/gpu*2\"]\nshares = 2\n[resource.reset]\n",
+			`m.toml:5: resource.shares: does not apply to class bundle, which has members, near, rest or takeover; set the other keys in the resources of the members
+m.toml:6: resource.reset: does not apply to class bundle, which has members, near, rest or takeover; set the other keys in the resources of the members`,
 		},
 
 		// [resource.units].

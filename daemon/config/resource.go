@@ -66,7 +66,6 @@ func resource(t *table) Resource {
 	if takeBundle(t, &r); r.Class == device.BundleName {
 		r.Reset.Method = None
 		takeAPI(t, &r)
-		t.end()
 		return r
 	}
 	r.Match = takePairs(t.table("match"), checkProperty, checkPattern)
@@ -87,11 +86,10 @@ func resource(t *table) Resource {
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != "" && !classAbilities[r.Class].auto) {
 		r.Reset.Method = None // auto has no effect
 	}
-	if reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
+	if r.Class != "" && reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
 		reset.reportf("when", "%s has no effect without a scrub or a method", r.Reset.When)
 	}
 	takeUnits(t.table("units"), &r.Units)
-	t.end()
 	return r
 }
 
@@ -210,10 +208,7 @@ func takeNodes(t *table, r *Resource) {
 
 // takeReset reads [resource.reset].
 func takeReset(t *table, r *Resource) {
-	if r.Class == "" { // the invalid class has already been reported
-		t.text("method", &r.Reset.Method)
-		t.text("scrub", &r.Reset.Scrub)
-	} else {
+	if r.Class != "" { // an invalid class has already been reported
 		able, of := classAbilities[r.Class], " of class "+r.Class
 		methods := append([]string{Auto, None}, able.methods...)
 		if chosen, ok := t.value("method").(string); ok && isPCIReset(chosen) && slices.Contains(methods, "pci") {
@@ -231,7 +226,6 @@ func takeReset(t *table, r *Resource) {
 		t.reportf("timeout", "%s is more than %s: the kubelet waits 30s for everything that precedes a start; only when = \"release\" allows more",
 			r.Reset.Timeout, startMost)
 	}
-	t.end()
 }
 
 // requireScrub reports a resource of disks that does not set how a pod's data is erased. There is no default, because
@@ -279,5 +273,4 @@ func takeUnits(t *table, u *Units) {
 	t.checked("init", &u.Init, checkUnit)
 	t.checked("start", &u.Start, checkUnit)
 	t.checked("release", &u.Release, checkUnit)
-	t.end()
 }

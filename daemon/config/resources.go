@@ -45,7 +45,7 @@ func resourceTables(files []*file, builtin bool) []*table {
 	byName := make(map[string]*table)
 	for _, f := range files {
 		lines := make(map[string]int)
-		for i, values := range f.resources() {
+		for i, values := range f.tables() {
 			at := place{f, toml.Key{resourceKey, strconv.Itoa(i)}}
 			name, _ := values["name"].(string)
 			if line, twice := lines[name]; twice {
@@ -69,13 +69,13 @@ func resourceTables(files []*file, builtin bool) []*table {
 	return all
 }
 
-// resources returns the [[resource]] tables of the file.
-func (f *file) resources() []map[string]any {
-	array, ok := f.tree[resourceKey].([]map[string]any)
+// tables returns the [[resource]] tables of the file.
+func (f *file) tables() []map[string]any {
+	array, ok := f.resources.([]map[string]any)
 	// Any value except an array of tables or an empty array is an error.
-	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) {
+	if empty, _ := f.resources.([]any); !ok && f.resources != nil && (empty == nil || len(empty) > 0) {
 		at := place{f, toml.Key{resourceKey}}
-		at.reportf("is %s, not an array of tables; write [[%s]]", typeName(f.tree[resourceKey]), resourceKey)
+		at.reportf("is %s, not an array of tables; write [[%s]]", typeName(f.resources), resourceKey)
 	}
 	return array
 }

@@ -32,28 +32,32 @@ func (p place) problem(format string, args ...any) Problem {
 	return Problem{File: p.file.name, Line: p.file.lines.line(p.path), Key: plain(spelt(p.path)), What: what}
 }
 
-// examples maps keys to example values. A key that is not unique is written with its path.
-var examples = map[string]string{
-	"builtin": "true", "device_plugins": `"/var/lib/kubelet/device-plugins"`, "pod_resources": `"/var/lib/kubelet/pod-resources/kubelet.sock"`,
-	"state": `"/var/lib/metalplug"`, "run": `"/run/metalplug"`, "cdi": `"/run/cdi"`, "sysfs": `"/sys"`, "dev": `"/dev"`, "proc": `"/proc"`,
-	"cgroup": `"/sys/fs/cgroup"`, "source": `"udev"`, "reset.socket": `"/run/metalplug/reset.sock"`,
-	"reset.holders": `"/run/metalplug/holders.sock"`, "reset.units": `"/run/metalplug/unit.sock"`, "name": `"example.com/gpu"`, "class": `"gpu"`,
-	"match": `{ ID_MODEL = "Samsung*" }`, "exclude": `{ ID_MODEL = "Samsung*" }`, "group": `["/dev/video*"]`, "optional": `["/dev/snd/*"]`,
-	"group_by": `"usb"`, "nodes": `"block"`, "shares": "1", "prefer": `"packed"`, "inject": `"nodes"`, "cdi_kind": `"nvidia.com/gpu"`,
-	"permissions": `"rw"`, "env": `{ NAME = "value" }`, "allow_in_use": "false", "umad": "false", "issm": "false",
-	"members": `["nvidia.com/gpu", "example.com/scratch*2"]`, "near": `"any"`, "rest": `"hold"`, "serve": `"plugin"`, "takeover": "false",
-	"method": `"auto"`, "scrub": `"none"`, "when": `"start"`, "timeout": `"20s", "5m" or "1h30m"`,
-	"init": `"name@.service"`, "start": `"name@.service"`, "release": `"name@.service"`,
+// keys maps every key that a file can contain to an example value, or to "" if the key is a table.
+var keys = map[string]string{
+	"builtin": "true", "paths": "", "hardware": "", "reset": "", "resource": "", "resource.reset": "", "resource.units": "",
+	"paths.device_plugins": `"/var/lib/kubelet/device-plugins"`, "paths.pod_resources": `"/var/lib/kubelet/pod-resources/kubelet.sock"`,
+	"paths.state": `"/var/lib/metalplug"`, "paths.run": `"/run/metalplug"`, "paths.cdi": `"/run/cdi"`, "paths.sysfs": `"/sys"`,
+	"paths.dev": `"/dev"`, "paths.proc": `"/proc"`, "paths.cgroup": `"/sys/fs/cgroup"`, "hardware.source": `"udev"`,
+	"reset.socket": `"/run/metalplug/reset.sock"`, "reset.holders": `"/run/metalplug/holders.sock"`, "reset.units": `"/run/metalplug/unit.sock"`,
+	"resource.name": `"example.com/gpu"`, "resource.class": `"gpu"`, "resource.match": `{ ID_MODEL = "Samsung*" }`,
+	"resource.exclude": `{ ID_MODEL = "Samsung*" }`, "resource.group": `["/dev/video*"]`, "resource.optional": `["/dev/snd/*"]`,
+	"resource.group_by": `"usb"`, "resource.nodes": `"block"`, "resource.shares": "1", "resource.prefer": `"packed"`,
+	"resource.inject": `"nodes"`, "resource.cdi_kind": `"nvidia.com/gpu"`, "resource.permissions": `"rw"`, "resource.env": `{ NAME = "value" }`,
+	"resource.allow_in_use": "false", "resource.umad": "false", "resource.issm": "false",
+	"resource.members": `["nvidia.com/gpu", "example.com/scratch*2"]`, "resource.near": `"any"`, "resource.rest": `"hold"`,
+	"resource.serve": `"plugin"`, "resource.takeover": "false", "resource.reset.method": `"auto"`, "resource.reset.scrub": `"none"`,
+	"resource.reset.when": `"start"`, "resource.reset.timeout": `"20s", "5m" or "1h30m"`, "resource.units.init": `"name@.service"`,
+	"resource.units.start": `"name@.service"`, "resource.units.release": `"name@.service"`,
 }
 
 // example returns an example of how to write the key at p.
 func (p place) example() string {
 	last := len(p.path) - 1
-	key, value := p.path[last:].String(), whole[p.path[max(0, last-1)]]
-	if value = cmp.Or(value, examples[p.path.String()], examples[key]); value == "" {
+	value := cmp.Or(whole[p.path[max(0, last-1)]], keys[spelt(p.path)])
+	if value == "" {
 		return "[" + spelt(p.path) + "]"
 	}
-	return plain(key) + " = " + value
+	return plain(p.path[last:].String()) + " = " + value
 }
 
 // reportf reports a problem at p.
@@ -67,12 +71,10 @@ type value struct {
 	at place
 }
 
-// table contains the keys of one TOML table from all files. A value in a later file replaces an earlier one. The methods of table read the
-// values of keys. Keys that no method reads are unknown keys.
+// table contains the keys of one TOML table from all files. A value in a later file replaces an earlier one.
 type table struct {
 	last   place // position of the table in the last file that contains it
 	values map[string]value
-	known  []string
 	wrong  bool // a file contains a value that is not a table
 }
 
@@ -80,22 +82,26 @@ type table struct {
 // overridden key by key.
 var whole = map[string]string{"match": `"A*" or "A*|B"`, "exclude": `"A*" or "A*|B"`, "env": `"text"`}
 
-// merge adds the values of a table in a file. The parameter at is the position of that table.
+// merge adds the values of a table in a file, and reports unknown keys. The parameter at is the position of that table.
 func (t *table) merge(at place, values map[string]any) {
 	t.last = at
 	if t.values == nil {
 		t.values = make(map[string]value)
 	}
-	for key, v := range values {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		v, p := values[key], at.at(key)
+		if at.file != nil {
+			p.checkKnown()
+		}
 		if below, ok := v.(map[string]any); ok {
 			sub, _ := t.values[key].is.(*table)
 			if sub == nil || whole[key] != "" {
 				sub = &table{}
 			}
-			sub.merge(at.at(key), below)
+			sub.merge(p, below)
 			v = sub
 		}
-		t.values[key] = value{v, at.at(key)}
+		t.values[key] = value{v, p}
 	}
 }
 
@@ -145,26 +151,9 @@ func (t *table) require(key, wanted string) {
 	}
 }
 
-// end must be called after all keys were read. It finds the keys in the table that no method has read.
-func (t *table) end() {
-	if t.last.file == nil {
-		return
-	}
-	for _, key := range t.known {
-		path := unnumbered(t.last.at(key).path)
-		t.last.file.known[path.String()] = path
-	}
-	for _, key := range slices.Sorted(maps.Keys(t.values)) {
-		if at := t.values[key].at; !slices.Contains(t.known, key) && at.file != nil {
-			at.file.unknown = append(at.file.unknown, at)
-		}
-	}
-}
-
 // take returns the value of a key if the key is set and the value has the right type. The parameter wanted describes that
 // type in the error.
 func take[T any](t *table, key, wanted string) (taken T, ok bool) {
-	t.known = append(t.known, key)
 	v := t.value(key)
 	if taken, ok = v.(T); !ok && v != nil {
 		t.reportf(key, "is %s, not %s", typeName(v), wanted)
@@ -172,25 +161,30 @@ func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	return taken, ok
 }
 
-// text reads a string.
-func (t *table) text(key string, to *string) bool { return set(t, key, "a string in quotes", to) }
-
-// checked reads a string and reports the problem that the function check finds.
-func (t *table) checked(key string, to *string, check func(string) error) {
-	if t.text(key, to) {
-		t.check(key, check(*to))
+// text reads a string, and reports whether there is one.
+func (t *table) text(key string, to *string) (ok bool) {
+	text, ok := take[string](t, key, "a string in quotes")
+	if ok {
+		*to = text
 	}
+	return ok
+}
+
+// checked reads a string and reports the problem that the function check finds. It returns true if there is a valid string.
+func (t *table) checked(key string, to *string, check func(string) error) bool {
+	if !t.text(key, to) {
+		return false
+	}
+	err := check(*to)
+	t.check(key, err)
+	return err == nil
 }
 
 // boolean reads true or false.
-func (t *table) boolean(key string, to *bool) bool { return set(t, key, "true or false", to) }
-
-func set[T any](t *table, key, wanted string, to *T) bool {
-	value, ok := take[T](t, key, wanted)
-	if ok {
+func (t *table) boolean(key string, to *bool) {
+	if value, ok := take[bool](t, key, "true or false"); ok {
 		*to = value
 	}
-	return ok
 }
 
 // number reads an integer that must be in the given range.
@@ -204,16 +198,15 @@ func (t *table) number(key string, least, most int, to *int) {
 }
 
 // choice reads a value that must be in the list words. The parameter noun is what the error calls such a value.
-func (t *table) choice(key, noun string, to *string, words ...string) bool {
-	word, ok := take[string](t, key, "a string in quotes")
-	if ok && !slices.Contains(words, word) {
-		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, Alternatives(words), meantWord(key, word, words))
-		return false
-	}
-	if ok {
+func (t *table) choice(key, noun string, to *string, words ...string) {
+	var word string
+	switch {
+	case !t.text(key, &word):
+	case slices.Contains(words, word):
 		*to = word
+	default:
+		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, Alternatives(words), meantWord(key, word, words))
 	}
-	return ok
 }
 
 // duration reads a positive duration.
