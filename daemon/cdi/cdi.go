@@ -11,11 +11,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
+
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
@@ -42,18 +46,14 @@ type Specs struct {
 func (s *Specs) Set(resources []config.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	wanted, files := make(map[string]*spec), make(map[string]bool)
+	s.specs = make(map[string]*spec)
+	files := make(map[string]bool)
 	for _, r := range resources {
-		if !r.NeedsSpec() {
-			continue
+		if r.NeedsSpec() {
+			file := filepath.Join(s.Dir, fileName(r.Name))
+			s.specs[r.Name], files[file] = &spec{resource: r, file: file}, true
 		}
-		sp := &spec{resource: r, file: filepath.Join(s.Dir, fileName(r.Name))}
-		if old := s.specs[r.Name]; old != nil {
-			sp.written, sp.err = old.written, old.err
-		}
-		wanted[r.Name], files[sp.file] = sp, true
 	}
-	s.specs = wanted
 	found, _ := filepath.Glob(filepath.Join(s.Dir, prefix+"*"+suffix)) // Glob fails only for an invalid pattern
 	for _, file := range found {
 		if files[file] {
@@ -100,25 +100,31 @@ func (s *Specs) Update() (ok bool) {
 		s.Log.Error("CDI spec not written", "err", err)
 	}
 	for name, sp := range s.specs {
-		ok = s.put(sp, snapshot.Offer(name)) == nil && ok
+		if offer := snapshot.Offer(name); sp.written == nil || sp.version != offer.Version {
+			ok = s.put(sp, offer) == nil && ok
+		}
 	}
 	return ok
 }
 
 // put writes the file of a resource so that it describes an offer. It does not log the same error twice in a row.
 func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
-	if sp.err == nil && sp.written != nil && sp.version == offer.Version {
-		return nil
-	}
-	d := make(description)
+	nodes := make(map[string][]*specs.DeviceNode)
 	// The file includes Unhealthy devices. It omits absent devices, because another device may now have their device numbers.
-	for _, device := range slices.Concat(offer.Devices, offer.Members) {
-		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
-			d[device.Device.ID] = nodes
+	for _, d := range slices.Concat(offer.Devices, offer.Members) {
+		if found := s.nodes(sp.resource, d); len(found) > 0 {
+			nodes[d.Device.ID] = found
 		}
 	}
+	content := specs.Spec{Kind: Kind(sp.resource.Name)}
+	for _, id := range slices.Sorted(maps.Keys(nodes)) {
+		content.Devices = append(content.Devices, specs.Device{Name: id, ContainerEdits: specs.ContainerEdits{DeviceNodes: nodes[id]}})
+	}
 	before := sp.err
-	sp.version, sp.err = offer.Version, sp.put(d)
+	sp.version, sp.written, sp.err = offer.Version, nil, replace(sp.file, content)
+	if sp.err == nil {
+		sp.written = nodes
+	}
 	switch {
 	case sp.err == nil && before != nil:
 		s.Log.Info("CDI spec written", "resource", sp.resource.Name)
@@ -151,12 +157,8 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	if sp == nil {
 		return nil, fmt.Errorf("%s has no CDI spec any more: the configuration was reloaded", resource)
 	}
-	if _, err := os.Stat(sp.file); err != nil {
-		sp.written = nil
-	}
-	if !s.describes(sp, devices) {
+	if _, missing := os.Stat(sp.file); missing != nil || !s.describes(sp, devices) {
 		snapshot, _ := s.Inventory.Snapshot()
-		sp.version = 0
 		if err := s.put(sp, snapshot.Offer(resource)); err != nil {
 			return nil, fmt.Errorf("write the CDI spec of %s: %w", resource, err)
 		}
@@ -171,6 +173,6 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 func (s *Specs) describes(sp *spec, devices []*inventory.Status) bool {
 	return !slices.ContainsFunc(devices, func(d *inventory.Status) bool {
 		nodes := s.nodes(sp.resource, d)
-		return len(nodes) == 0 || !slices.Equal(nodes, sp.written[d.Device.ID])
+		return len(nodes) == 0 || !reflect.DeepEqual(nodes, sp.written[d.Device.ID])
 	})
 }

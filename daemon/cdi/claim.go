@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // claimKind is the CDI kind of all devices that are given to claims. Each claim has its own spec, in its own file.
@@ -26,6 +26,9 @@ const claimKind = "metalplug.io/claim"
 
 // claimPrefix is the beginning of the name of a claim's file. [Specs.Set] does not remove these files.
 const claimPrefix = "metalplug-claim_"
+
+// claimSize is the maximum size of the spec of a claim, which has at most 32 devices.
+const claimSize = 1 << 20
 
 // admin is appended to a name to mark the devices of a request with admin access. Neither the name of a request nor the UID of a
 // claim contains a dot.
@@ -90,7 +93,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 	for _, file := range found {
 		uid := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), claimPrefix), suffix)
 		var spec specs.Spec
-		text, readErr := os.ReadFile(file)
+		text, readErr := fsutil.ReadRegular(file, claimSize)
 		if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
 			err = errors.Join(err, readErr)
 		}
@@ -144,10 +147,7 @@ func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.Devic
 func (s *Specs) Unclaim(uid string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := os.Remove(s.claimFile(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the CDI spec of claim %s: %w", uid, err)
-	}
-	return nil
+	return replace(s.claimFile(uid), specs.Spec{})
 }
 
 // claimFile returns the path of the spec for a claim.

@@ -8,10 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -21,54 +19,25 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// description is the content of a spec. It maps the ID of each device to the nodes of the device.
-type description map[string][]specs.DeviceNode
-
 // spec is the spec of one resource.
 type spec struct {
 	resource config.Resource
-	file     string      // path of the spec
-	version  uint64      // version of the offer in the last call of Specs.put, or 0
-	written  description // content of the file, or nil if unknown
-	err      error       // why the file is not up to date, or nil
-}
-
-// put writes d to the file. If d is empty, put removes the file instead, because the runtime rejects a spec without
-// devices.
-func (s *spec) put(d description) (err error) {
-	if s.written != nil && maps.EqualFunc(s.written, d, slices.Equal) {
-		return nil
-	}
-	s.written = nil
-	if len(d) == 0 {
-		if err = os.Remove(s.file); errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-	} else {
-		err = replace(s.file, encode(Kind(s.resource.Name), d))
-	}
-	if err == nil {
-		s.written = d
-	}
-	return err
-}
-
-// encode returns the spec of a resource with the given kind.
-func encode(kind string, d description) specs.Spec {
-	spec := specs.Spec{Kind: kind}
-	for _, id := range slices.Sorted(maps.Keys(d)) {
-		var edits specs.ContainerEdits
-		for i := range d[id] {
-			edits.DeviceNodes = append(edits.DeviceNodes, &d[id][i])
-		}
-		spec.Devices = append(spec.Devices, specs.Device{Name: id, ContainerEdits: edits})
-	}
-	return spec
+	file     string                         // path of the spec
+	version  uint64                         // version of the offer in the last call of put, or 0
+	written  map[string][]*specs.DeviceNode // nodes in the file, with device IDs as keys, or nil if the file is not up to date
+	err      error                          // why the file could not be written, or nil
 }
 
 // replace writes a spec to a file. It uses the oldest version of the format that supports everything in the spec. If the file
 // already has this content, replace does not write it, because runtimes read all specs again after each change to the directory.
+// If the spec has no devices, replace removes the file instead, because a runtime rejects a spec without devices.
 func replace(file string, spec specs.Spec) (err error) {
+	if len(spec.Devices) == 0 {
+		if err = os.Remove(file); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
 	if spec.Version, err = specs.MinimumRequiredVersion(&spec); err != nil {
 		return err
 	}
@@ -87,14 +56,14 @@ func replace(file string, spec specs.Spec) (err error) {
 }
 
 // nodes returns the nodes of a device, or nil if a node is missing.
-func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode {
-	nodes := make([]specs.DeviceNode, 0, len(d.Allocation.Nodes))
+func (s *Specs) nodes(r config.Resource, d *inventory.Status) []*specs.DeviceNode {
+	nodes := make([]*specs.DeviceNode, 0, len(d.Allocation.Nodes))
 	for _, n := range d.Allocation.Nodes {
 		host, err := s.resolve(n.Host)
 		if err != nil {
 			return nil
 		}
-		nodes = append(nodes, specs.DeviceNode{Path: n.Container, HostPath: host, Permissions: cmp.Or(n.Permissions, r.Permissions)})
+		nodes = append(nodes, &specs.DeviceNode{Path: n.Container, HostPath: host, Permissions: cmp.Or(n.Permissions, r.Permissions)})
 	}
 	return nodes
 }
