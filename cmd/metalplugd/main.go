@@ -73,10 +73,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, versionLine())
 		return exitOK
 	}
-	load := func() (config.Config, error) { return usable(*file) }
-	absolute, err := filepath.Abs(*file)
-	if err != nil { // this happens if the working directory has been removed
-		absolute = *file
+	load := func() (config.Config, error) {
+		c, err := config.Load(*file)
+		if err == nil {
+			err = c.Check()
+		}
+		return c, err
 	}
 	loaded, err := load()
 	if err != nil {
@@ -100,6 +102,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return exitOK
 	}
+	absolute, _ := filepath.Abs(*file) // fails only if the working directory is gone, and then the file was not read
 	err = daemon.Run(ctx, daemon.Options{
 		Config:  loaded,
 		File:    absolute,
@@ -126,15 +129,6 @@ func checked(c config.Config, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "warning: %s\n", text)
 	}
 	return exitOK
-}
-
-// usable reads a configuration. It returns an error if the daemon could not start with it.
-func usable(file string) (config.Config, error) {
-	c, err := config.Load(file)
-	if err != nil {
-		return c, err
-	}
-	return c, c.Check()
 }
 
 // usage prints an error in the command line and returns the exit code.

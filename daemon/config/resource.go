@@ -24,26 +24,20 @@ const (
 	eraseTimeout = time.Hour
 )
 
-// abilities lists the reset and erase methods that a class supports, except none.
-type abilities struct {
-	methods []string // valid reset methods
-	// whether "auto" may select one of these methods, because the driver stays bound during the reset
-	auto   bool
-	scrubs []string
-}
+// abilities lists the reset methods and the erase methods that a class supports, except none.
+type abilities struct{ methods, scrubs []string }
 
 // classAbilities maps class names to abilities. The methods are those that metalplug-reset implements for devices of the
 // class. The helper refuses a method if the device's driver would not survive it.
 var classAbilities = map[string]abilities{
-	device.GPUName:        {methods: []string{"pci", "vfio"}, auto: true},
-	device.FPGAName:       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
+	device.GPUName:        {methods: []string{"pci", "vfio"}},
+	device.FPGAName:       {methods: []string{"dfl-port", "pci", "vfio"}},
 	device.InfiniBandName: {methods: []string{"pci"}},
 	device.NVMeName: {
 		methods: []string{"nvme-controller", "pci", "vfio"},
-		auto:    true,
 		scrubs:  []string{"discard", "zero", "format", "crypto-erase", "sanitize"},
 	},
-	device.NodeName: {methods: []string{"pci", "vfio"}, auto: true, scrubs: []string{"discard", "zero"}},
+	device.NodeName: {methods: []string{"pci", "vfio"}, scrubs: []string{"discard", "zero"}},
 }
 
 // classNames lists the names of all classes, in the order of [device.Classes].
@@ -83,8 +77,9 @@ func resource(t *table) Resource {
 	reset := t.table("reset")
 	takeReset(reset, &r)
 	checkExclusive(t, reset, r)
-	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != "" && !classAbilities[r.Class].auto) {
-		r.Reset.Method = None // auto has no effect
+	// Auto has no effect where a reset would disturb others, and for InfiniBand, whose drivers are unbound during a reset.
+	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class == device.InfiniBandName) {
+		r.Reset.Method = None
 	}
 	if r.Class != "" && reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
 		reset.reportf("when", "%s has no effect without a scrub or a method", r.Reset.When)

@@ -210,11 +210,9 @@ func (n *Inspector) listed(devices []udev.Device, err error) {
 	n.enumerating = false
 	if err != nil {
 		n.Log.Error("devices not enumerated", "err", err)
-		pause := enumeratePause
-		if n.enumerated {
-			pause = retryLast
+		if !n.enumerated { // the periodic check repeats later enumerations
+			n.later(enumeratePause, n.Enumerate)
 		}
-		n.later(pause, n.Enumerate)
 	}
 	for _, d := range devices {
 		s := n.subjects.at(d.SysPath)

@@ -14,14 +14,10 @@ type Probe struct {
 	once  sync.Once
 	asked chan struct{}
 	ended chan struct{}
-	end   func()
 }
 
 func (p *Probe) init() {
-	p.once.Do(func() {
-		p.asked, p.ended = make(chan struct{}), make(chan struct{})
-		p.end = sync.OnceFunc(func() { close(p.ended) })
-	})
+	p.once.Do(func() { p.asked, p.ended = make(chan struct{}), make(chan struct{}) })
 }
 
 // Asked returns the channel that the loop must receive questions from. The loop answers a question by receiving it.
@@ -30,10 +26,10 @@ func (p *Probe) Asked() <-chan struct{} {
 	return p.asked
 }
 
-// End answers all future questions. The loop must call End when it returns.
+// End answers all future questions. The loop must call End once, when it returns.
 func (p *Probe) End() {
 	p.init()
-	p.end()
+	close(p.ended)
 }
 
 // Alive blocks until the loop has answered or ended, or until ctx ends. It may be called before the loop starts. If ctx ends,

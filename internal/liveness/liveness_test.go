@@ -43,7 +43,6 @@ func TestAlive(t *testing.T) {
 	}
 	close(stop)
 	<-ended
-	p.End()
 	if err := p.Alive(t.Context(), "loop"); err != nil {
 		t.Errorf("of a loop that has ended: %v", err)
 	}
