@@ -50,8 +50,6 @@ type Options struct {
 	Preview bool   // whether the daemon runs for [Preview]
 	// Touch is used in place of the configured helpers if it is not nil.
 	Touch *device.Touch
-	// Unit is used in place of the helper for vendor units if it is not nil.
-	Unit func(ctx context.Context, resource, stage, id string) error
 	// Watching is called with the inventory before any task runs, so that a caller can observe the inventory. It may be nil.
 	Watching func(*inventory.Inventory)
 }
@@ -59,22 +57,22 @@ type Options struct {
 // daemon connects the running parts of metalplugd.
 type daemon struct {
 	Options
-	host      *device.Host
-	source    udev.Source
-	started   time.Time
-	inventory *inventory.Inventory
-	watch     *plugin.Watch
-	parked    *plugin.Parked
-	specs     *cdi.Specs
-	turnover  *turnover.Turnover
-	audit     *audit.Log
-	holding   map[string][]api.Pod // holders in the last call of noteHolders; used only by askHolders
-	endpoints *endpoints
-	pods      chan struct{} // has a buffer of one, which is filled when a pod has ended or has got devices since the last query
-	control   *control.Server
-	claims    *claims
-	config    atomic.Pointer[config.Config] // current configuration, including reloads
-	files     mount                         // mount of the configuration directory
+	host        *device.Host
+	source      udev.Source
+	started     time.Time
+	inventory   *inventory.Inventory
+	watch       *plugin.Watch
+	parked      *plugin.Parked
+	specs       *cdi.Specs
+	turnover    *turnover.Turnover
+	audit       *audit.Log
+	holding     map[string][]api.Pod // holders in the last call of noteHolders; used only by askHolders
+	endpoints   *endpoints
+	pods        chan struct{} // has a buffer of one, which is filled when a pod has ended or has got devices since the last query
+	control     *control.Server
+	claims      *claims
+	config      atomic.Pointer[config.Config] // current configuration, including reloads
+	configMount mount                         // mount of the configuration directory
 }
 
 // Run offers the hardware of this machine to the kubelet until ctx ends, and returns nil. If a part of the daemon fails, Run
@@ -92,7 +90,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer closeSource()
 	d.build(markStart(o.Config.Paths.Run))
-	d.files = newMount(o.Config.Paths.Proc, "the configuration", filepath.Dir(o.File))
+	d.configMount = newMount(o.Config.Paths.Proc, "the configuration", filepath.Dir(o.File))
 	defer d.audit.Close()
 	if o.Watching != nil {
 		o.Watching(d.inventory)
@@ -148,10 +146,6 @@ func (d *daemon) build(last time.Time) {
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
 	}
-	// With a recording, vendor units are not run, because they could not find the hardware.
-	if d.Unit == nil && d.Config.Hardware.Recording == "" {
-		d.Unit = helper.Unit(d.Config.Reset, d.File)
-	}
 	d.inventory = inventory.New(inventory.Options{
 		Source:     d.source,
 		Host:       d.host,
@@ -165,10 +159,14 @@ func (d *daemon) build(last time.Time) {
 	})
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)
 	d.turnover = &turnover.Turnover{
-		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit,
+		Inventory: d.inventory, Host: d.host, Log: d.Log, Audit: d.audit,
 		Configured: func(resource string) (config.Resource, bool) { return d.config.Load().Resource(resource) },
 		Running:    d.running,
 		Owners:     func() (map[string][]string, error) { return kubelet.Owners(d.Config.Paths.DevicePlugins) },
+	}
+	// With a recording, vendor units are not run, because they could not find the hardware.
+	if d.Config.Hardware.Recording == "" {
+		d.turnover.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
 	d.parked = &plugin.Parked{Store: systemd.Store, Remove: systemd.Remove}
@@ -254,13 +252,7 @@ func (d *daemon) tasks() []task {
 		{"kubelet directory watch", d.watch.Run},
 		{"mounts", d.watchMounts},
 		{"inventory", func(ctx context.Context, ready func()) error {
-			go func() {
-				select {
-				case <-d.inventory.Ready():
-				case <-ctx.Done():
-				}
-				ready()
-			}()
+			ready() // the endpoints wait until the inventory is complete
 			return d.inventory.Run(ctx)
 		}},
 		{"CDI specs", d.specs.Run},

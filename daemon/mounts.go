@@ -20,9 +20,6 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// remount is the remedy for a wrong mount in the sandbox, because each start creates all mounts.
-const remount = "systemctl restart metalplugd"
-
 // recheck is the delay after an event before the daemon compares the mounts again. rm -rf empties a directory, which causes the
 // event, before it removes the directory.
 const recheck = time.Second
@@ -158,15 +155,6 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// unbound returns an error if a new configuration needs a mount that only a restart creates. It checks the configuration
-// directory, which may have been replaced, and the directory for CDI specs.
-func (d *daemon) unbound(next config.Config) error {
-	if err := d.files.replaced(d.Config.Paths.Proc); err != nil {
-		return fmt.Errorf("%w: %s", err, remount)
-	}
-	return CheckCDI(next)
-}
-
 // CheckCDI returns an error if a resource needs CDI specs but the sandbox hides the directory for them. The unit binds this
 // directory only if a resource needed it when the unit started. CheckCDI does not write to the directory.
 func CheckCDI(c config.Config) error {
@@ -180,7 +168,7 @@ func CheckCDI(c config.Config) error {
 		}
 	}
 	if errors.Is(unix.Access(dir, unix.W_OK), unix.EROFS) {
-		return fmt.Errorf("inject = \"cdi\" or serve = \"dra\": the sandbox has no %s, which is mounted when metalplugd starts: %s", c.Paths.CDI, remount)
+		return fmt.Errorf("inject = \"cdi\" or serve = \"dra\": the sandbox has no %s, which is mounted when metalplugd starts: systemctl restart metalplugd", c.Paths.CDI)
 	}
 	return nil
 }

@@ -18,7 +18,10 @@ const reloadLimit = 10 * time.Second
 func (d *daemon) reload(ctx context.Context) {
 	next, err := d.Load()
 	if err == nil {
-		err = d.unbound(next)
+		err = d.configMount.replaced(d.Config.Paths.Proc)
+	}
+	if err == nil {
+		err = CheckCDI(next)
 	}
 	if err != nil {
 		d.control.Reloaded(nil, err)

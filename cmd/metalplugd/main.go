@@ -73,13 +73,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, versionLine())
 		return exitOK
 	}
-	load := func() (config.Config, error) {
-		c, err := config.Load(*file)
-		if err == nil {
-			err = c.Check()
-		}
-		return c, err
-	}
+	load := func() (config.Config, error) { return usable(*file) }
 	loaded, err := load()
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -129,6 +123,15 @@ func checked(c config.Config, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "warning: %s\n", text)
 	}
 	return exitOK
+}
+
+// usable reads a configuration. It returns an error if the daemon could not start with it.
+func usable(file string) (config.Config, error) {
+	c, err := config.Load(file)
+	if err == nil {
+		err = c.Check()
+	}
+	return c, err
 }
 
 // usage prints an error in the command line and returns the exit code.
