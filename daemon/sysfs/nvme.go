@@ -38,18 +38,26 @@ func (t *Tree) NVMeControllers(sysPath string) []string {
 		return []string{above}
 	case nvmeSubsystemClass:
 		return slices.DeleteFunc(members(t, above), func(controller string) bool {
-			return !slices.ContainsFunc(t.Names(controller), func(name string) bool {
-				return isPath(t, controller+"/"+name, sysPath)
-			})
+			return !slices.ContainsFunc(children(t, controller, "block"), func(p string) bool { return isPath(t, p, sysPath) })
 		})
 	}
 	return nil
 }
 
+// children returns the sysfs paths of the entries of a directory that belong to one of the given kernel subsystems.
+func children(t *Tree, dir string, classes ...string) (found []string) {
+	for _, name := range t.Names(dir) {
+		if p := dir + "/" + name; slices.Contains(classes, t.Link(p, "subsystem")) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
 // members returns the controllers of a subsystem, which has a link to each of them (nvme_init_subsystem).
 func members(t *Tree, subsystem string) (controllers []string) {
-	for _, name := range t.Names(subsystem) {
-		if c := t.Resolve(subsystem + "/" + name); c != "" && t.Link(c, "subsystem") == nvmeClass {
+	for _, link := range children(t, subsystem, nvmeClass) {
+		if c := t.Resolve(link); c != "" {
 			controllers = append(controllers, c)
 		}
 	}
@@ -75,9 +83,9 @@ func subsystemOf(t *Tree, controller string) string {
 	return ""
 }
 
-// isPath reports whether a device below a controller is a hidden disk that serves as a path to a head.
-func isPath(t *Tree, hidden, head string) bool {
-	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && sameNamespace(t, hidden, head)
+// isPath reports whether a disk below a controller is hidden and serves as a path to a head.
+func isPath(t *Tree, disk, head string) bool {
+	return t.Uint(disk, "hidden") != 0 && sameNamespace(t, disk, head)
 }
 
 // sameNamespace reports whether two devices of one subsystem represent the same namespace. It compares the attributes nsid and
@@ -109,38 +117,33 @@ func instanceOf(sysPath string) string {
 // NVMeNamespaces returns the disks that a controller reaches, without duplicates. Instead of the paths to a head, it returns the
 // head. The second result lists the namespaces for which the kernel has no disk, such as key-value namespaces.
 func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
-	for _, name := range t.Names(controller) {
-		d := controller + "/" + name
-		switch t.Link(d, "subsystem") {
-		case nvmeGenericClass:
+	for _, d := range children(t, controller, "block", nvmeGenericClass) {
+		if t.Link(d, "subsystem") == nvmeGenericClass {
 			if beside(t, d, "block") == "" {
 				without = append(without, d)
 			}
-		case "block":
-			if t.Uint(d, "hidden") == 0 {
-				disks = append(disks, d)
-				continue
-			}
-			heads := headsOf(t, controller, d)
-			if len(heads) == 0 {
-				without = append(without, d)
-			}
-			disks = append(disks, heads...)
+			continue
 		}
+		heads := headsOf(t, controller, d)
+		if len(heads) == 0 {
+			without = append(without, d)
+		}
+		disks = append(disks, heads...)
 	}
 	slices.Sort(disks)
 	return slices.Compact(disks), without
 }
 
-// headsOf returns the heads that a hidden disk may be a path to.
-func headsOf(t *Tree, controller, hidden string) (heads []string) {
-	subsystem := subsystemOf(t, controller)
-	for _, name := range t.Names(subsystem) {
-		if head := subsystem + "/" + name; subsystem != "" && t.Link(head, "subsystem") == "block" && isPath(t, hidden, head) {
-			heads = append(heads, head)
-		}
+// headsOf returns the heads that a disk below a controller may be a path to. A disk that is not hidden is its own head.
+func headsOf(t *Tree, controller, disk string) []string {
+	if t.Uint(disk, "hidden") == 0 {
+		return []string{disk}
 	}
-	return heads
+	subsystem := subsystemOf(t, controller)
+	if subsystem == "" {
+		return nil
+	}
+	return slices.DeleteFunc(children(t, subsystem, "block"), func(head string) bool { return !isPath(t, disk, head) })
 }
 
 // NVMeGeneric returns the generic device of a namespace, such as ".../nvme4/ng4n2" for ".../nvme4/nvme3n2". The two devices have
@@ -150,10 +153,8 @@ func (t *Tree) NVMeGeneric(sysPath string) string { return beside(t, sysPath, nv
 // beside returns a device of the given kernel subsystem that has the same parent as the device at sysPath. Both devices represent
 // the same namespace. beside returns "" if there is no such device.
 func beside(t *Tree, sysPath, subsystem string) string {
-	parent := path.Dir(sysPath)
-	for _, name := range t.Names(parent) {
-		p := parent + "/" + name
-		if t.Link(p, "subsystem") == subsystem && t.Uint(p, "hidden") == 0 && sameNamespace(t, p, sysPath) {
+	for _, p := range children(t, path.Dir(sysPath), subsystem) {
+		if t.Uint(p, "hidden") == 0 && sameNamespace(t, p, sysPath) {
 			return p
 		}
 	}
@@ -178,10 +179,8 @@ func nvmeNodes(t *Tree, sysPath string) (found []string) {
 	}
 	for _, dir := range dirs {
 		reaches := dir == parent
-		for _, name := range t.Names(dir) {
-			p := dir + "/" + name
-			class := t.Link(p, "subsystem")
-			if class != "block" && class != nvmeGenericClass || !sameNamespace(t, p, sysPath) {
+		for _, p := range children(t, dir, "block", nvmeGenericClass) {
+			if !sameNamespace(t, p, sysPath) {
 				continue
 			}
 			reaches = true
