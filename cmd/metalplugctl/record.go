@@ -46,7 +46,7 @@ func (o *clientOptions) recordCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		r := &recording.Recorder{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc, Serials: serials}
+		r := &recording.Recorder{Tree: sysfsOf(c), Serials: serials}
 		if *archive == "" {
 			return record(cmd.OutOrStdout(), r, c, devices)
 		}
@@ -70,7 +70,7 @@ func record(out io.Writer, r *recording.Recorder, c config.Config, devices []ude
 	if _, err := fmt.Fprintf(out, "# Recorded by metalplugctl %s. %s\n\n", version, masked); err != nil {
 		return err
 	}
-	return r.Record(out, relevant(&device.Host{Tree: sysfsOf(c)}, c.Rules(), devices))
+	return r.Record(out, relevant(&device.Host{Tree: r.Tree}, c.Rules(), devices))
 }
 
 // always lists subsystems that classes read, in addition to the subsystems of their devices.

@@ -33,7 +33,7 @@ func TestRecordedMachineOffersTheSame(t *testing.T) {
 			want := previewed(t, string(b.Text))
 			for _, serials := range []bool{true, false} {
 				var text bytes.Buffer
-				r := &recording.Recorder{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc, Serials: serials}
+				r := &recording.Recorder{Tree: sysfsOf(c), Serials: serials}
 				if err := record(&text, r, c, parsed.Devices()); err != nil {
 					t.Fatal(err)
 				}

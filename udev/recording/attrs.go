@@ -4,7 +4,6 @@ package recording
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -14,33 +13,38 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // attrs writes the attributes in the directory of a device, and those in subdirectories that are not devices themselves. The
 // kernel has no list of attributes. A future class may need any attribute, and a recording cannot be extended later. Therefore,
-// attrs reads every file except those that are known to be useless or harmful.
-func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, depth int) {
-	entries, err := os.ReadDir(filepath.Join(dir, below))
+// attrs reads every file except those that are known to be useless or harmful. The kernel refuses to open an attribute that
+// cannot be read, even for root (KERNFS_ROOT_EXTRA_OPEN_PERM_CHECK).
+func (r *Recorder) attrs(text *strings.Builder, sysPath, below string, depth int) {
+	entries, err := os.ReadDir(r.Path(path.Join(sysPath, below)))
 	if err != nil {
 		return // the device has vanished
 	}
 	for _, e := range entries {
 		name := path.Join(below, e.Name())
-		full := filepath.Join(dir, name)
+		full := path.Join(sysPath, name)
 		switch {
 		case skipped(e.Name()):
 		case e.Type()&fs.ModeSymlink != 0:
-			if target, err := os.Readlink(full); err == nil && !filepath.IsAbs(target) && !strings.ContainsAny(name+target, "=\n") {
+			if target, err := os.Readlink(r.Path(full)); err == nil && !filepath.IsAbs(target) && !strings.ContainsAny(name+target, "=\n") {
 				fmt.Fprintf(text, "L: %s=%s\n", name, target)
 			}
 		case e.IsDir():
-			if _, err := os.Lstat(filepath.Join(full, "uevent")); err != nil && depth > 1 {
-				r.attrs(text, s, dir, name, depth-1)
+			if !r.Present(full+"/uevent") && depth > 1 {
+				r.attrs(text, sysPath, name, depth-1)
 			}
 		case e.Type().IsRegular():
-			if value, err := readAttr(full, e); err == nil && !strings.ContainsAny(name, "=\n") {
-				s.attr(name, value)
+			size := sysfs.AttrSize
+			if e.Name() == "config" {
+				size = configSize
+			}
+			if value, err := r.ReadStart(full, size); err == nil && !strings.ContainsAny(name, "=\n") {
+				r.secrets.attr(name, value)
 				writeAttr(text, name, value)
 			}
 		}
@@ -59,32 +63,6 @@ func skipped(name string) bool {
 	return slices.ContainsFunc([]string{"resource", "consumer:", "supplier:", "vpd_", "aer_rootport_", "ari_"}, func(prefix string) bool {
 		return strings.HasPrefix(name, prefix)
 	})
-}
-
-// errUnread is returned for a write-only attribute.
-var errUnread = errors.New("cannot be read")
-
-// readAttr reads an attribute with a single read. It does not use Go's poller, which would wait forever if a driver
-// returned EAGAIN.
-func readAttr(file string, e fs.DirEntry) (string, error) {
-	if info, err := e.Info(); err != nil || info.Mode().Perm()&0o444 == 0 {
-		return "", errUnread
-	}
-	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return "", err
-	}
-	defer unix.Close(fd)
-	size := attrSize
-	if e.Name() == "config" {
-		size = configSize
-	}
-	buf := make([]byte, size)
-	n, err := unix.Read(fd, buf)
-	if err != nil {
-		return "", err
-	}
-	return string(buf[:n]), nil
 }
 
 func writeAttr(text *strings.Builder, name, value string) {

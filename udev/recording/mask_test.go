@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -96,7 +97,7 @@ malformed
 	}
 }
 
-// Attributes that are write-only or too deep, other devices, and links to nothing in sysfs are left out.
+// Attributes that are too deep, other devices, and links to nothing in sysfs are left out.
 func TestAttributesThatAreLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {
@@ -110,12 +111,11 @@ func TestAttributesThatAreLeftAlone(t *testing.T) {
 		}
 	}
 	write("state", "live\n", 0o444)
-	write("reset", "", 0o200)
 	write("vpd", "x", 0o444)
 	write("resource0", "x", 0o444)
 	write("uevent", "x", 0o444)
 	write("config", strings.Repeat("\xff", 256), 0o444)
-	write("long", strings.Repeat("x", 2*attrSize), 0o444)
+	write("long", strings.Repeat("x", 2*sysfs.AttrSize), 0o444)
 	write("ports/1/state", "4: ACTIVE\n", 0o444)
 	write("child/uevent", "", 0o444)
 	write("child/state", "x", 0o444)
@@ -126,9 +126,9 @@ func TestAttributesThatAreLeftAlone(t *testing.T) {
 		}
 	}
 	var text strings.Builder
-	new(Recorder).attrs(&text, make(secrets), dir, "", attrDepth)
+	(&Recorder{secrets: make(secrets)}).attrs(&text, dir, "", attrDepth)
 	want := "H: config=" + strings.Repeat("ff", configSize) + "\nL: driver=../../bus/pci/drivers/nvme\nA: long=" +
-		strings.Repeat("x", attrSize) + "\nA: ports/1/state=4: ACTIVE\\n\nA: state=live\\n\n"
+		strings.Repeat("x", sysfs.AttrSize) + "\nA: ports/1/state=4: ACTIVE\\n\nA: state=live\\n\n"
 	if text.String() != want {
 		t.Errorf("%s\nwant\n%s", text.String(), want)
 	}

@@ -10,13 +10,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
 const (
-	// attrSize is the maximum number of bytes that the recorder reads from an attribute. An attribute in sysfs has at
-	// most one page (Documentation/filesystems/sysfs.rst).
-	attrSize = 4096
 	// configSize is the number of bytes of PCI configuration space that are recorded. They form the header, which the kernel
 	// caches (PCI_STD_HEADER_SIZEOF).
 	configSize = 64
@@ -29,8 +27,8 @@ const (
 // nodes in /dev, which begin with F. A Recorder needs no privileges. If it does not run as root, the recording lacks the files
 // that only root can read.
 type Recorder struct {
-	Sys, Dev, Proc string // roots of the trees, such as "/sys", "/dev" and "/proc"
-	Serials        bool   // whether to keep serial numbers and other identities instead of replacing them
+	sysfs.Tree
+	Serials bool // whether to keep serial numbers and other identities instead of replacing them
 
 	secrets secrets // identities that the recorder has found, or that were passed to Hide
 }
@@ -61,9 +59,9 @@ func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 	r.Hide()
 	sorted := slices.SortedFunc(slices.Values(devices), func(a, b udev.Device) int { return strings.Compare(a.SysPath, b.SysPath) })
 	for _, d := range sorted {
-		r.device(&text, r.secrets, d)
+		r.device(&text, d)
 	}
-	r.files(&text, r.secrets, sorted)
+	r.files(&text, sorted)
 	if _, err := io.WriteString(w, r.Mask(text.String())); err != nil {
 		return fmt.Errorf("write recording: %w", err)
 	}
@@ -71,7 +69,7 @@ func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 }
 
 // device writes one block.
-func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
+func (r *Recorder) device(text *strings.Builder, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
 		return // buses and drivers are derived from the links in their devices
@@ -91,23 +89,23 @@ func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 		if strings.ContainsAny(key+value, "\n\x00") {
 			continue
 		}
-		s.property(key, value)
+		r.secrets.property(key, value)
 		fmt.Fprintf(text, "E: %s=%s\n", key, value)
 	}
-	r.attrs(text, s, filepath.Join(r.Sys, devPath), "", attrDepth)
+	r.attrs(text, d.SysPath, "", attrDepth)
 	text.WriteString("\n")
 }
 
 // files writes the files outside sysfs that classes read. They contain mounts, swap space and the reports from NVIDIA's driver.
 // NVIDIA's nodes are included, because udev does not know them.
-func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device) {
+func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
-		if content, err := r.proc(name); err == nil {
+		if content, err := r.ReadAll(name); err == nil {
 			write(name, ofDisks(content, devices))
 		}
 	}
-	if content, err := r.proc("/proc/swaps"); err == nil {
+	if content, err := r.ReadAll("/proc/swaps"); err == nil {
 		write("/proc/swaps", content)
 	}
 	for _, pattern := range []string{
@@ -116,8 +114,8 @@ func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device
 		found, _ := filepath.Glob(filepath.Join(r.Proc, "driver/nvidia", pattern)) // Glob fails only for an invalid pattern
 		for _, file := range found {
 			name := "/proc" + strings.TrimPrefix(file, r.Proc)
-			if content, err := r.proc(name); err == nil {
-				s.text(content)
+			if content, err := r.ReadAll(name); err == nil {
+				r.secrets.text(content)
 				write(name, content)
 			}
 		}
@@ -130,12 +128,6 @@ func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device
 			}
 		}
 	}
-}
-
-// proc returns the content of a file in procfs with the given name.
-func (r *Recorder) proc(name string) (string, error) {
-	content, err := os.ReadFile(filepath.Join(r.Proc, strings.TrimPrefix(name, "/proc")))
-	return string(content), err
 }
 
 // ofDisks returns the lines of mountinfo that are about block devices. Other lines would only reveal users' paths.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -28,9 +29,7 @@ func record(t *testing.T, text string, serials bool) (*recording.Recording, stri
 	if err := first.Write(root); err != nil {
 		t.Fatal(err)
 	}
-	r := recording.Recorder{
-		Sys: filepath.Join(root, "sys"), Dev: filepath.Join(root, "dev"), Proc: filepath.Join(root, "proc"), Serials: serials,
-	}
+	r := recording.Recorder{Tree: sysfs.At(root), Serials: serials}
 	var out bytes.Buffer
 	if err := r.Record(&out, first.Devices()); err != nil {
 		t.Fatal(err)
@@ -178,7 +177,7 @@ var errFull = errors.New("no space left")
 func (broken) Write([]byte) (int, error) { return 0, errFull }
 
 func TestRecordingThatCannotBeWritten(t *testing.T) {
-	r := recording.Recorder{Sys: "/nonexistent", Dev: "/nonexistent", Proc: "/nonexistent"}
+	r := recording.Recorder{Tree: sysfs.At("/nonexistent")}
 	err := r.Record(broken{}, []udev.Device{{SysPath: "/sys/devices/x", Subsystem: "x", Properties: udev.NewProperties(map[string]string{"SUBSYSTEM": "x"})}})
 	if !errors.Is(err, errFull) {
 		t.Errorf("error %v", err)
