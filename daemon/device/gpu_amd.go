@@ -29,6 +29,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // amdDevices returns the GPU, followed by its parts if it is partitioned.
@@ -89,7 +91,7 @@ func kfdNodes(h *Host, function string) []string {
 		// Topology nodes without these properties are processors. The read fails with EPERM if the device cgroup denies
 		// access to the node (kfd_devcgroup_check_permission).
 		text, _ := h.Read(topology + "/" + number + "/properties")
-		p := keyed(text, " ")
+		p := sysfs.KeyValues(text, " ")
 		domain, _ := strconv.ParseUint(p["domain"], 10, 32)
 		location, _ := strconv.ParseUint(p["location_id"], 10, 32)
 		if minor := p["drm_render_minor"]; minor != "" && minor != "0" && kfdAt(domain, location, path.Base(function)) {

@@ -33,6 +33,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
@@ -84,7 +86,7 @@ func (r *recipe) addMIG(minor, part string) {
 		if err != nil {
 			r.fail(incompletef("its capability is not known: %w", err))
 		}
-		number, err := strconv.ParseUint(keyed(text, ":")["DeviceFileMinor"], 10, 20) // the number of bits of a minor (MINORBITS)
+		number, err := strconv.ParseUint(sysfs.KeyValues(text, ":")["DeviceFileMinor"], 10, 20) // the number of bits of a minor (MINORBITS)
 		if err != nil {
 			r.fail(incompletef("%s does not report the minor of its node", name))
 		}

@@ -34,23 +34,12 @@ func nvidiaInformation(h *Host, address string) (information map[string]string, 
 	case err != nil:
 		return nil, "", err
 	}
-	information = keyed(text, ":")
+	information = sysfs.KeyValues(text, ":")
 	uuid = information["GPU UUID"]
 	if !strings.HasPrefix(uuid, "GPU-") || strings.Contains(uuid, "?") {
 		err = incompletef("its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once")
 	}
 	return information, uuid, err
-}
-
-// keyed parses lines that consist of a key, a separator and a value.
-func keyed(text, separator string) map[string]string {
-	all := make(map[string]string)
-	for line := range strings.Lines(text) {
-		if key, value, ok := strings.Cut(line, separator); ok {
-			all[key] = strings.TrimSpace(value)
-		}
-	}
-	return all
 }
 
 // nvidiaDevices returns the GPU, followed by its parts if it is partitioned.

@@ -21,6 +21,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // Names of the attributes that count errors, for use in [Counter].
@@ -108,7 +110,7 @@ func errorCounters(h *Host, function string) []Counter {
 	var counters []Counter
 	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
 		text, _ := h.Attr(function, c.Name) // the attribute is missing without AER
-		for name, count := range keyed(text, " ") {
+		for name, count := range sysfs.KeyValues(text, " ") {
 			total, err := strconv.ParseUint(count, 10, 64)
 			if strings.HasPrefix(name, "TOTAL_ERR_") && err == nil {
 				c.SysPath, c.Value = function, total

@@ -196,13 +196,18 @@ func (t *Tree) Properties(sysPath string) map[string]string {
 	if err != nil {
 		return nil
 	}
-	properties := make(map[string]string)
+	return KeyValues(text, "=")
+}
+
+// KeyValues parses lines that consist of a key, a separator and a value. It removes the white space around a value.
+func KeyValues(text, separator string) map[string]string {
+	all := make(map[string]string)
 	for line := range strings.Lines(text) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
-			properties[key] = value
+		if key, value, ok := strings.Cut(line, separator); ok {
+			all[key] = strings.TrimSpace(value)
 		}
 	}
-	return properties
+	return all
 }
 
 // DevNode returns the node of the device at sysPath, such as "/dev/nvme0n1", or "" if the device has no node.

@@ -85,21 +85,13 @@ func Check(file string) error {
 
 // read reads and parses a recording.
 func read(file string) (text []byte, r *Recording, err error) {
-	if text, err = readText(file); err != nil {
-		return nil, nil, err
+	if text, err = fsutil.ReadRegular(file, maxText); err == nil {
+		r, err = Parse(text)
 	}
-	if r, err = Parse(text); err != nil {
-		return nil, nil, fmt.Errorf("open recording %s: %w", file, err)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open recording %s: %w", file, fsutil.Cause(err))
 	}
 	return text, r, nil
-}
-
-func readText(file string) ([]byte, error) {
-	text, err := fsutil.ReadRegular(file, maxText)
-	if err != nil {
-		return nil, fmt.Errorf("open recording %s: %w", file, fsutil.Cause(err))
-	}
-	return text, nil
 }
 
 // Root returns the directory that contains sys, dev and proc.
@@ -157,7 +149,7 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 
 // reload reads the file again. It updates the tree and the copy of the text.
 func (s *Source) reload() ([]udev.Event, error) {
-	text, err := readText(s.file)
+	text, after, err := read(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// An editor may be saving the file. When it has finished, there will be another event.
@@ -169,15 +161,8 @@ func (s *Source) reload() ([]udev.Event, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if present, err := readText(s.copyName()); err != nil || bytes.Equal(present, text) {
-		return nil, err
-	}
-	after, err := Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("open recording %s: %w", s.file, err)
-	}
-	_, before, err := read(s.copyName())
-	if err != nil {
+	present, before, err := read(s.copyName())
+	if err != nil || bytes.Equal(present, text) {
 		return nil, err
 	}
 	events, err := before.Update(s.root, after)
