@@ -46,7 +46,7 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
-	takeRecord(all, string(text))
+	addRecord(all, string(text))
 	d.Properties = NewProperties(all)
 	return d, nil
 }
@@ -64,9 +64,9 @@ func recordName(d Device, all map[string]string) string {
 	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
-// takeRecord adds the content of a database record to the map all. A line E:KEY=VALUE contains a property, and S:NAME a link
+// addRecord adds the content of a database record to the map all. A line E:KEY=VALUE contains a property, and S:NAME a link
 // below /dev. G:TAG contains a tag that the device has now or had earlier, and Q:TAG a tag that it has now.
-func takeRecord(all map[string]string, text string) {
+func addRecord(all map[string]string, text string) {
 	var links, tags, current []string
 	for line := range strings.Lines(text) {
 		kind, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ":")

@@ -11,9 +11,9 @@ import (
 	libudev "github.com/jochenvg/go-udev"
 )
 
-// batch is the maximum number of libudev devices that wait for the garbage collector. Each device holds some KiB of C memory. The
-// collector does not know about this memory, and only a finalizer frees it.
-const batch = 512
+// collectEvery is the maximum number of libudev devices that wait for the garbage collector. Each device holds some KiB of C
+// memory. The collector does not know about this memory, and only a finalizer frees it.
+const collectEvery = 512
 
 // enumerate returns copies of all devices that libudev lists. It sets no filter, so the result includes devices that udevd has
 // not yet processed.
@@ -32,7 +32,7 @@ func enumerate() ([]Device, error) {
 		if d := u.NewDeviceFromSyspath(path); d != nil && d.Subsystem() != "" { // nil if the device has vanished
 			devices = append(devices, NewDevice(d.Syspath(), d.Properties()))
 		}
-		if i%batch == batch-1 {
+		if i%collectEvery == collectEvery-1 {
 			runtime.GC()
 		}
 	}

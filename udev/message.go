@@ -25,7 +25,7 @@ const (
 
 // decode parses a message from udevd. It does not set the time in the event.
 func decode(message []byte) (Event, error) {
-	text, err := body(message)
+	text, err := payload(message)
 	if err != nil {
 		return Event{}, err
 	}
@@ -40,8 +40,8 @@ func decode(message []byte) (Event, error) {
 	return newEvent(all)
 }
 
-// body checks the sizes in a message's header and returns the part after the header.
-func body(message []byte) (string, error) {
+// payload checks the sizes in a message's header and returns the part after the header.
+func payload(message []byte) (string, error) {
 	if len(message) < shortestHead || string(message[:len(prefix)]) != prefix {
 		return "", errors.New("decode udev message: it does not begin with libudev")
 	}

@@ -96,7 +96,7 @@ func (m *Monitor) Dropped() Dropped {
 // events were lost, Listen sends an [Overflow] after the last event that was not lost. No event is missing after the [Overflow].
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event
-	return each(ctx, "read udev event socket", m.file, func(fd int) (err error) {
+	return pollEach(ctx, "read udev event socket", m.file, func(fd int) (err error) {
 		event, err = m.next(fd)
 		return err
 	}, func() error {

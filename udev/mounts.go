@@ -82,7 +82,7 @@ func (t *table) listen(ctx context.Context, events chan<- Event) error {
 // each calls the function report after each change to the keys. It reads the file again whenever the poller wakes up.
 func (t *table) each(ctx context.Context, report func() error) error {
 	var used map[string]struct{}
-	return each(ctx, "watch mounts", t.file, func(int) (err error) {
+	return pollEach(ctx, "watch mounts", t.file, func(int) (err error) {
 		if used, err = t.read(); err == nil && maps.Equal(used, t.used) {
 			err = unix.EAGAIN
 		}

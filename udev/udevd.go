@@ -57,7 +57,7 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer interrupt(ctx, w.inotify)()
 	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)
 	for changed := false; ; changed = true {
-		w.arm()
+		w.addWatch()
 		var limit time.Time
 		if absent := !w.running(); absent || changed { // checked after arm, so that no change is missed
 			if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
@@ -81,10 +81,10 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	}
 }
 
-// arm watches udevd's cgroup if the cgroup exists. Otherwise, it watches the directory where the cgroup will appear. If the
+// addWatch watches udevd's cgroup if the cgroup exists. Otherwise, it watches the directory where the cgroup will appear. If the
 // kernel allows no more watches, listen does not notice when udevd ends. It still checks at intervals whether udevd is running
 // again.
-func (w *udevdWatch) arm() {
+func (w *udevdWatch) addWatch() {
 	file := filepath.Join(w.cgroup, udevdCgroup)
 	for range 2 { // the cgroup may appear before the directory above it is watched
 		if _, err := unix.InotifyAddWatch(w.fd, file, unix.IN_MODIFY|unix.IN_DELETE_SELF); err == nil {

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// each calls two functions in turn, which are named try and then. It returns the context's error when ctx ends, or the first
+// pollEach calls two functions in turn, which are named try and then. It returns the context's error when ctx ends, or the first
 // error from the two functions. If there is nothing to read, the function try returns EAGAIN. In that case, the call waits in the
 // runtime's poller before it tries again. Until there is something to read, it blocks no thread, and the process does not wake
 // up. It may be called only once for each file.
-func each(ctx context.Context, what string, file *os.File, try func(fd int) error, then func() error) error {
+func pollEach(ctx context.Context, what string, file *os.File, try func(fd int) error, then func() error) error {
 	defer interrupt(ctx, file)()
 	conn, err := file.SyscallConn()
 	for err == nil {

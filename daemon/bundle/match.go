@@ -35,10 +35,10 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 		places[i] = item.Place
 	}
 	for _, top := range NewTree(places).within(3 - slices.Index(device.Nears, m.Near)) {
-		top.take(items, len(counts))
+		top.assign(items, len(counts))
 		size := len(items)
 		for kind, wanted := range counts {
-			size = min(size, top.there[kind]/wanted)
+			size = min(size, top.present[kind]/wanted)
 		}
 		for range size {
 			top.choose(counts)
@@ -51,11 +51,11 @@ func Match(items []Item, m *device.Members) (sets [][]Item) {
 
 // matching is the state of a tree node while [Match] runs.
 type matching struct {
-	items  []Item // items of the leaves, sorted by kind and ID
-	own    int    // number of these items that are first in a set
-	there  []int  // number of items in the subtree, by kind
-	firsts int    // number of items in the subtree that are first in a set
-	height int    // height of the subtree
+	items      []Item // items of the leaves, sorted by kind and ID
+	usedFirsts int    // number of these items that are first in a set
+	present    []int  // number of items in the subtree, by kind
+	firsts     int    // number of items in the subtree that are first in a set
+	height     int    // height of the subtree
 }
 
 // within returns the highest nodes in the subtree that have at least the given depth.
@@ -69,18 +69,18 @@ func (n *Node) within(depth int) (tops []*Node) {
 	return tops
 }
 
-// take assigns the items to the nodes of the tree.
-func (n *Node) take(items []Item, kinds int) {
+// assign assigns the items to the nodes of the tree.
+func (n *Node) assign(items []Item, kinds int) {
 	for _, l := range n.Leaves {
 		n.items, n.height = append(n.items, items[l.Index]), max(n.height, l.Depth-n.Depth)
 	}
 	slices.SortStableFunc(n.items, func(a, b Item) int { return cmp.Compare(a.Kind, b.Kind) })
-	n.there = count(n.items, kinds)
+	n.present = count(n.items, kinds)
 	for _, b := range n.Below {
-		b.take(items, kinds)
+		b.assign(items, kinds)
 		n.height = max(n.height, b.height+b.Depth-n.Depth)
-		for kind, there := range b.there {
-			n.there[kind] += there
+		for kind, there := range b.present {
+			n.present[kind] += there
 		}
 	}
 }
@@ -91,7 +91,7 @@ func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 // pairs returns how many items below the node can at most belong to sets that also have their first item below the node.
 func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	for kind, wanted := range counts {
-		there := n.there[kind]
+		there := n.present[kind]
 		if kind == 0 {
 			wanted, there = wanted-1, there-firsts
 		}
@@ -107,11 +107,11 @@ func (n *Node) choose(counts []int) {
 	var search func(way []*Node, gain int)
 	search = func(way []*Node, gain int) {
 		last := way[len(way)-1]
-		if last.own < len(last.items) && last.items[last.own].Kind == 0 && (best == nil || gain > most) {
+		if last.usedFirsts < len(last.items) && last.items[last.usedFirsts].Kind == 0 && (best == nil || gain > most) {
 			best, most = slices.Clone(way), gain
 		}
 		for _, b := range last.Below {
-			if b.there[0] > b.firsts {
+			if b.present[0] > b.firsts {
 				search(append(way, b), gain+(last.cost()-b.cost())*(b.pairs(b.firsts+1, counts)-b.pairs(b.firsts, counts)))
 			}
 		}
@@ -120,16 +120,16 @@ func (n *Node) choose(counts []int) {
 	for _, b := range best {
 		b.firsts++
 	}
-	best[len(best)-1].own++
+	best[len(best)-1].usedFirsts++
 }
 
 // pair completes as many sets as possible with the items below a node. Besides these sets, it returns the incomplete sets and the
 // unused items.
 func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
-	for _, first := range n.items[:n.own] {
+	for _, first := range n.items[:n.usedFirsts] {
 		open = append(open, []Item{first})
 	}
-	left = slices.Clone(n.items[n.own:])
+	left = slices.Clone(n.items[n.usedFirsts:])
 	for _, b := range n.Below {
 		c, o, l := b.pair(counts)
 		closed, open, left = append(closed, c...), append(open, o...), append(left, l...)

@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// onTop selects devices that are built on top of disks. In sysfs, these devices are not below their disks.
-var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
+// stackedDevices selects devices that are built on top of disks. In sysfs, these devices are not below their disks.
+var stackedDevices = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
 // inUse returns the reason why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device.
 // If two paths lead to a disk, each path shows only the use through this path, such as the writes.
@@ -34,7 +34,7 @@ func inUse(h *Host, u udev.Device) error {
 	case len(d.Twins) > 0:
 		return twin(path.Base(d.Twins[0]))
 	}
-	return occupied(h, u)
+	return foundContent(h, u)
 }
 
 var errTwin = errors.New("two paths to one disk, or a copy")
@@ -45,8 +45,8 @@ func twin(name string) error {
 	return excludedf("%s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, errTwin)
 }
 
-// occupied returns an error if the device has partitions, or if udev's builtin blkid has found a signature on the device.
-func occupied(h *Host, u udev.Device) error {
+// foundContent returns an error if the device has partitions, or if udev's builtin blkid has found a signature on the device.
+func foundContent(h *Host, u udev.Device) error {
 	if partitions := h.Partitions(u.SysPath); len(partitions) > 0 {
 		names := make([]string, len(partitions))
 		for i, p := range partitions {

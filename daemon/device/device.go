@@ -18,16 +18,16 @@ import (
 // Device identifies a device that a container can get. It does not include the state of the device, which must be read from
 // sysfs.
 type Device struct {
-	ID       string // stable across reboots and slots, unique on the machine, made by [MakeID]
-	Class    *Class
-	Model    string       // human-readable model name, or empty
-	SysPath  string       // sysfs path of the udev device from which the device was identified
-	Part     string       // name of the part, or empty if the device is the whole udev device
-	NUMANode int          // -1 if unknown
-	Udev     *udev.Device // the udev device at SysPath, or nil before the first inspection. It must not be modified
-	rule     *Rule        // the rule that assigns the device to a resource, or nil
-	reached  string       // sysfs path of the first PCI function that leads to the device if it has no PCI parent, or empty
-	group    *members     // the nodes of a group; set only during an inspection
+	ID            string // stable across reboots and slots, unique on the machine, made by [MakeID]
+	Class         *Class
+	Model         string       // human-readable model name, or empty
+	SysPath       string       // sysfs path of the udev device from which the device was identified
+	Part          string       // name of the part, or empty if the device is the whole udev device
+	NUMANode      int          // -1 if unknown
+	Udev          *udev.Device // the udev device at SysPath, or nil before the first inspection. It must not be modified
+	rule          *Rule        // the rule that assigns the device to a resource, or nil
+	firstFunction string       // sysfs path of the first PCI function that leads to the device if it has no PCI parent, or empty
+	group         *groupNodes  // the nodes of a group; set only during an inspection
 }
 
 // ClassName returns the name of the device's class. It is empty if only the kubelet's checkpoint lists the device.

@@ -51,11 +51,11 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 	}
 	e.add("identity", d.Class.Name, nil, strings.TrimRight("it is "+d.ID+", "+d.Model, ", "))
 	if d.group != nil {
-		e.tried("rule", d.rule.Resource, try{rule: d.rule}, "it is a member of a group")
+		e.addDecision("rule", d.rule.Resource, decision{rule: d.rule}, "it is a member of a group")
 	} else {
 		_, tries := tryRules(h, rules, d)
 		for _, t := range tries {
-			e.tried("rule", t.rule.Resource, t, "matches: "+t.rule.describe(h, d))
+			e.addDecision("rule", t.rule.Resource, t, "matches: "+t.rule.describe(h, d))
 		}
 		if len(tries) == 0 {
 			e.add("rule", "", errUnconfigured(d.Class), "")
@@ -81,7 +81,7 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 // explainClass adds the step that shows the class of a udev device. For class node, it also adds a step for each rule that was
 // tried.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
-	if c := selecting(u); c != nil {
+	if c := classOf(u); c != nil {
 		e.add("class", c.Name, nil, "the class matches it: "+c.Doc)
 		return
 	}
@@ -90,7 +90,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 		if t.err != nil {
 			t.err = fmt.Errorf("%s: %w", t.rule.Resource, t.err)
 		}
-		e.tried("class", Generic.Name, t, "requested by "+t.rule.Resource)
+		e.addDecision("class", Generic.Name, t, "requested by "+t.rule.Resource)
 	}
 	switch {
 	case u.DevNode == "":
@@ -108,8 +108,8 @@ func (e *Explained) add(what, name string, err error, found string) {
 	e.Steps = append(e.Steps, Step{What: what, Name: name, OK: err == nil, Why: found})
 }
 
-// tried adds a step that shows the decision of a rule.
-func (e *Explained) tried(what, name string, t try, found string) {
+// addDecision adds a step that shows the decision of a rule.
+func (e *Explained) addDecision(what, name string, t decision, found string) {
 	e.add(what, name, t.err, found)
 	s := &e.Steps[len(e.Steps)-1]
 	s.Rule, s.Key = t.rule.Resource, "name"

@@ -95,12 +95,12 @@ func fpgaHealth(h *Host, d Device) error {
 	case h.Link(d.SysPath, "driver") == "xocl":
 		err = xrtHealth(h, d.SysPath)
 	}
-	return joined(err, programmed(h, FunctionIn(d.SysPath)))
+	return joinErrors(err, programmingError(h, FunctionIn(d.SysPath)))
 }
 
-// programmed returns the error from the last programming of an FPGA, such as "write init error" (state_show of fpga-mgr.c). The
-// error does not show which port of the card was programmed.
-func programmed(h *Host, function string) error {
+// programmingError returns the error from the last programming of an FPGA, such as "write init error" (state_show of fpga-mgr.c).
+// The error does not show which port of the card was programmed.
+func programmingError(h *Host, function string) error {
 	const class = "/sys/class/fpga_manager"
 	for _, name := range h.Names(class) {
 		if function == "" || !strings.HasPrefix(h.Resolve(class+"/"+name), function+"/") {

@@ -137,7 +137,7 @@ func (r *recipe) addAMD(d Device) {
 	} else {
 		r.addPartition(d)
 	}
-	r.addIfThere("/dev/kfd")
+	r.addOptional("/dev/kfd")
 }
 
 // addPartition adds the render node that the compute driver reports for a partition, and the card node of the same DRM device. It

@@ -86,6 +86,6 @@ func (r *recipe) addNVIDIA(d Device) {
 	if d.Part != "" {
 		r.addMIG(information["Device Minor"], d.Part)
 	} else { // only graphics needs this node
-		r.addIfThere("/dev/nvidia-modeset")
+		r.addOptional("/dev/nvidia-modeset")
 	}
 }

@@ -62,7 +62,7 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 		}
 		reasons = append(reasons, reason)
 	}
-	return joined(reasons...)
+	return joinErrors(reasons...)
 }
 
 // hardware returns the sysfs path of the USB device or PCI function that has the node at sysPath. If By is empty, it returns ""
@@ -70,7 +70,7 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
-		owner = usbAbove(h, sysPath)
+		owner = usbParent(h, sysPath)
 	case GroupPCI:
 		owner = FunctionIn(sysPath)
 	default:
@@ -79,8 +79,8 @@ func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	return owner, owner != ""
 }
 
-// usbAbove returns the sysfs path of the USB device at or above sysPath, or "".
-func usbAbove(h *Host, sysPath string) string {
+// usbParent returns the sysfs path of the USB device at or above sysPath, or "".
+func usbParent(h *Host, sysPath string) string {
 	for p := range sysfs.Up(sysPath) {
 		if h.Link(p, "subsystem") == "usb" && h.Properties(p)["DEVTYPE"] == "usb_device" {
 			return p
@@ -119,7 +119,7 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 // contains u has precedence. In this case, the result owner is the hardware of the group. If no group contains u, nodeRule
 // returns the first rule that takes u as a separate device. A member of a group is never a separate device, even if an earlier
 // rule would take it. Otherwise, two containers could get the same node.
-func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
+func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []decision) {
 	if u.DevNode == "" {
 		return nil, "", nil
 	}
@@ -130,9 +130,9 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, trie
 		}
 		owner, ok := r.groupOf(h, u)
 		if ok {
-			return r, owner, append(tries, try{rule: r})
+			return r, owner, append(tries, decision{rule: r})
 		}
-		tries = append(tries, try{r, errNoMember})
+		tries = append(tries, decision{r, errNoMember})
 	}
 	r, alone := tryRules(h, rules, Device{Class: &Generic, SysPath: u.SysPath, Udev: &u})
 	return r, "", append(tries, alone...)
@@ -162,8 +162,8 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	return owner, true
 }
 
-// members holds the nodes of a group.
-type members struct {
+// groupNodes holds the nodes of a group.
+type groupNodes struct {
 	all     []udev.Device // in the order of the patterns; the first one represents the group
 	missing error         // the error for missing nodes
 }
@@ -178,7 +178,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 		return nil, fmt.Errorf("%w of %s", ErrPart, id)
 	}
 	for i, m := range all {
-		if err := barred(m); err != nil {
+		if err := forbidden(m); err != nil {
 			return nil, err
 		}
 		if len(disksBehind(h, m)) > 0 {
@@ -193,7 +193,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}
 	return []Device{{
 		ID: id, Model: model, NUMANode: commonNUMANode(h, all),
-		group: &members{all, r.Group.missing(all, taken)},
+		group: &groupNodes{all, r.Group.missing(all, taken)},
 	}}, nil
 }
 
@@ -203,8 +203,8 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
 		switch first, _, _ := nodeRule(h, rules, m); {
-		case selecting(m) != nil:
-			taken[m.DevNode] = "class " + selecting(m).Name
+		case classOf(m) != nil:
+			taken[m.DevNode] = "class " + classOf(m).Name
 		case first != nil && first != r:
 			taken[m.DevNode] = first.Resource
 		default:

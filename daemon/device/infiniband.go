@@ -125,7 +125,7 @@ func infinibandHealth(h *Host, d Device) error {
 	if len(reasons) == 0 {
 		return errors.New("it has no port")
 	}
-	return joined(reasons...)
+	return joinErrors(reasons...)
 }
 
 func portHealth(h *Host, port string) error {
@@ -166,7 +166,7 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	case "issm":
 		missing += " if a port is InfiniBand"
 	}
-	names := besides(r.Host, sysPath, class, kind)
+	names := rdmaNodes(r.Host, sysPath, class, kind)
 	if len(names) == 0 {
 		r.fail(incompletef("it has no %s device: %s", kind, missing))
 	}
@@ -182,10 +182,10 @@ func (r *recipe) addInfiniBand(sysPath, kind string) {
 	}
 }
 
-// besides returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. They are below the
-// same PCI function, or among the virtual devices if the driver is rxe. Their attribute "ibdev" contains the current name of the
-// RDMA device.
-func besides(h *Host, sysPath, class, kind string) []string {
+// rdmaNodes returns the names of the devices that provide the nodes of one kind for the RDMA device at sysPath. They are below
+// the same PCI function, or among the virtual devices if the driver is rxe. Their attribute "ibdev" contains the current name of
+// the RDMA device.
+func rdmaNodes(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string
 	for _, name := range h.Numbered(directory, kind) {

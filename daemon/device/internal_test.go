@@ -34,17 +34,17 @@ func TestForgive(t *testing.T) {
 		{"unusual, by a pattern", Rule{Match: map[string]string{"PCI_ID": "1AF4:*"}}, unusual, false},
 		{"unusual, by alternatives", Rule{Match: map[string]string{"DRIVER": "ast|mgag200"}}, unusual, true},
 		{"unusual, by another property", Rule{Match: map[string]string{"ID_NSID": "1"}}, unusual, false},
-		{"unusual and excluded, named", Rule{Match: byName}, joined(unusual, excluded), false},
-		{"both", Rule{}, joined(inUse, unusual), false},
-		{"both, one allowed", Rule{AllowInUse: true}, joined(inUse, unusual), false},
-		{"both, one named", Rule{Match: byName}, joined(unusual, inUse), false},
-		{"both overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, unusual), true},
-		{"in use and excluded, all overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, excluded), false},
+		{"unusual and excluded, named", Rule{Match: byName}, joinErrors(unusual, excluded), false},
+		{"both", Rule{}, joinErrors(inUse, unusual), false},
+		{"both, one allowed", Rule{AllowInUse: true}, joinErrors(inUse, unusual), false},
+		{"both, one named", Rule{Match: byName}, joinErrors(unusual, inUse), false},
+		{"both overruled", Rule{AllowInUse: true, Match: byName}, joinErrors(inUse, unusual), true},
+		{"in use and excluded, all overruled", Rule{AllowInUse: true, Match: byName}, joinErrors(inUse, excluded), false},
 		{"incomplete", Rule{AllowInUse: true, Match: byName}, incomplete, false},
-		{"incomplete and in use", Rule{AllowInUse: true, Match: byName}, joined(inUse, incomplete), false},
+		{"incomplete and in use", Rule{AllowInUse: true, Match: byName}, joinErrors(inUse, incomplete), false},
 		{"something else", Rule{AllowInUse: true, Match: byName}, errors.New("else"), false},
 	} {
-		if err := test.rule.forgive(test.err); (err == nil) != test.want {
+		if err := test.rule.overrule(test.err); (err == nil) != test.want {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}

@@ -45,7 +45,7 @@ func (s *Sighting) HostUse(held bool) bool {
 // same medium, which two pods must not share.
 func (s *Sighting) Twin(other string) {
 	if s.Target.IsDisk() && !errors.Is(s.Offer, errTwin) {
-		s.Offer = joined(s.Offer, twin(path.Base(other)))
+		s.Offer = joinErrors(s.Offer, twin(path.Base(other)))
 	}
 }
 
@@ -67,7 +67,7 @@ func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 // lookAt implements [Look]. The result ok is false if the udev device is not a subject of any class or no longer exists. If
 // lookAt identifies no device, the Offer of the only sighting contains the reason.
 func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
-	class := selecting(*u)
+	class := classOf(*u)
 	unidentified := func(err error) []Sighting {
 		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err}}
 	}
@@ -128,17 +128,17 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 		s.Health = nil
 	}
 	if s.Functions = functionsOf(h, d); len(s.Functions) > 0 && FunctionIn(d.SysPath) == "" {
-		d.reached = s.Functions[0]
+		d.firstFunction = s.Functions[0]
 	}
 	pciHealth(h, &s)
 	s.warn(string(usable))
-	s.aim(h)
+	s.setTarget(h)
 	if s.Target.IsDisk() {
 		s.Written = sysfs.Written(&h.Tree, d.SysPath)
 	}
 	h.probe(&s, rule.AllowInUse)
 	s.objection = s.Offer
-	s.Offer = rule.forgive(s.Offer)
+	s.Offer = rule.overrule(s.Offer)
 	s.Allocation, err = d.allocate(h)
 	if err != nil {
 		if s.Offer == nil || OnlyUnanswered(s.Offer) {
@@ -150,9 +150,9 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	return s
 }
 
-// selecting returns the class that has u as a subject, or nil. It never returns [Generic], because only rules select the subjects
+// classOf returns the class that has u as a subject, or nil. It never returns [Generic], because only rules select the subjects
 // of that class.
-func selecting(u udev.Device) *Class {
+func classOf(u udev.Device) *Class {
 	if i := slices.IndexFunc(Classes, func(c *Class) bool { return c.Selects(u) }); i >= 0 {
 		return Classes[i]
 	}

@@ -87,5 +87,5 @@ func FunctionIn(sysPath string) string {
 // the first function that leads to the device. For example, an NVMe namespace may have several controllers, and each of them has
 // a function. It returns "" if no function leads to the device.
 func (d *Device) Function() string {
-	return cmp.Or(d.reached, FunctionIn(d.SysPath))
+	return cmp.Or(d.firstFunction, FunctionIn(d.SysPath))
 }

@@ -24,7 +24,7 @@ func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 	p := &Population{host: h, class: class}
 	for i := range seen {
 		u := &seen[i]
-		of := selecting(*u)
+		of := classOf(*u)
 		if of != class && (of != nil || class != &Generic || u.DevNode == "") {
 			continue
 		}
@@ -50,7 +50,7 @@ func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 	for _, d := range p.devices {
 		count := 0
 		for _, key := range keys {
-			if value, ok := p.host.property(d, key); ok && fits(key, patterns[key], value) {
+			if value, ok := p.host.property(d, key); ok && matchesPattern(key, patterns[key], value) {
 				fitting[key] = true
 				count++
 			}
@@ -85,7 +85,7 @@ func (p *Population) nearest(key, pattern string) string {
 		}
 	}
 	if values := all[key]; len(values) > 0 {
-		return "; " + key + " is " + some(values)
+		return "; " + key + " is " + quoteValues(values)
 	}
 	if _, isAttribute := AttrKey(key); isAttribute {
 		return "; their directories in /sys have no such file"
@@ -149,8 +149,8 @@ func resembling(pattern, value string, alike func(value, wanted string) bool) st
 // maxValues is the maximum number of values that a message lists.
 const maxValues = 3
 
-// some returns a text that quotes a few of the values.
-func some(values []string) string {
+// quoteValues returns a text that quotes a few of the values.
+func quoteValues(values []string) string {
 	var quoted []string
 	for _, value := range values[:min(len(values), maxValues)] {
 		quoted = append(quoted, fmt.Sprintf("%q", value))

@@ -39,7 +39,7 @@ var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
 	// A VFIO group can be opened only if its functions have suitable drivers. In sysfs, these functions are not above the group.
-	Wakes:    []udev.Match{onTop, {Subsystem: "pci"}},
+	Wakes:    []udev.Match{stackedDevices, {Subsystem: "pci"}},
 	Disks:    true,
 	DevNodes: []string{"/dev/*"},
 	Identify: nodeIdentify,
@@ -51,7 +51,7 @@ var Generic = Class{
 }
 
 func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
-	if err := barred(u); err != nil {
+	if err := forbidden(u); err != nil {
 		return nil, err
 	}
 	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u), NUMANode: nodeNUMA(h, u)}}, nil
@@ -66,9 +66,9 @@ func nodeNUMA(h *Host, u udev.Device) int {
 	return h.NUMANode(u.SysPath)
 }
 
-// barred returns an error if a node gives access to more than the device itself, for example to a disk that this host uses. Rules
-// cannot overrule this error.
-func barred(u udev.Device) error {
+// forbidden returns an error if a node gives access to more than the device itself, for example to a disk that this host uses.
+// Rules cannot overrule this error.
+func forbidden(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {
 	case u.DevType == "partition" && strings.HasPrefix(name, "nvme"):
@@ -87,7 +87,7 @@ func nodeModel(h *Host, u udev.Device) string {
 			return strings.ReplaceAll(model, "_", " ")
 		}
 	}
-	if above := hidAbove(u); above != "" {
+	if above := hidParent(u); above != "" {
 		return h.Properties(above)["HID_NAME"]
 	}
 	return ""
@@ -101,7 +101,7 @@ func nodeOffer(h *Host, d Device) error {
 	if d.group != nil {
 		reasons = append(reasons, d.group.missing)
 	}
-	return joined(reasons...)
+	return joinErrors(reasons...)
 }
 
 // diskOffer checks the disks to which a node gives access. It returns the reason why the node must not be offered, or nil.
@@ -128,7 +128,7 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	if u.DevType == "partition" {
 		reasons = append(reasons, byNamef("a partition: match it by DEVNAME to offer it anyway"))
 	}
-	return joined(reasons...)
+	return joinErrors(reasons...)
 }
 
 // disksBehind returns the block devices whose content can be accessed through a node. For a block device, this is the device
@@ -155,7 +155,7 @@ func nodeHealth(h *Host, d Device) error {
 			reasons = append(reasons, fmt.Errorf("%s is missing", u.DevNode))
 		}
 	}
-	return joined(reasons...)
+	return joinErrors(reasons...)
 }
 
 func nodeAllocate(r *recipe, d Device) {

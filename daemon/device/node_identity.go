@@ -85,8 +85,8 @@ func nodeMember(h *Host, u udev.Device) string {
 	return kind
 }
 
-// hidAbove returns the sysfs path of the HID device of a hidraw node, or "" for other nodes.
-func hidAbove(u udev.Device) string {
+// hidParent returns the sysfs path of the HID device of a hidraw node, or "" for other nodes.
+func hidParent(u udev.Device) string {
 	if u.Subsystem != "hidraw" {
 		return ""
 	}
@@ -97,7 +97,7 @@ func hidAbove(u udev.Device) string {
 // devices, so they do not provide an identity. The identity consists of the bus, vendor, product, serial number or port, and
 // interface.
 func hidIdentity(h *Host, u udev.Device) []string {
-	above := hidAbove(u)
+	above := hidParent(u)
 	if above == "" {
 		return nil
 	}

@@ -57,8 +57,8 @@ func (r *recipe) add(name string, links ...string) {
 	}
 }
 
-// addIfThere adds an optional node if it exists.
-func (r *recipe) addIfThere(name string) {
+// addOptional adds an optional node if it exists.
+func (r *recipe) addOptional(name string) {
 	if r.Present(name) {
 		r.add(name)
 	}

@@ -53,7 +53,7 @@ var NVMe = Class{
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
 		{Subsystem: "nvme-generic"}, // in sysfs, this device is a sibling of the disk. It appears after the disk
-		onTop,
+		stackedDevices,
 	},
 	Disks:    true,
 	Every:    slowCheck,
@@ -110,7 +110,7 @@ func nvmeOffer(h *Host, d Device) error {
 		return incompletef("its size is 0")
 	}
 	// Report all reasons, because a rule may overrule only one of them.
-	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
+	return joinErrors(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
 // nvmeWritable returns an error for a read-only namespace. It also returns an error for a zoned namespace, unless the rule
@@ -159,7 +159,7 @@ func nvmeHealth(h *Host, d Device) error {
 	if len(reasons) == 0 {
 		return errors.New("no controller reaches it")
 	}
-	return joined(reasons...)
+	return joinErrors(reasons...)
 }
 
 // Values of [Rule].Nodes, which select the nodes of a namespace for a container.

@@ -121,9 +121,9 @@ func errorCounters(h *Host, function string) []Counter {
 	return counters
 }
 
-// widest is the maximum number of lanes of a link. current_link_width shows a higher number if the function does not answer, and
-// 0 if the function has no link.
-const widest = 32
+// maxLinkWidth is the maximum number of lanes of a link. current_link_width shows a higher number if the function does not
+// answer, and 0 if the function has no link.
+const maxLinkWidth = 32
 
 // linkWarning returns a warning if a link is narrower than both the function and the bridge above it support. It is normal that a
 // card has more lanes than its slot.
@@ -132,7 +132,7 @@ func linkWarning(h *Host, function string) string {
 		return ""
 	}
 	width, most := h.Uint(function, "current_link_width"), h.Uint(function, "max_link_width")
-	if width == 0 || width > widest || most > widest {
+	if width == 0 || width > maxLinkWidth || most > maxLinkWidth {
 		return ""
 	}
 	if slot := h.Uint(path.Dir(function), "max_link_width"); slot > 0 {

@@ -59,22 +59,22 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property that rules use to select a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// try is a rule's decision about a device.
-type try struct {
+// decision is a rule's decision about a device.
+type decision struct {
 	rule *Rule
 	err  error // why the rule does not take the device, or nil
 }
 
 // tryRules tries the rules of the device's class until one takes the device d. It returns this rule, or nil. It skips rules with
 // a group, because they do not take single devices.
-func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []try) {
+func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []decision) {
 	for i := range rules {
 		r := &rules[i]
 		if r.Class != d.Class || r.Group != nil {
 			continue
 		}
 		err := r.matches(h, d)
-		tries = append(tries, try{r, err})
+		tries = append(tries, decision{r, err})
 		if err == nil {
 			return r, tries
 		}
@@ -96,7 +96,7 @@ func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	if len(reasons) == 0 {
 		return nil, errUnconfigured(d.Class)
 	}
-	return nil, fmt.Errorf("no resource matches it: %w", joined(reasons...))
+	return nil, fmt.Errorf("no resource matches it: %w", joinErrors(reasons...))
 }
 
 func errUnconfigured(c *Class) error {
@@ -115,7 +115,7 @@ func (m mismatch) Error() string { return m.what }
 // matches returns nil if the rule takes the device d. Otherwise, it returns a [mismatch].
 func (r *Rule) matches(h *Host, d Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
-		if value, ok := h.property(d, key); ok && fits(key, r.Exclude[key], value) {
+		if value, ok := h.property(d, key); ok && matchesPattern(key, r.Exclude[key], value) {
 			return mismatch{"exclude." + key, fmt.Sprintf("excluded by %s = %q", key, r.Exclude[key])}
 		}
 	}
@@ -124,7 +124,7 @@ func (r *Rule) matches(h *Host, d Device) error {
 		if !ok {
 			return mismatch{"match." + key, "it has no " + key}
 		}
-		if !fits(key, r.Match[key], value) {
+		if !matchesPattern(key, r.Match[key], value) {
 			what := fmt.Sprintf("%s is %q, not %q", key, value, r.Match[key])
 			if udev.Glob(strings.ToLower(r.Match[key]), strings.ToLower(value)) {
 				what += ": they differ only in case"
@@ -135,17 +135,17 @@ func (r *Rule) matches(h *Host, d Device) error {
 	return nil
 }
 
-// fits reports whether the value of a property matches a pattern. PCI IDs match case-insensitively.
-func fits(key, pattern, value string) bool {
+// matchesPattern reports whether the value of a property matches a pattern. PCI IDs match case-insensitively.
+func matchesPattern(key, pattern, value string) bool {
 	if strings.HasPrefix(key, "PCI_") {
 		pattern, value = strings.ToUpper(pattern), strings.ToUpper(value)
 	}
 	return udev.Glob(pattern, value)
 }
 
-// forgive returns nil if the rule overrules all reasons in err. Otherwise, it returns err. A rule can allow devices in use. It
+// overrule returns nil if the rule overrules all reasons in err. Otherwise, it returns err. A rule can allow devices in use. It
 // can also name a device of a kind that containers do not usually need.
-func (r *Rule) forgive(err error) error {
+func (r *Rule) overrule(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
 	case !inUse && !byName, errors.Is(err, ErrExcluded), errors.Is(err, ErrIncomplete):
@@ -210,8 +210,8 @@ func AttrKey(key string) (name string, ok bool) {
 	return strings.CutSuffix(name, "}")
 }
 
-// joined is like errors.Join, but the text of the resulting error is a single line.
-func joined(errs ...error) error {
+// joinErrors is like errors.Join, but the text of the resulting error is a single line.
+func joinErrors(errs ...error) error {
 	var err error
 	for _, next := range errs {
 		switch {

@@ -190,12 +190,12 @@ type Smart struct {
 // probeLimit is the maximum duration of a probe. A disk that needs more time to read 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
-// says describes the problems that a disk reports. If the parameter sick is true, it describes the problems that make a disk
+// problems describes the problems that a disk reports. If the parameter sick is true, it describes the problems that make a disk
 // unhealthy. Otherwise, it describes the problems of a disk that is still usable. The bits are those of the NVM Express Base
 // Specification 2.0, figure 207, as in nvme.h of libnvme.
-func (s Smart) says(sick bool) string {
+func (s Smart) problems(sick bool) string {
 	var all []string
-	for bit, says := range []struct {
+	for bit, problem := range []struct {
 		sick bool
 		text string
 	}{
@@ -206,8 +206,8 @@ func (s Smart) says(sick bool) string {
 		{true, "SMART: the backup device of the volatile memory has failed"},
 		{true, "SMART: the persistent memory region is unreliable"},
 	} {
-		if s.Warning&(1<<bit) != 0 && says.sick == sick {
-			all = append(all, says.text)
+		if s.Warning&(1<<bit) != 0 && problem.sick == sick {
+			all = append(all, problem.text)
 		}
 	}
 	if s.Known && s.Used >= 100 && !sick {
@@ -216,9 +216,9 @@ func (s Smart) says(sick bool) string {
 	return strings.Join(all, "; ")
 }
 
-// aim records the target of the inspected device, which contains the identity of this device. If another device replaces it
+// setTarget records the target of the inspected device, which contains the identity of this device. If another device replaces it
 // later, this other device must not match the target.
-func (s *Sighting) aim(h *Host) {
+func (s *Sighting) setTarget(h *Host) {
 	d := *s.Device
 	if d.Class.Target == nil {
 		return
@@ -227,7 +227,7 @@ func (s *Sighting) aim(h *Host) {
 	if target.IsDisk() { // during the identification, another disk may have replaced this one
 		again, err := d.Class.Identify(h, *d.Udev)
 		if err != nil || !slices.ContainsFunc(again, func(other Device) bool { return other.ID == d.ID }) {
-			s.Offer = joined(s.Offer, incompletef("it was replaced by another disk"))
+			s.Offer = joinErrors(s.Offer, incompletef("it was replaced by another disk"))
 			return
 		}
 	}
@@ -257,19 +257,19 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 		if reading.Claimed {
 			err = hostUse{err, false}
 		}
-		s.Offer = joined(s.Offer, err)
+		s.Offer = joinErrors(s.Offer, err)
 	case known && (err == nil || errors.Is(err, ErrUnanswered)): // the data that udev found is a sufficient reason
 	case err != nil && !n.Held:
-		s.Offer = joined(s.Offer, incompletef("it cannot be proven empty: %w", err))
+		s.Offer = joinErrors(s.Offer, incompletef("it cannot be proven empty: %w", err))
 	case reading.Content != "":
-		s.Offer = joined(s.Offer, dataf("%s is on it", reading.Content))
+		s.Offer = joinErrors(s.Offer, dataf("%s is on it", reading.Content))
 	}
 	s.Unread = errors.Is(err, ErrUnanswered)
 	if err == nil && !n.Held {
 		s.Fingerprint, s.Asked, s.Blank, s.Size = reading.Fingerprint, target.Fingerprint, reading.Content == "", reading.Size
 	}
-	if sick := reading.Smart.says(true); sick != "" {
-		s.Health = joined(s.Health, errors.New(sick))
+	if sick := reading.Smart.problems(true); sick != "" {
+		s.Health = joinErrors(s.Health, errors.New(sick))
 	}
-	s.warn(reading.Smart.says(false))
+	s.warn(reading.Smart.problems(false))
 }

@@ -68,7 +68,7 @@ func vfioViable(h *Host, u udev.Device) error {
 				path.Base(member), driver))
 		}
 	}
-	return joined(reasons...)
+	return joinErrors(reasons...)
 }
 
 // noIOMMU is the prefix in the name of a group that has no IOMMU (vfio_noiommu, which taints the kernel).

@@ -53,7 +53,7 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	case m.SysPath == "":
 		return false
 	case m.Reason == "":
-		return r.takeBack(m)
+		return r.clear(m)
 	}
 	i := slices.IndexFunc(r.Marks, func(s mark) bool { return s.SysPath == m.SysPath && s.Source == m.Source })
 	switch {
@@ -67,10 +67,10 @@ func (r *Record) Take(m device.Mark) (changed bool) {
 	return true
 }
 
-// takeBack clears the marks at the path of m and below it. If a PCI function has recovered, a mark on a bridge above it no longer
+// clear clears the marks at the path of m and below it. If a PCI function has recovered, a mark on a bridge above it no longer
 // applies to that function. The mark still applies to all other functions below the bridge. Only functions are exempted from
 // marks in this way. A disk that was found again, for example, does not prove that the bridge has recovered.
-func (r *Record) takeBack(m device.Mark) (changed bool) {
+func (r *Record) clear(m device.Mark) (changed bool) {
 	before := len(r.Marks)
 	concerns := func(s mark) bool {
 		return m.Source == "" || m.Source == s.Source || strings.HasPrefix(s.Source, m.Source+"/")
@@ -104,8 +104,8 @@ func (r *Record) Count(c device.Counter) (changed bool) {
 	return false
 }
 
-// of returns the faults and warnings for the hardware at a path. They come from the marks at that path and above it.
-func (r *Record) of(sysPath string) (sick, warnings []string) {
+// faultsAt returns the faults and warnings for the hardware at a path. They come from the marks at that path and above it.
+func (r *Record) faultsAt(sysPath string) (sick, warnings []string) {
 	for _, m := range r.Marks {
 		cleared := func(path string) bool { return Within(sysPath, path) }
 		switch {
@@ -126,10 +126,10 @@ func (r *Record) On(sysPath string, functions []string, needsAll bool) (sick, wa
 	if len(r.Marks) == 0 {
 		return nil, nil
 	}
-	sick, warnings = r.of(sysPath)
+	sick, warnings = r.faultsAt(sysPath)
 	var elsewhere []string
 	for _, function := range functions {
-		reasons, more := r.of(function)
+		reasons, more := r.faultsAt(function)
 		warnings = append(warnings, more...)
 		if len(reasons) == 0 && !needsAll {
 			elsewhere = nil

@@ -48,16 +48,16 @@ const (
 	noDisk              // a regular file, or a disk that the target has open exclusively, so that our exclusive open fails
 )
 
-// exported checks whether a kernel target has a disk open, either directly or through its generic node or a controller.
-func exported(t *Tree, d Disk) error {
+// checkExports checks whether a kernel target has a disk open, either directly or through its generic node or a controller.
+func checkExports(t *Tree, d Disk) error {
 	all, err := exports(t)
 	if err != nil {
-		return unread(d, "exported", err)
+		return unreadable(d, "exported", err)
 	}
 	for _, e := range all {
-		n, err := opens(t, e, d.Nodes)
+		n, err := openedNode(t, e, d.Nodes)
 		if err != nil {
-			return unread(d, "exported", err)
+			return unreadable(d, "exported", err)
 		}
 		if n.SysPath != "" {
 			return usef(true, "%s is exported by %s", n.Name(), e.by)
@@ -66,22 +66,22 @@ func exported(t *Tree, d Disk) error {
 	return nil
 }
 
-// opens returns the node that an export has open, or the zero Node if it has none of the given nodes open. An error means that
-// metalplug cannot determine which device is open.
-func opens(t *Tree, e export, nodes []Node) (Node, error) {
+// openedNode returns the node that an export has open, or the zero Node if it has none of the given nodes open. An error means
+// that metalplug cannot determine which device is open.
+func openedNode(t *Tree, e export, nodes []Node) (Node, error) {
 	if e.number != "" {
-		return find(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil
+		return findNode(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil
 	}
-	if n := find(nodes, func(n Node) bool { return e.scsi != "" && path.Base(t.Resolve(n.SysPath+"/device")) == e.scsi }); n.SysPath != "" {
+	if n := findNode(nodes, func(n Node) bool { return e.scsi != "" && path.Base(t.Resolve(n.SysPath+"/device")) == e.scsi }); n.SysPath != "" {
 		return n, nil
 	}
 	known := false
-	for _, name := range spellings(e.name) {
+	for _, name := range possiblePaths(e.name) {
 		found, err := t.Stat(name)
 		if err != nil {
 			continue
 		}
-		if n := find(nodes, func(n Node) bool { return isNodeOf(t, n, found) }); n.SysPath != "" {
+		if n := findNode(nodes, func(n Node) bool { return isNodeOf(t, n, found) }); n.SysPath != "" {
 			return n, nil
 		}
 		known = known || found.Mode&unix.S_IFMT != unix.S_IFDIR
@@ -90,7 +90,7 @@ func opens(t *Tree, e export, nodes []Node) (Node, error) {
 		return Node{}, nil
 	}
 	last := path.Base(path.Clean(e.name))
-	if n := find(nodes, func(n Node) bool { return isNode(last, n.Name()) }); n.SysPath != "" {
+	if n := findNode(nodes, func(n Node) bool { return isNode(last, n.Name()) }); n.SysPath != "" {
 		return n, nil
 	}
 	inDev := path.Base(path.Dir(path.Clean(e.name))) == "dev" // a link in another directory may have any name
@@ -104,17 +104,17 @@ func opens(t *Tree, e export, nodes []Node) (Node, error) {
 	return Node{}, fmt.Errorf("%s has opened %q, which metalplug cannot see; export the disk by a name in /dev, or stop exporting it", e.by, e.name)
 }
 
-func find(nodes []Node, is func(Node) bool) Node {
+func findNode(nodes []Node, is func(Node) bool) Node {
 	if i := slices.IndexFunc(nodes, is); i >= 0 {
 		return nodes[i]
 	}
 	return Node{}
 }
 
-// spellings returns the paths at which a device with the given name may be found. The first is the name itself. A container may
-// have the host's /dev at another path, as in "/host/dev/nvme0n1". The second path is therefore the corresponding one in our
+// possiblePaths returns the paths at which a device with the given name may be found. The first is the name itself. A container
+// may have the host's /dev at another path, as in "/host/dev/nvme0n1". The second path is therefore the corresponding one in our
 // /dev.
-func spellings(name string) []string {
+func possiblePaths(name string) []string {
 	if !path.IsAbs(name) {
 		return nil // the name is relative to a directory of the process that configured the target
 	}
@@ -140,9 +140,9 @@ func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 func exports(t *Tree) ([]export, error) {
 	r := targets{Tree: t}
 	const configfs = "/sys/kernel/config/"
-	r.shown("nvmet", configfs+"nvmet")
-	r.shown("target_core_mod", configfs+"target")
-	r.shown("usb_f_mass_storage", configfs+"usb_gadget")
+	r.checkVisible("nvmet", configfs+"nvmet")
+	r.checkVisible("target_core_mod", configfs+"target")
+	r.checkVisible("usb_f_mass_storage", configfs+"usb_gadget")
 	r.nvme(configfs + "nvmet/subsystems")
 	r.scsi(configfs + "target/core")
 	r.usb(configfs + "usb_gadget")
@@ -151,9 +151,9 @@ func exports(t *Tree) ([]export, error) {
 	return r.exports, r.err
 }
 
-// shown checks that configfs shows the exports of a module. Exports continue to work while configfs is not mounted. Each export
-// holds a reference to its module (configfs_mkdir), so a module without references has no exports.
-func (r *targets) shown(module, dir string) {
+// checkVisible checks that configfs shows the exports of a module. Exports continue to work while configfs is not mounted. Each
+// export holds a reference to its module (configfs_mkdir), so a module without references has no exports.
+func (r *targets) checkVisible(module, dir string) {
 	sysPath := "/sys/module/" + module
 	if r.Present(dir) || !r.Present(sysPath) {
 		return
@@ -197,7 +197,7 @@ func (r *targets) scsi(dir string) {
 			shown := r.text(place + "/info")
 			switch kind, _, _ := strings.Cut(plugin, "_"); kind {
 			case "iblock": // iblock_show_configfs_dev_params
-				major, minor := between(shown, "Major: ", " "), between(shown, "Minor: ", " ")
+				major, minor := textBetween(shown, "Major: ", " "), textBetween(shown, "Minor: ", " ")
 				if isNumber(major) && isNumber(minor) {
 					r.exports = append(r.exports, export{by: by, number: major + ":" + minor})
 				} else {
@@ -208,7 +208,7 @@ func (r *targets) scsi(dir string) {
 				if r.regular(place, shown) {
 					reach = noDisk
 				}
-				r.add(by, cmp.Or(between(shown, "File: ", "  Size: "), r.text(place+"/udev_path")), reach)
+				r.add(by, cmp.Or(textBetween(shown, "File: ", "  Size: "), r.text(place+"/udev_path")), reach)
 			case "pscsi":
 				r.exports = append(r.exports, export{by: by, name: r.text(place + "/udev_path"), reach: noDisk, scsi: scsiAddress(plugin, shown)})
 			}
@@ -220,18 +220,18 @@ func (r *targets) scsi(dir string) {
 // name consists of host, channel, target and LUN. The attribute udev_path may name a different device. If a pscsi plugin serves a
 // whole SCSI host, only the name of the plugin shows the host number.
 func scsiAddress(plugin, shown string) string {
-	host := between(shown, "Host ID: ", "\n")
+	host := textBetween(shown, "Host ID: ", "\n")
 	if !isNumber(host) {
 		_, host, _ = strings.Cut(plugin, "_")
 	}
-	return strings.Join([]string{host, between(shown, "Channel ID: ", " "), between(shown, "Target ID: ", " "), between(shown, "LUN: ", " ")}, ":")
+	return strings.Join([]string{host, textBetween(shown, "Channel ID: ", " "), textBetween(shown, "Target ID: ", " "), textBetween(shown, "LUN: ", " ")}, ":")
 }
 
 // regular reports whether a storage object of fileio is a regular file. For a regular file, fd_configure_device requires a size
 // and sets the limit of WRITE SAME to 0x1000. A block device gets another limit. If one of the two values was changed later, the
 // object is treated as a possible disk.
 func (r *targets) regular(place, shown string) bool {
-	size := between(shown, "  Size: ", " ")
+	size := textBetween(shown, "  Size: ", " ")
 	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
 }
 
@@ -256,7 +256,7 @@ func (r *targets) usb(dir string) {
 func (r *targets) rnbd(dir string) {
 	for _, device := range r.dirs(dir) {
 		target, err := os.Readlink(r.Path(dir + "/" + device + "/block_dev"))
-		if r.note(err); err == nil {
+		if r.record(err); err == nil {
 			r.add("the RNBD server", "/dev/"+path.Base(target), anyDisk)
 		}
 	}
@@ -289,7 +289,7 @@ func (r *targets) add(by, name string, reach reach) {
 // dirs returns the names of the subdirectories of a directory. It omits the attributes in the directory.
 func (r *targets) dirs(dir string) (names []string) {
 	entries, err := os.ReadDir(r.Path(dir))
-	r.note(err)
+	r.record(err)
 	for _, e := range entries {
 		if e.IsDir() {
 			names = append(names, e.Name())
@@ -301,12 +301,12 @@ func (r *targets) dirs(dir string) (names []string) {
 // text reads an attribute. As in sysfs, an attribute is at most one page long (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
 func (r *targets) text(name string) string {
 	text, err := r.Read(name)
-	r.note(err)
+	r.record(err)
 	return text
 }
 
-// note records the first error. It ignores errors that only mean that a file does not exist.
-func (r *targets) note(err error) {
+// record records the first error. It ignores errors that only mean that a file does not exist.
+func (r *targets) record(err error) {
 	if err != nil && r.err == nil && !errors.Is(err, fs.ErrNotExist) {
 		r.err = err
 	}
@@ -317,8 +317,8 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// between returns the part of a text between two markers, or "" if one of them is missing.
-func between(text, before, after string) string {
+// textBetween returns the part of a text between two markers, or "" if one of them is missing.
+func textBetween(text, before, after string) string {
 	_, rest, _ := strings.Cut(text, before)
 	found, _, ok := strings.Cut(rest, after)
 	if !ok {

@@ -42,7 +42,7 @@ func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
 
 // DiskAt returns the block device at sysPath, together with all nodes that give access to it.
 func (t *Tree) DiskAt(sysPath string) Disk {
-	all, twins := reaching(t, sysPath)
+	all, twins := nodePaths(t, sysPath)
 	d := Disk{Twins: twins}
 	for _, p := range all {
 		number, err := t.Attr(p, "dev")
@@ -74,12 +74,12 @@ func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	return d.Nodes[i], true
 }
 
-// reaching returns the sysfs paths of all devices whose nodes give access to a device. The device's own path comes first.
+// nodePaths returns the sysfs paths of all devices whose nodes give access to a device. The device's own path comes first.
 // For a disk, the others are its partitions, the nodes for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all nodes of
 // its twins. For an NVMe namespace, they include its disk or generic device, and its controllers. A controller accepts commands
 // for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). For a partition or a node for SCSI commands, they
 // include the disk. An exclusive open of a disk does not detect a process that has one of the character devices open.
-func reaching(t *Tree, sysPath string) (all, twins []string) {
+func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {
 		for _, p := range paths {
@@ -102,7 +102,7 @@ func reaching(t *Tree, sysPath string) (all, twins []string) {
 	}
 	for _, p := range slices.Clone(all) {
 		add(nvmeNodes(t, p)...)
-		twins = append(twins, otherWays(t, p)...)
+		twins = append(twins, twinsOf(t, p)...)
 		for _, twin := range twins {
 			add(twin)
 			add(nvmeNodes(t, twin)...)
@@ -126,11 +126,11 @@ func reaching(t *Tree, sysPath string) (all, twins []string) {
 	return all, twins
 }
 
-// otherWays returns the sysfs paths of other block devices that have the same WWID as the disk at sysPath. The WWID identifies an
-// NVMe namespace (wwid_show in drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). otherWays omits hidden disks,
+// twinsOf returns the sysfs paths of other block devices that have the same WWID as the disk at sysPath. The WWID identifies an
+// NVMe namespace (wwid_show in drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). twinsOf omits hidden disks,
 // because native multipathing has already combined them. It omits removable media, because their WWID identifies the reader. A dm
 // device has no WWID.
-func otherWays(t *Tree, sysPath string) (found []string) {
+func twinsOf(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
 	for _, attr := range [...]string{"wwid", "device/wwid"} {
 		wwid, err := t.Attr(sysPath, attr)

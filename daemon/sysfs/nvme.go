@@ -119,7 +119,7 @@ func instanceOf(sysPath string) string {
 func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 	for _, d := range children(t, controller, "block", nvmeGenericClass) {
 		if t.Link(d, "subsystem") == nvmeGenericClass {
-			if beside(t, d, "block") == "" {
+			if siblingOf(t, d, "block") == "" {
 				without = append(without, d)
 			}
 			continue
@@ -148,11 +148,11 @@ func headsOf(t *Tree, controller, disk string) []string {
 
 // NVMeGeneric returns the generic device of a namespace, such as ".../nvme4/ng4n2" for ".../nvme4/nvme3n2". The two devices have
 // the same parent. NVMeGeneric returns "" if there is no such device.
-func (t *Tree) NVMeGeneric(sysPath string) string { return beside(t, sysPath, nvmeGenericClass) }
+func (t *Tree) NVMeGeneric(sysPath string) string { return siblingOf(t, sysPath, nvmeGenericClass) }
 
-// beside returns a device of the given kernel subsystem that has the same parent as the device at sysPath. Both devices represent
-// the same namespace. beside returns "" if there is no such device.
-func beside(t *Tree, sysPath, subsystem string) string {
+// siblingOf returns a device of the given kernel subsystem that has the same parent as the device at sysPath. Both devices
+// represent the same namespace. siblingOf returns "" if there is no such device.
+func siblingOf(t *Tree, sysPath, subsystem string) string {
 	for _, p := range children(t, path.Dir(sysPath), subsystem) {
 		if t.Uint(p, "hidden") == 0 && sameNamespace(t, p, sysPath) {
 			return p

@@ -80,7 +80,7 @@ func usef(byHost bool, format string, args ...any) error {
 	return &Use{Text: fmt.Sprintf(format, args...), ByHost: byHost}
 }
 
-func unread(d Disk, question string, err error) error {
+func unreadable(d Disk, question string, err error) error {
 	return &Use{Text: fmt.Sprintf("cannot determine whether %s is %s", d.Name(), question), Unread: err}
 }
 
@@ -89,19 +89,19 @@ func unread(d Disk, question string, err error) error {
 // directly.
 func (t *Tree) InUse(d Disk, loops bool) error {
 	if d.err != nil {
-		return unread(d, "used", d.err)
+		return unreadable(d, "used", d.err)
 	}
-	for _, check := range []func(*Tree, Disk) error{mounted, swapped, held, inBtrfs, exported} {
+	for _, check := range []func(*Tree, Disk) error{checkMounts, checkSwaps, checkHolders, checkBtrfs, checkExports} {
 		if err := check(t, d); err != nil {
 			return err
 		}
 	}
-	return backing(t, d, loops)
+	return checkBackingFiles(t, d, loops)
 }
 
-// mounted checks the mounts of this host and of this process. The mounts of a confined process may differ from those of the host.
-// If procfs hides process 1 (hidepid=2), only the mounts of this process are checked.
-func mounted(t *Tree, d Disk) error {
+// checkMounts checks the mounts of this host and of this process. The mounts of a confined process may differ from those of the
+// host. If procfs hides process 1 (hidepid=2), only the mounts of this process are checked.
+func checkMounts(t *Tree, d Disk) error {
 	var errs []error
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
 		table, err := t.ReadAll(name)
@@ -122,7 +122,7 @@ func mounted(t *Tree, d Disk) error {
 	if len(errs) > 1 {
 		cause = fmt.Errorf("%w; %w", errs[0], errs[1])
 	}
-	return unread(d, "mounted", cause)
+	return unreadable(d, "mounted", cause)
 }
 
 // mountOf returns the part of a disk that a mount uses, if any.
@@ -148,13 +148,13 @@ func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	return d.Part(func(n Node) bool { return isNode(target, n.Name()) })
 }
 
-func swapped(t *Tree, d Disk) error {
+func checkSwaps(t *Tree, d Disk) error {
 	table, err := t.ReadAll("/proc/swaps")
 	switch {
 	case errors.Is(err, ErrGone):
 		return nil // the kernel was built without CONFIG_SWAP
 	case err != nil:
-		return unread(d, "swapped to", err)
+		return unreadable(d, "swapped to", err)
 	}
 	for line := range strings.Lines(table) {
 		name, _, _ := strings.Cut(line, " ")
@@ -165,16 +165,16 @@ func swapped(t *Tree, d Disk) error {
 	return nil
 }
 
-// held checks for devices that the kernel has built on the disk, such as LVM, md and bcache.
-func held(t *Tree, d Disk) error {
+// checkHolders checks for devices that the kernel has built on the disk, such as LVM, md and bcache.
+func checkHolders(t *Tree, d Disk) error {
 	if p, ok := d.Part(func(n Node) bool { return len(t.Names(n.SysPath+"/holders")) > 0 }); ok {
 		return usef(false, "%s is part of %s", p.Name(), strings.Join(t.Names(p.SysPath+"/holders"), ", "))
 	}
 	return nil
 }
 
-// inBtrfs checks whether the disk is part of a mounted btrfs. For such a file system, mountinfo may name another device.
-func inBtrfs(t *Tree, d Disk) error {
+// checkBtrfs checks whether the disk is part of a mounted btrfs. For such a file system, mountinfo may name another device.
+func checkBtrfs(t *Tree, d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
 		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
 			return usef(false, "%s is part of the mounted btrfs %s", p.Name(), filesystem)
@@ -183,9 +183,9 @@ func inBtrfs(t *Tree, d Disk) error {
 	return nil
 }
 
-// backing checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an exclusive open
-// would not detect them. If the attribute of a zram or loop device cannot be read, this device is not set up.
-func backing(t *Tree, d Disk, loops bool) error {
+// checkBackingFiles checks for zram and loop devices on the disk. Loop devices do not open the disk exclusively, so even an
+// exclusive open would not detect them. If the attribute of a zram or loop device cannot be read, this device is not set up.
+func checkBackingFiles(t *Tree, d Disk, loops bool) error {
 	const class = "/sys/class/block"
 	for _, kind := range []struct{ prefix, attr string }{{"loop", "/loop/backing_file"}, {"zram", "/backing_dev"}} {
 		if kind.prefix == "loop" && !loops {

@@ -35,11 +35,13 @@ func (f *Facts) Complete() bool {
 	return f.Seen.Offer == nil && !f.Disk.Recheck && f.Disk.Evidence.Proves(f.Disk.Presence)
 }
 
-// asked reports whether metalplug has checked, since the disk appeared, which processes have the disk open. An inspection
-// cannot detect a process that only reads.
-func (f *Facts) asked() bool { return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence }
+// holdersChecked reports whether metalplug has checked, since the disk appeared, which processes have the disk open. An
+// inspection cannot detect a process that only reads.
+func (f *Facts) holdersChecked() bool {
+	return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence
+}
 
-func (f *Facts) proven() bool { return f.Complete() && f.asked() }
+func (f *Facts) proven() bool { return f.Complete() && f.holdersChecked() }
 
 // Readable reports whether metalplug must read a disk to get evidence.
 func (f *Facts) Readable() bool {
@@ -60,14 +62,14 @@ func (f *Facts) diskTodo() Todo {
 		return ReadAgain
 	case f.Readable():
 		return ReadDisk
-	case !f.Lease.Used && f.Complete() && !f.asked():
+	case !f.Lease.Used && f.Complete() && !f.holdersChecked():
 		return AskHolders
 	}
 	return Nothing
 }
 
-// doubt returns why evidence is missing for a disk, or nil.
-func (f *Facts) doubt() error {
+// missingEvidence returns why evidence is missing for a disk, or nil.
+func (f *Facts) missingEvidence() error {
 	v, offer, d := f.Disk.Evidence, f.Seen.Offer, f.Seen.Device
 	if v == nil {
 		v = &evidence.Evidence{}

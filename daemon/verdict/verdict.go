@@ -69,8 +69,8 @@ var (
 	errNotBack = errors.New("not found since metalplugd started")
 )
 
-// justLeft explains why a disk is not offered if metalplug has neither erased nor read it since its last pod ended.
-const justLeft = "its last pod has just ended"
+// lastPodEnded explains why a disk is not offered if metalplug has neither erased nor read it since its last pod ended.
+const lastPodEnded = "its last pod has just ended"
 
 // beingCleared explains why a device is Unhealthy while metalplug resets or erases it after its last pod.
 const beingCleared = "being cleared after its last pod"
@@ -119,9 +119,9 @@ func (f *Facts) unproven() error {
 	case f.Lease.Used && f.Offered: // [Facts.waiting] returns the reason
 		return nil
 	case f.Lease.Used:
-		return fmt.Errorf("%w: %s", device.ErrUnproven, justLeft)
+		return fmt.Errorf("%w: %s", device.ErrUnproven, lastPodEnded)
 	}
-	return f.doubt()
+	return f.missingEvidence()
 }
 
 // Spared reports whether a disk with a tenant's data is offered, because the data is erased before the next start.
@@ -164,8 +164,8 @@ func (f *Facts) warning() string {
 	return strings.Join(append([]string{f.Seen.Warning}, f.Faults.Warnings...), "; ")
 }
 
-// waiting describes the work that is pending for a device without a tenant, or returns "".
-func (f *Facts) waiting() string {
+// pendingReason describes the work that is pending for a device without a tenant, or returns "".
+func (f *Facts) pendingReason() string {
 	switch {
 	case f.Lease.Held():
 		return ""
@@ -176,7 +176,7 @@ func (f *Facts) waiting() string {
 	case f.Uncleared():
 		return beingCleared
 	case f.Lease.Used && f.Evident() && !f.Spared():
-		return fmt.Sprintf("%v: %s", device.ErrUnproven, justLeft)
+		return fmt.Sprintf("%v: %s", device.ErrUnproven, lastPodEnded)
 	case f.Init() != "":
 		return cmp.Or(f.Uninit, "being initialised")
 	}
@@ -212,7 +212,7 @@ func (f *Facts) Verdict() Verdict {
 		v.Reason = unfit.Error()
 	default:
 		v.Warning = f.warning()
-		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, f.waiting())
+		v.Reason = cmp.Or(f.Sick(), f.Faults.Flapping, f.Lease.Failure, f.pendingReason())
 		v.Healthy = v.Reason == ""
 	}
 	if f.Frozen != nil {

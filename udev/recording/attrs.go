@@ -29,7 +29,7 @@ func (r *Recorder) attrs(text *strings.Builder, sysPath, below string, depth int
 		name := path.Join(below, e.Name())
 		full := path.Join(sysPath, name)
 		switch {
-		case skipped(e.Name()):
+		case omitted(e.Name()):
 		case e.Type()&fs.ModeSymlink != 0:
 			if target, err := os.Readlink(r.Path(full)); err == nil && !filepath.IsAbs(target) && !strings.ContainsAny(name+target, "=\n") {
 				fmt.Fprintf(text, "L: %s=%s\n", name, target)
@@ -51,9 +51,9 @@ func (r *Recorder) attrs(text *strings.Builder, sysPath, below string, depth int
 	}
 }
 
-// skipped reports whether a recording omits an entry in a device's directory. Some entries are redundant, large or useless.
+// omitted reports whether a recording omits an entry in a device's directory. Some entries are redundant, large or useless.
 // Reading others takes a long time or has side effects.
-func skipped(name string) bool {
+func omitted(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",
 		"statistics", "mq", "bdi", "stat", "inflight", "events", "integrity", "counters", "hw_counters",

@@ -89,7 +89,7 @@ malformed
 		{Subsystem: "mem", Properties: udev.NewProperties(map[string]string{"MAJOR": "0", "MINOR": "50"})},
 	}
 	var kept []string
-	for line := range strings.Lines(ofDisks(table, devices)) {
+	for line := range strings.Lines(diskMounts(table, devices)) {
 		kept = append(kept, strings.Fields(line)[4])
 	}
 	if want := []string{"/", "/srv", "/mnt"}; !slices.Equal(kept, want) {

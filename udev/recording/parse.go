@@ -55,7 +55,7 @@ func (p *parser) parseLine(line string) error {
 	}
 	tag, value, ok := strings.Cut(line, ":")
 	if !ok || len(tag) != 1 || value != "" && value[0] != ' ' {
-		return fmt.Errorf("expected a letter, a colon and a space, found %s", clip(line))
+		return fmt.Errorf("expected a letter, a colon and a space, found %s", quoteShort(line))
 	}
 	value = strings.TrimPrefix(value, " ")
 	switch {
@@ -64,7 +64,7 @@ func (p *parser) parseLine(line string) error {
 	case tag == "P":
 		return p.beginBlock(value)
 	case p.path == "":
-		return fmt.Errorf(`expected "P: /devices/…" to begin a device, found %s`, clip(line))
+		return fmt.Errorf(`expected "P: /devices/…" to begin a device, found %s`, quoteShort(line))
 	}
 	p.text.WriteString(line + "\n")
 	return p.parseField(tag[0], value)
@@ -80,7 +80,7 @@ func (p *parser) parseField(tag byte, value string) error {
 		p.links = append(p.links, "/dev/"+value)
 		return nil
 	case 'E':
-		key, value, err := cut(value)
+		key, value, err := cutPair(value)
 		p.properties[key] = value
 		return err
 	case 'A':
@@ -98,13 +98,13 @@ func (p *parser) parseField(tag byte, value string) error {
 
 func (p *parser) beginBlock(devPath string) error {
 	if p.path != "" {
-		return fmt.Errorf("expected a blank line before the next device, found P: %s", clip(devPath))
+		return fmt.Errorf("expected a blank line before the next device, found P: %s", quoteShort(devPath))
 	}
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
-		return fmt.Errorf("expected a path that begins with /devices/, found %s", clip(devPath))
+		return fmt.Errorf("expected a path that begins with /devices/, found %s", quoteShort(devPath))
 	}
 	if _, again := p.recording.devices["/sys"+devPath]; again {
-		return fmt.Errorf("expected each device once, found %s again", clip(devPath))
+		return fmt.Errorf("expected each device once, found %s again", quoteShort(devPath))
 	}
 	*p = parser{recording: p.recording, path: devPath, properties: make(map[string]string)}
 	return p.recording.tree.addDir("sys" + devPath)
@@ -125,7 +125,7 @@ func (p *parser) endBlock() error {
 	}
 	d := udev.NewDevice("/sys"+p.path, all)
 	if d.Subsystem == "" {
-		return fmt.Errorf(`device %s: expected a line "E: SUBSYSTEM=…"`, clip(p.path))
+		return fmt.Errorf(`device %s: expected a line "E: SUBSYSTEM=…"`, quoteShort(p.path))
 	}
 	p.recording.devices[d.SysPath] = device{d, p.text.String()}
 	p.path = ""
@@ -136,12 +136,12 @@ func (p *parser) endBlock() error {
 }
 
 func (p *parser) parseAttr(text string, decode func(string) (string, error)) error {
-	name, value, err := cut(text)
+	name, value, err := cutPair(text)
 	if err != nil {
 		return err
 	}
 	if value, err = decode(value); err != nil {
-		return fmt.Errorf("attribute %s: %w", clip(name), err)
+		return fmt.Errorf("attribute %s: %w", quoteShort(name), err)
 	}
 	return p.recording.tree.add("sys"+p.path+"/"+name, entry{value, isFile})
 }
@@ -150,7 +150,7 @@ func (p *parser) parseLink(text string) error {
 	if isNumber(strings.TrimPrefix(text, "-")) {
 		return nil // the line contains a link priority from udevadm
 	}
-	name, target, err := cut(text)
+	name, target, err := cutPair(text)
 	if err != nil {
 		return err
 	}
@@ -164,13 +164,13 @@ func (p *parser) parseLink(text string) error {
 func (p *parser) parseFile(text string) error {
 	name, value, _ := strings.Cut(text, "=")
 	if !strings.HasPrefix(name, "/proc/") && !strings.HasPrefix(name, "/dev/") {
-		return fmt.Errorf("expected a path below /proc or /dev, found %s", clip(name))
+		return fmt.Errorf("expected a path below /proc or /dev, found %s", quoteShort(name))
 	}
 	file, isDir := strings.CutSuffix(name[1:], "/")
 	value, err := unescape(value)
 	switch {
 	case err != nil:
-		return fmt.Errorf("file %s: %w", clip(name), err)
+		return fmt.Errorf("file %s: %w", quoteShort(name), err)
 	case isDir:
 		err = p.recording.tree.addDir(file)
 	default:
@@ -180,10 +180,10 @@ func (p *parser) parseFile(text string) error {
 	return err
 }
 
-func cut(text string) (key, value string, err error) {
+func cutPair(text string) (key, value string, err error) {
 	key, value, ok := strings.Cut(text, "=")
 	if !ok || key == "" {
-		return "", "", fmt.Errorf("expected NAME=VALUE, found %s", clip(text))
+		return "", "", fmt.Errorf("expected NAME=VALUE, found %s", quoteShort(text))
 	}
 	return key, value, nil
 }
@@ -191,7 +191,7 @@ func cut(text string) (key, value string, err error) {
 func unhex(text string) (string, error) {
 	decoded, err := hex.DecodeString(text)
 	if err != nil {
-		return "", errors.New("expected pairs of hexadecimal digits, found " + clip(text))
+		return "", errors.New("expected pairs of hexadecimal digits, found " + quoteShort(text))
 	}
 	return string(decoded), nil
 }
@@ -209,7 +209,7 @@ func unescape(text string) (string, error) {
 		}
 		char, unicode, rest, err := strconv.UnquoteChar(text[i:], '"')
 		if err != nil || unicode {
-			return "", fmt.Errorf(`expected one of \n \t \r \b \f \v \" \\ and \ooo, found %s`, clip(text[i:]))
+			return "", fmt.Errorf(`expected one of \n \t \r \b \f \v \" \\ and \ooo, found %s`, quoteShort(text[i:]))
 		}
 		b.WriteString(text[:i])
 		b.WriteByte(byte(char))
@@ -222,8 +222,8 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// clip quotes an unexpected text, and shortens it so that it fits on one line of a log.
-func clip(text string) string {
+// quoteShort quotes an unexpected text, and shortens it so that it fits on one line of a log.
+func quoteShort(text string) string {
 	const most = 60
 	if len(text) > most {
 		return strconv.Quote(text[:most]) + "…"

@@ -102,7 +102,7 @@ func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
 		if content, err := r.ReadAll(name); err == nil {
-			write(name, ofDisks(content, devices))
+			write(name, diskMounts(content, devices))
 		}
 	}
 	if content, err := r.ReadAll("/proc/swaps"); err == nil {
@@ -130,8 +130,8 @@ func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	}
 }
 
-// ofDisks returns the lines of mountinfo that are about block devices. Other lines would only reveal users' paths.
-func ofDisks(mountinfo string, devices []udev.Device) string {
+// diskMounts returns the lines of mountinfo that are about block devices. Other lines would only reveal users' paths.
+func diskMounts(mountinfo string, devices []udev.Device) string {
 	numbers := make(map[string]bool)
 	for _, d := range devices {
 		if d.Subsystem == "block" {

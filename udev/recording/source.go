@@ -19,9 +19,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// quiet is how long a file must be unchanged before it is read. An editor may save a file with several writes, and no event shows
-// which write is the last.
-const quiet = 20 * time.Millisecond
+// quietPeriod is how long a file must be unchanged before it is read. An editor may save a file with several writes, and no event
+// shows which write is the last.
+const quietPeriod = 20 * time.Millisecond
 
 // maxText is the maximum size of a recording, in bytes. A recording of a machine with 10,000 devices has about 20 MB.
 const maxText = 64 << 20
@@ -63,7 +63,7 @@ func Open(file string) (_ *Source, err error) {
 	if err := s.watcher.Rearm(); err != nil {
 		return nil, err
 	}
-	text, r, err := read(file)
+	text, r, err := readRecording(file)
 	if err != nil {
 		return nil, err
 	}
@@ -79,12 +79,12 @@ func Open(file string) (_ *Source, err error) {
 
 // Check returns an error if Open could not open the recording in a file. It reads the whole file.
 func Check(file string) error {
-	_, _, err := read(file)
+	_, _, err := readRecording(file)
 	return err
 }
 
-// read reads and parses a recording.
-func read(file string) (text []byte, r *Recording, err error) {
+// readRecording reads and parses a recording.
+func readRecording(file string) (text []byte, r *Recording, err error) {
 	if text, err = fsutil.ReadRegular(file, maxText); err == nil {
 		r, err = Parse(text)
 	}
@@ -118,7 +118,7 @@ func (s *Source) Enumerate() ([]udev.Device, error) {
 
 // Listen updates the tree each time the file is saved, and sends events for the differences. Removing the file changes nothing.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
-	rest := time.NewTimer(quiet) // the file may have been saved after Open
+	rest := time.NewTimer(quietPeriod) // the file may have been saved after Open
 	defer rest.Stop()
 	for {
 		select {
@@ -126,11 +126,11 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 			return ctx.Err()
 		case event := <-s.watcher.Events:
 			if directory.Name(event) == s.file && directory.Touched(event) {
-				rest.Reset(quiet)
+				rest.Reset(quietPeriod)
 			}
 		case err := <-s.watcher.Errors:
 			s.warn(fmt.Errorf("watch recording: %w", err))
-			rest.Reset(quiet) // events may have been lost
+			rest.Reset(quietPeriod) // events may have been lost
 		case <-rest.C:
 			changes, err := s.reload()
 			if err != nil {
@@ -149,7 +149,7 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 
 // reload reads the file again. It updates the tree and the copy of the text.
 func (s *Source) reload() ([]udev.Event, error) {
-	text, after, err := read(s.file)
+	text, after, err := readRecording(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// An editor may be saving the file. When it has finished, there will be another event.
@@ -161,7 +161,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	present, before, err := read(s.copyName())
+	present, before, err := readRecording(s.copyName())
 	if err != nil || bytes.Equal(present, text) {
 		return nil, err
 	}

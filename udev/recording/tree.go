@@ -80,7 +80,7 @@ func checkName(name string) error {
 		plain = plain && len(element) <= maxElement
 	}
 	if !plain {
-		return fmt.Errorf("expected a plain path, found %s", clip(name))
+		return fmt.Errorf("expected a plain path, found %s", quoteShort(name))
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func checkTarget(dir, target string) error {
 		down = down[len("../"):]
 	}
 	if to := dir + "/" + target; !filepath.IsLocal(to) || path.Clean(to) == "." {
-		return fmt.Errorf("expected a target inside the recording, found %s", clip(target))
+		return fmt.Errorf("expected a target inside the recording, found %s", quoteShort(target))
 	}
 	if down == "" {
 		return nil
@@ -107,7 +107,7 @@ func (t tree) derive(d udev.Device) {
 	dir, name := d.SysPath[1:], path.Base(d.SysPath)
 	var uevent strings.Builder
 	for key, value := range d.Properties.All() {
-		if ofKernel(key) {
+		if setByKernel(key) {
 			uevent.WriteString(key + "=" + strings.TrimPrefix(value, "/dev/") + "\n")
 		}
 	}
@@ -154,8 +154,8 @@ func (t tree) link(name, target string) {
 	}
 }
 
-// ofKernel reports whether the kernel, rather than a udev rule or udevd itself, sets a property.
-func ofKernel(key string) bool {
+// setByKernel reports whether the kernel, rather than a udev rule or udevd itself, sets a property.
+func setByKernel(key string) bool {
 	switch key {
 	case "ACTION", "SEQNUM", "SUBSYSTEM", "DEVLINKS", "TAGS", "CURRENT_TAGS", "USEC_INITIALIZED":
 		return false
