@@ -3,32 +3,40 @@
 package udev
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// databaseSize is the maximum size of a device's record in udev's database, in bytes.
+// databaseSize is the maximum size of a device's record in udev's database, in bytes. A kernel event has at most 2 KiB
+// (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
 // ReadKernel returns a device with the data that the kernel shows in sysfs. The parameter sys is the mount point of sysfs. If
 // there is an error, only the path of the device is set.
 func ReadKernel(sys, sysPath string) (Device, error) {
-	tree := sysfs.Tree{Sys: sys}
-	text, err := tree.Attr(sysPath, "uevent")
-	if err != nil {
-		return Device{SysPath: sysPath}, err
+	dir := sys + strings.TrimPrefix(sysPath, "/sys")
+	text, err := fsutil.ReadRegular(dir+"/uevent", databaseSize)
+	subsystem, err2 := os.Readlink(dir + "/subsystem")
+	if err := cmp.Or(err, err2); err != nil {
+		return Device{SysPath: sysPath}, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
-	all := sysfs.KeyValues(text, "=")
-	all["SUBSYSTEM"] = tree.Link(sysPath, "subsystem")
-	if driver := tree.Link(sysPath, "driver"); driver != "" {
-		all["DRIVER"] = driver
+	all := make(map[string]string)
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "="); ok {
+			all[key] = value
+		}
+	}
+	all["SUBSYSTEM"] = filepath.Base(subsystem)
+	if driver, err := os.Readlink(dir + "/driver"); err == nil && all["DRIVER"] == "" {
+		all["DRIVER"] = filepath.Base(driver)
 	}
 	return NewDevice(sysPath, all), nil
 }
