@@ -18,6 +18,7 @@ import (
 func TestVerdict(t *testing.T) {
 	ext4 := fmt.Errorf("%w: ext4 is on it", device.ErrData)
 	mounted := fmt.Errorf("%w: it is mounted", device.ErrInUse)
+	unanswered := fmt.Errorf("it cannot be proven empty: %w", device.ErrUnanswered)
 	disk := func(f *verdict.Facts, v evidence.Evidence) {
 		f.Seen.Device, f.Seen.Target = &device.Device{ID: "nvme-1"}, &device.Target{Disk: true}
 		f.Disk = verdict.DiskFacts{Surveyed: true, Watched: true, Presence: "here", Evidence: &v}
@@ -44,6 +45,14 @@ func TestVerdict(t *testing.T) {
 		{"with other data than its pod has left", func(f *verdict.Facts) {
 			f.Seen.Offer, f.Lease, f.Same = ext4, lease.Lease{State: lease.Free, Residue: true}, false
 		}, "it holds data: ext4 is on it", ""},
+		{"being erased, so that no helper answers", func(f *verdict.Facts) {
+			disk(f, unread)
+			f.Seen.Offer, f.Lease, f.Rule = unanswered, used, &device.Rule{ClearedAtRelease: true}
+		}, "being cleared after its last pod", "being cleared after its last pod"},
+		{"no helper answers, and nothing is to be erased", func(f *verdict.Facts) {
+			disk(f, unread)
+			f.Seen.Offer = unanswered
+		}, "it cannot be proven empty: no answer", ""},
 		{"not proven", func(f *verdict.Facts) { disk(f, unread) }, "unproven: being read, 3 %", ""},
 		{"not proven, and a pod has it", func(f *verdict.Facts) { disk(f, unread); f.Lease = held }, "healthy", ""},
 		{"left by a pod, and not erased", func(f *verdict.Facts) {
