@@ -18,7 +18,6 @@ package sysfs
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -109,9 +108,9 @@ func checkMounts(t *Tree, d Disk) error {
 			errs = append(errs, err)
 			continue
 		}
-		for m := range mounts(table) {
-			if p, ok := mountOf(t, m, d); ok {
-				return usef(true, "%s is mounted on %s", p.Name(), m.where)
+		for line := range strings.Lines(table) {
+			if p, where := mountOf(t, line, d); where != "" {
+				return usef(true, "%s is mounted on %s", p.Name(), where)
 			}
 		}
 	}
@@ -125,13 +124,24 @@ func checkMounts(t *Tree, d Disk) error {
 	return unreadable(d, "mounted", cause)
 }
 
-// mountOf returns the part of a disk that a mount uses, if any.
-func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
-	p, ok := d.Part(func(n Node) bool { return n.Number == m.number })
-	if !ok && m.anonymous() {
-		return partNamed(t, m.source, d)
+// mountOf returns the part of a disk that is mounted according to a line of mountinfo, and where it is mounted. The mount point is
+// empty if the line is about another device. A number "0:N" means that the file system has no device or, like btrfs, several. Only
+// the source that was passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it, can then name a block device. Follows
+// Documentation/filesystems/proc.rst, 3.5.
+func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
+	mount, filesystem, _ := strings.Cut(line, " - ")
+	fields := strings.Fields(mount) // ID, parent, major:minor, root, mount point, …
+	if len(fields) < 5 {
+		return Node{}, ""
 	}
-	return p, ok
+	part, ok := d.Part(func(n Node) bool { return n.Number == fields[2] })
+	if source := strings.Fields(filesystem); !ok && strings.HasPrefix(fields[2], "0:") && len(source) > 1 { // type, source, …
+		part, ok = partNamed(t, unescape(source[1]), d)
+	}
+	if !ok {
+		return Node{}, ""
+	}
+	return part, unescape(fields[4])
 }
 
 // partNamed resolves links from a name in /dev, and returns the part of the disk to which the resulting node belongs. It is
@@ -201,48 +211,14 @@ func checkBackingFiles(t *Tree, d Disk, loops bool) error {
 	return nil
 }
 
-// This part parses the procfs tables that show the use of block devices.
-//
-// Follows Documentation/filesystems/proc.rst, 3.5 (mountinfo), mm/swapfile.c (/proc/swaps) and fs/seq_file.c (mangle_path).
-
-// mount is a line of mountinfo.
-type mount struct {
-	number string // number of the device, such as "259:1", or "0:N" if the file system has no device or, like btrfs, several
-	where  string
-	source string // the source passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it
-}
-
-// anonymous reports whether the number of a mount does not belong to a block device. In that case, only the source can name a
-// block device.
-func (m mount) anonymous() bool { return strings.HasPrefix(m.number, "0:") }
-
-// mounts yields the mounts in the text of mountinfo.
-func mounts(table string) iter.Seq[mount] {
-	return func(yield func(mount) bool) {
-		for line := range strings.Lines(table) {
-			fixed, filesystem, _ := strings.Cut(line, " - ")
-			fields := strings.Fields(fixed) // id, parent, major:minor, root, mount point, …
-			if len(fields) < 5 {
-				continue
-			}
-			m := mount{number: fields[2], where: unescape(fields[4])}
-			if kind := strings.Fields(filesystem); len(kind) > 1 { // type, source, …
-				m.source = unescape(kind[1])
-			}
-			if !yield(m) {
-				return
-			}
-		}
-	}
-}
-
 // isNode reports whether a name in /dev is the node of the given device. The name must not be a link. In the device's name in
 // sysfs, "!" replaces "/" (dev_set_name).
 func isNode(name, device string) bool {
 	return path.Base(name) == path.Base(strings.ReplaceAll(device, "!", "/"))
 }
 
-// unescape decodes escapes such as "\040", which the kernel writes for white space in a path.
+// unescape decodes escapes such as "\040", which the kernel writes for white space in a path (mangle_path in fs/seq_file.c,
+// mm/swapfile.c).
 func unescape(text string) string {
 	for from := 0; ; from++ {
 		i := strings.IndexByte(text[from:], '\\')
