@@ -122,9 +122,12 @@ type Class struct {
 	Identify func(*Host, udev.Device) ([]Device, error)
 	// Offer returns the reason why a device must not be offered now, or nil. A device that is not offered may still be healthy.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, a [warning] if the device is still usable, or the reason why it is
-	// unhealthy. pci_health.go contains the checks that are the same for all PCI functions.
+	// Health returns nil for a healthy device, or the reason why it is unhealthy. pci_health.go contains the checks that are the
+	// same for all PCI functions.
 	Health func(*Host, Device) error
+	// Warning describes a problem that the operator should solve, although the device is still usable. It returns "" if there is
+	// no such problem.
+	Warning func(*Host, Device) string
 	// Target describes the device for a helper. It returns nil if no helper can work on the device.
 	Target func(*Host, Device) *Target
 	// NeedsAll means that a device is healthy only if all its PCI functions are healthy. Otherwise, one healthy function is

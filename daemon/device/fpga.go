@@ -62,7 +62,7 @@ var FPGA = Class{
 }
 
 func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
-	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE"), NUMANode: h.NUMANode(u.SysPath)}
+	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE")}
 	address := pciAddress(u.SysPath)
 	if address == "" {
 		return nil, errors.New("it has no PCI parent that identifies it")

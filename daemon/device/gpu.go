@@ -70,6 +70,7 @@ var GPU = Class{
 	Identify: gpuIdentify,
 	Offer:    gpuOffer,
 	Health:   gpuHealth,
+	Warning:  amdWarning,
 	Notice:   gpuNotice,
 	Target:   functionTarget,
 	Allocate: gpuAllocate,
@@ -90,7 +91,7 @@ const (
 )
 
 func gpuIdentify(h *Host, u udev.Device) ([]Device, error) {
-	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE"), NUMANode: h.NUMANode(u.SysPath)}
+	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE")}
 	address, driver := path.Base(u.SysPath), h.Link(u.SysPath, "driver")
 	switch vendor := pciVendor(u); {
 	case strings.Contains(driver, "vfio"):
@@ -141,8 +142,6 @@ func gpuHealth(h *Host, d Device) error {
 		return errors.New("no driver is bound")
 	case "habanalabs":
 		return habanaHealth(h, d.SysPath)
-	case "amdgpu":
-		return amdHealth(h, d.SysPath)
 	}
 	return nil
 }

@@ -153,11 +153,11 @@ func (r *recipe) addPartition(d Device) {
 	r.addDRM(d.SysPath, r.Numbered(path.Dir(r.Resolve("/sys/class/drm/"+renders[i])), "card")...)
 }
 
-// amdHealth returns a warning if bad memory pages could not be retired. A line such as "0x00000001 : 0x00001000 : F" describes a
+// amdWarning returns a warning if bad memory pages could not be retired. A line such as "0x00000001 : 0x00001000 : F" describes a
 // page, and F means that the page could not be retired. The flag R means that the page is retired, and the flag P means that its
 // retirement is pending.
-func amdHealth(h *Host, sysPath string) error {
-	text, _ := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages") // only some chips have this attribute
+func amdWarning(h *Host, d Device) string {
+	text, _ := h.ReadAll(d.SysPath + "/ras/gpu_vram_bad_pages") // only some chips of AMD have this attribute
 	bad := 0
 	for line := range strings.Lines(text) {
 		if strings.HasSuffix(strings.TrimSpace(line), ": F") {
@@ -165,7 +165,7 @@ func amdHealth(h *Host, sysPath string) error {
 		}
 	}
 	if bad == 0 {
-		return nil
+		return ""
 	}
-	return warningf("%d bad pages of its memory could not be retired (gpu_vram_bad_pages)", bad)
+	return fmt.Sprintf("%d bad pages of its memory could not be retired (gpu_vram_bad_pages)", bad)
 }

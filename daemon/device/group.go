@@ -192,7 +192,7 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 		model, _ = h.Attr(owner, "product") // only USB devices have this attribute
 	}
 	return []Device{{
-		ID: id, Model: model, NUMANode: commonNUMANode(h, all),
+		ID: id, Model: model,
 		group: &groupNodes{all, r.Group.missing(all, taken)},
 	}}, nil
 }
@@ -244,22 +244,6 @@ func usbIdentity(h *Host, sysPath string) []string {
 		controller = path.Dir(controller)
 	}
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
-}
-
-// commonNUMANode returns the NUMA node of the members. It returns -1 if the NUMA node is unknown, or if it differs between the
-// members.
-func commonNUMANode(h *Host, members []udev.Device) int {
-	node := -1
-	for _, m := range members {
-		switch own := nodeNUMA(h, m); {
-		case own < 0:
-		case node >= 0 && own != node:
-			return -1
-		default:
-			node = own
-		}
-	}
-	return node
 }
 
 // linksBeside returns all links in the directories in which udev's rules create links to such a node. For example, links to

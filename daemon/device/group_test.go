@@ -142,9 +142,9 @@ func TestGroupOfTheMachine(t *testing.T) {
 			group-example.com:set numa0
 			  held back: not complete: /dev/nvme4n1 belongs to class nvme
 			  /dev/qrng
-			nvme-eui.0014ee83000ba210
+			nvme-eui.0014ee83000ba210 numa0
 			  held back: no resource of class nvme is configured
-			nvme-eui.0014ee83000ba211
+			nvme-eui.0014ee83000ba211 numa0
 			  held back: not for containers: it is zoned: to offer it, match ATTR{queue/zoned}`},
 		{name: "without the container of VFIO", recording: "node-vfio", edits: []string{"N: vfio/vfio", "N: other"}, rules: grouped(device.Group{Nodes: []string{"/dev/vfio/120"}}, nil), want: `
 			(0000:c1:00.0)

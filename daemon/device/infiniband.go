@@ -57,6 +57,7 @@ var InfiniBand = Class{
 	Identify: infinibandIdentify,
 	Offer:    infinibandOffer,
 	Health:   infinibandHealth,
+	Warning:  namespaceWarning,
 	Target:   functionTarget,
 	Allocate: infinibandAllocate,
 }
@@ -79,9 +80,8 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver has these attributes
 	board, _ := h.Attr(u.SysPath, "board_id")
 	return []Device{{
-		ID:       MakeID("infiniband", identity),
-		Model:    strings.TrimSpace(adapter + " " + board),
-		NUMANode: h.NUMANode(u.SysPath),
+		ID:    MakeID("infiniband", identity),
+		Model: strings.TrimSpace(adapter + " " + board),
 	}}, nil
 }
 
@@ -103,12 +103,12 @@ func infinibandOffer(h *Host, d Device) error {
 
 // namespaceWarning returns a warning if every RDMA device belongs to one network namespace. The module parameter shows the
 // current mode, because "rdma system set netns" changes the same variable (rdma_compatdev_set).
-func namespaceWarning(h *Host) error {
+func namespaceWarning(h *Host, _ Device) string {
 	if shared, err := h.Read("/sys/module/ib_core/parameters/netns_mode"); err != nil || shared != "N" {
-		return nil
+		return ""
 	}
-	return warningf("RDMA devices belong to one network namespace each: only pods with hostNetwork can open this device " +
-		"(rdma system set netns shared)")
+	return "RDMA devices belong to one network namespace each: only pods with hostNetwork can open this device " +
+		"(rdma system set netns shared)"
 }
 
 // infinibandHealth asks the adapter for the state of its ports (ib_query_port). If the adapter does not respond, reading the
@@ -118,7 +118,7 @@ func infinibandHealth(h *Host, d Device) error {
 	for _, port := range h.Names(d.SysPath + "/ports") {
 		err := portHealth(h, d.SysPath+"/ports/"+port)
 		if err == nil {
-			return namespaceWarning(h)
+			return nil
 		}
 		reasons = append(reasons, fmt.Errorf("port %s: %w", port, err))
 	}

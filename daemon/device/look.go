@@ -95,6 +95,7 @@ func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 	}
 	for _, d := range devices {
 		d.Class, d.SysPath, d.Udev, d.rule = class, u.SysPath, u, rule
+		d.NUMANode = commonNUMANode(h, hardwareOf(h, d))
 		found = append(found, look(h, rules, d))
 	}
 	return found, true
@@ -122,16 +123,13 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	s.Resource = rule.Resource
 	s.Health = d.Class.Health(h, d)
-	// errors.As would also find a warning that is joined with an error, but a device with an error is not usable.
-	usable, ok := s.Health.(warning)
-	if ok {
-		s.Health = nil
-	}
 	if s.Functions = functionsOf(h, d); len(s.Functions) > 0 && FunctionIn(d.SysPath) == "" {
 		d.firstFunction = s.Functions[0]
 	}
 	pciHealth(h, &s)
-	s.warn(string(usable))
+	if d.Class.Warning != nil {
+		s.warn(d.Class.Warning(h, d))
+	}
 	s.setTarget(h)
 	if s.Target.IsDisk() {
 		s.Written = sysfs.Written(&h.Tree, d.SysPath)

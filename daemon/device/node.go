@@ -54,16 +54,7 @@ func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	if err := forbidden(u); err != nil {
 		return nil, err
 	}
-	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u), NUMANode: nodeNUMA(h, u)}}, nil
-}
-
-// nodeNUMA returns the NUMA node of a device. For a VFIO group, this is the NUMA node of the first function. nodeNUMA returns -1
-// if the NUMA node is unknown.
-func nodeNUMA(h *Host, u udev.Device) int {
-	if functions := vfioFunctions(h, u); len(functions) > 0 {
-		return h.NUMANode(functions[0])
-	}
-	return h.NUMANode(u.SysPath)
+	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u)}}, nil
 }
 
 // forbidden returns an error if a node gives access to more than the device itself, for example to a disk that this host uses.

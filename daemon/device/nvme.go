@@ -73,9 +73,9 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	if wwid == "" {
 		return nil, incompletef("its wwid is empty")
 	}
-	d := Device{ID: nvmeID(wwid), NUMANode: -1}
+	d := Device{ID: nvmeID(wwid)}
 	if controllers := h.NVMeControllers(u.SysPath); len(controllers) > 0 {
-		d.Model, d.NUMANode = nvmeModel(h, controllers[0]), h.NUMANode(controllers[0])
+		d.Model = nvmeModel(h, controllers[0])
 	}
 	return []Device{d}, nil
 }

@@ -66,15 +66,6 @@ type hostUse struct {
 // Unwrap returns the reason.
 func (u hostUse) Unwrap() error { return u.error }
 
-// warning describes a problem that the operator should solve, although the device is still usable. The function Health of a
-// [Class] may return a warning as its error.
-type warning string
-
-// Error returns the text.
-func (w warning) Error() string { return string(w) }
-
-func warningf(format string, args ...any) error { return warning(fmt.Sprintf(format, args...)) }
-
 // warn adds a warning to the sighting. It ignores an empty text.
 func (s *Sighting) warn(text string) {
 	if text != "" && s.Warning != "" {
