@@ -296,9 +296,7 @@ type link struct {
 	file      file   // zero for a file that is open but not mapped
 }
 
-func (l link) path() string {
-	return l.dir + "/" + l.name
-}
+func (l link) path() string { return l.dir + "/" + l.name }
 
 // look returns the identity of a file. If the file is a node of a wanted device, look also returns the number of the device.
 // Otherwise, the number is zero. look neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.

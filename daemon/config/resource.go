@@ -115,7 +115,9 @@ func checkNarrow(t *table, r Resource) {
 }
 
 func takeClass(t *table, r *Resource) {
-	t.choice("class", "class", &r.Class, classNames...)
+	if t.choice("class", "class", &r.Class, classNames...); t.has("class") {
+		return // the remedies below take longer to find than all files take to read
+	}
 	wanted := "a resource that overrides no other needs class " + Alternatives(classNames)
 	for _, values := range builtin {
 		switch name := values["name"].(string); {
