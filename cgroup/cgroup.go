@@ -93,9 +93,7 @@ func isContainer(name string) bool {
 	return at >= 0 && isHex(name[at:]) && (at == 0 || strings.ContainsRune("-_:", rune(name[at-1])))
 }
 
-func isHex(s string) bool {
-	return strings.Trim(s, "0123456789abcdef") == ""
-}
+func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
 // podIn returns the pod UID in the text of /proc/PID/cgroup, or "". The text contains a line ID:CONTROLLERS:PATH for each
 // hierarchy. In a hierarchy that the runtime does not manage, the process may be in any cgroup.

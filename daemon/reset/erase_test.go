@@ -189,7 +189,7 @@ func TestErasureIsRefused(t *testing.T) {
 		}, Busy, "cannot determine what is below loop7"},
 		{"the node of another loop device", func(m *machine, n *fakeNode, r *Request) {
 			m.loop(nil)
-			m.rename(m.root+"/sys/block/loop7", m.root+"/sys/block/loop8")
+			m.rename(m.root+"/sys/devices/virtual/block/loop7", m.root+"/sys/devices/virtual/block/loop8")
 			m.nodes["/dev/loop8"] = m.nodes["/dev/loop7"]
 		}, Busy, "cannot determine what is below loop8: /dev/loop8 is the node of another device: 7:7"},
 		{"a disk with the name of a loop device", func(m *machine, n *fakeNode, r *Request) {

@@ -47,8 +47,9 @@ func (h *host) unused(d sysfs.Disk) error {
 // looped returns an error if a loop device is set up on a disk. A loop device does not open the disk exclusively, so an exclusive
 // open of the disk does not fail. The backing file may have any path, so the function asks the loop device for the device number.
 func (h *host) looped(d sysfs.Disk) error {
-	for _, name := range h.Names("/sys/block") {
-		setUp := func() bool { return h.Present("/sys/block/" + name + "/loop/backing_file") }
+	const virtual = devices + "virtual/block/" // loop devices have no parent (drivers/block/loop.c, loop_add)
+	for _, name := range h.Names(virtual) {
+		setUp := func() bool { return h.Present(virtual + name + "/loop/backing_file") }
 		if !setUp() {
 			continue // this is not a loop device, or the loop device has no backing file
 		}
