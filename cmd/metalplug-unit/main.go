@@ -28,5 +28,5 @@ func main() {
 		}
 		return
 	}
-	os.Exit(exchange.Main(unit.Program, about, unit.Helper{File: file, Run: units.Runner{}.Run}.Serve))
+	os.Exit(exchange.Main(unit.Program, about, unit.Helper{File: file, Run: units.Run}.Serve))
 }

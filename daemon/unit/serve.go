@@ -14,7 +14,7 @@ import (
 // Helper answers the requests from a [Client].
 type Helper struct {
 	File string // main configuration file
-	// Run starts an instance of a template unit, as [units.Runner.Run] does.
+	// Run starts an instance of a template unit, as [units.Run] does.
 	Run func(ctx context.Context, template, instance string) error
 }
 

@@ -24,23 +24,9 @@ const (
 	replace = "replace"
 )
 
-// Runner runs units over D-Bus. As root, it connects to systemd's private socket like systemctl, so no bus daemon is needed.
-// Otherwise, it uses the system bus. The zero value is ready for use. Run is safe for concurrent use.
-type Runner struct {
-	dial func(ctx context.Context) (*dbus.Conn, error) // nil to connect to this machine's systemd
-}
-
-// UnitName returns the name of an instance of a template unit such as "name@.service". It escapes the instance as
-// systemd-escape(1) does.
-func UnitName(template, instance string) string {
-	before, after, _ := strings.Cut(template, "@")
-	return before + "@" + unit.UnitNameEscape(instance) + after
-}
-
-func (r Runner) connect(ctx context.Context) (*dbus.Conn, error) {
-	if r.dial != nil {
-		return r.dial(ctx)
-	}
+// connect connects to systemd over D-Bus. As root, it uses systemd's private socket like systemctl, so no bus daemon is needed.
+// Otherwise, it uses the system bus.
+func connect(ctx context.Context) (*dbus.Conn, error) {
 	c, err := dbus.NewSystemdConnectionContext(ctx)
 	if err != nil {
 		bus, busErr := dbus.NewSystemConnectionContext(ctx)
@@ -49,30 +35,30 @@ func (r Runner) connect(ctx context.Context) (*dbus.Conn, error) {
 	return c, nil
 }
 
-// Run starts an instance of a template unit. If the unit is still active, Run stops it first, so that the unit's commands are
+// Run starts an instance of a template unit such as "name@.service". It escapes the instance as systemd-escape(1) does. If the unit is still active, Run stops it first, so that the unit's commands are
 // always executed. Run blocks until the unit is active or has ended, depending on Type=. A oneshot unit ends when all its
 // commands have succeeded. The error contains systemd's result. If the deadline of ctx passes, Run stops the unit. If ctx is
 // cancelled, the unit keeps running.
-func (r Runner) Run(ctx context.Context, template, instance string) error {
-	name := UnitName(template, instance)
-	if err := r.run(ctx, name); err != nil {
-		return fmt.Errorf("run %s: %w", name, err)
-	}
-	return nil
-}
-
-func (r Runner) run(ctx context.Context, name string) error {
-	c, err := r.connect(ctx)
+func Run(ctx context.Context, template, instance string) error {
+	c, err := connect(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to systemd: %w", err)
 	}
 	defer c.Close()
+	return run(ctx, c, template, instance)
+}
+
+// run does the work of Run over an open connection.
+func run(ctx context.Context, c *dbus.Conn, template, instance string) error {
+	before, after, _ := strings.Cut(template, "@")
+	name := before + "@" + unit.UnitNameEscape(instance) + after
 	// The start limit (StartLimitBurst=) protects against crash loops. It must not apply here, because a caller has requested
 	// each start. An error means that the unit is not loaded, so it has no failed state to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
 	result := ""
-	if _, err = c.RestartUnitContext(ctx, name, replace, over); err == nil {
+	_, err := c.RestartUnitContext(ctx, name, replace, over)
+	if err == nil {
 		result, err = await(ctx, c, over)
 	}
 	switch {
@@ -80,7 +66,7 @@ func (r Runner) run(ctx context.Context, name string) error {
 	case err == nil && result == "done":
 		return nil
 	case err == nil:
-		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
+		err = fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
 	// systemd may have started the unit even if the request did not return in time.
 	case errors.Is(err, context.DeadlineExceeded):
 		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
@@ -88,7 +74,7 @@ func (r Runner) run(ctx context.Context, name string) error {
 		// If the unit cannot be stopped, the next run replaces it.
 		_, _ = c.StopUnitContext(stopping, name, replace, nil)
 	}
-	return err
+	return fmt.Errorf("run %s: %w", name, err)
 }
 
 // await waits for the end of a job and returns its result (org.freedesktop.systemd1(5), JobRemoved).

@@ -27,7 +27,7 @@ const (
 	unitsPath   = managerPath + "/unit"
 )
 
-// peer simulates the D-Bus interface of systemd over socket pairs, as far as Runner needs it.
+// peer simulates the D-Bus interface of systemd over socket pairs, as far as Run needs it.
 type peer struct {
 	t    *testing.T
 	pair func(t *testing.T) (a, b net.Conn) // nil means socketPair
@@ -134,8 +134,14 @@ func (p *peer) dialled() (*dbus.Conn, error) {
 	return conn, nil
 }
 
-func (p *peer) runner() Runner {
-	return Runner{dial: func(context.Context) (*systemd.Conn, error) { return systemd.NewConnection(p.dialled) }}
+// run runs an instance of a template unit with the peer as the service manager.
+func (p *peer) run(ctx context.Context, template, instance string) error {
+	c, err := systemd.NewConnection(p.dialled)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return run(ctx, c, template, instance)
 }
 
 func (p *peer) note(format string, args ...any) {
@@ -230,7 +236,7 @@ func TestRun(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.peer.t = t
 			got := ""
-			if err := c.peer.runner().Run(t.Context(), "fpga-start@.service", "fpga-1"); err != nil {
+			if err := c.peer.run(t.Context(), "fpga-start@.service", "fpga-1"); err != nil {
 				got = err.Error()
 			}
 			if asked := c.peer.was(); got != c.want || !slices.Equal(asked, c.asked) {
@@ -252,7 +258,7 @@ func TestTimeIsUp(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), jobLook/2)
 				defer cancel()
-				if err := p.runner().Run(ctx, "x@.service", "1"); !errors.Is(err, context.DeadlineExceeded) {
+				if err := p.run(ctx, "x@.service", "1"); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%v", err)
 				}
 				want := []string{"reset x@1.service", "restart x@1.service replace", "stop x@1.service replace"}
