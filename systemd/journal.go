@@ -78,7 +78,7 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 		add(a)
 	}
 	r.Attrs(add)
-	if id := messageIDs()[r.Message]; id != "" {
+	if id := MessageIDs()[r.Message]; id != "" {
 		fields = appendField(fields, "MESSAGE_ID", id)
 	}
 	entry := appendField(nil, "PRIORITY", strconv.Itoa(int(priority(r.Level))))

@@ -4,7 +4,6 @@ package systemd
 
 import (
 	_ "embed"
-	"maps"
 	"strings"
 	"sync"
 )
@@ -14,11 +13,9 @@ var catalog string
 
 // MessageIDs maps log messages to their MESSAGE_ID. Every error has an ID, and so does every message that an operator may
 // have to act on or search for. metalplug.catalog lists and explains the IDs (journalctl -x). An ID never changes and is
-// never reused for another message.
-func MessageIDs() map[string]string { return maps.Clone(messageIDs()) }
-
-// messageIDs reads the catalog. Each entry begins with the lines "-- ID" and "# MESSAGE".
-var messageIDs = sync.OnceValue(func() map[string]string {
+// never reused for another message. Each entry in the catalog begins with the lines "-- ID" and "# MESSAGE". The map must not be
+// changed.
+var MessageIDs = sync.OnceValue(func() map[string]string {
 	ids := make(map[string]string)
 	for _, entry := range strings.Split(catalog, "\n-- ")[1:] {
 		id, rest, _ := strings.Cut(entry, "\n# ")
