@@ -161,7 +161,7 @@ func (l *loop) drop(which func(*claim) bool) {
 // work is on another device and only affects this one. Until [Inventory.End] and one more inspection, the kubelet sees no
 // changes to the hardware, and inspections do not open the device. If reason is not empty, the device is Unhealthy with this
 // reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is
-// [ErrUnknownDevice], the error of ctx, or a [*lease.ErrEvent] if the state does not allow the work.
+// [ErrUnknownDevice], the error of ctx, or a [lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	if askErr := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]

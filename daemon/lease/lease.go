@@ -8,6 +8,7 @@
 package lease
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -127,18 +128,10 @@ type Event struct {
 }
 
 // ErrEvent is the error for an event that [Table] does not allow in a state.
-type ErrEvent struct {
-	State State
-	Event Name
-}
-
-// Error names the state and the event.
-func (e *ErrEvent) Error() string {
-	return fmt.Sprintf("a device in state %s has no event %s", e.State, e.Event)
-}
+var ErrEvent = errors.New("event not allowed")
 
 // Apply returns the lease after an event, and the effects that the caller must carry out. If the table has no row for the
-// event in this state, Apply changes nothing and returns an [*ErrEvent].
+// event in this state, Apply changes nothing and returns an [ErrEvent].
 func (l Lease) Apply(e Event) (Lease, []Effect, error) {
 	for i := range Table {
 		r := &Table[i]
@@ -157,7 +150,7 @@ func (l Lease) Apply(e Event) (Lease, []Effect, error) {
 		}
 		return next, outside, nil
 	}
-	return l, nil, &ErrEvent{l.State, e.Name}
+	return l, nil, fmt.Errorf("%w: %s in state %s", ErrEvent, e.Name, l.State)
 }
 
 // meets reports whether the lease meets a condition of the table.

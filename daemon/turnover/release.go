@@ -36,7 +36,7 @@ func (j *job) cleanUp(ctx context.Context) error {
 		}
 	}
 	err := j.begin(ctx, lease.Clear, "")
-	if stale := new(lease.ErrEvent); errors.As(err, &stale) { // a new pod has the device
+	if errors.Is(err, lease.ErrEvent) { // a new pod has the device
 		return nil
 	} else if err != nil {
 		return err
