@@ -111,8 +111,3 @@ func Holders(proc string, numbers []Number, asker int) (Answer, error) {
 	answer := s.answer()
 	return answer, answer.Err()
 }
-
-// compareHolders compares holders by PID and then by number.
-func compareHolders(a, b Holder) int {
-	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.Number.String(), b.Number.String()))
-}

@@ -338,7 +338,9 @@ func (s *scan) answer() Answer {
 			a.Unread = append(a.Unread, Unread{PodUID: podUID, Any: any, Count: o.unread, Cause: o.cause})
 		}
 	}
-	slices.SortFunc(a.Holders, compareHolders)
+	slices.SortFunc(a.Holders, func(h, o Holder) int {
+		return cmp.Or(cmp.Compare(h.PID, o.PID), strings.Compare(h.Number.String(), o.Number.String()))
+	})
 	slices.SortFunc(a.Unread, func(u, v Unread) int { return strings.Compare(u.PodUID, v.PodUID) })
 	return a
 }
