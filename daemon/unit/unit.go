@@ -78,13 +78,10 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	return nil
 }
 
-// check returns an error if a request is invalid.
+// check returns an error if a request is invalid. It does not check the resource and the stage, because the helper accepts only
+// those in the configuration.
 func (r Request) check() error {
 	switch {
-	case r.Resource == "":
-		return errors.New("missing resource")
-	case r.Stage != Init && r.Stage != Start && r.Stage != Release:
-		return fmt.Errorf("invalid stage %q: must be init, start or release", r.Stage)
 	case r.Device == "" || device.MakeID(r.Device) != r.Device: // a vendor unit may pass the ID to a shell
 		return fmt.Errorf("invalid device %q: not a metalplug device ID", r.Device)
 	case r.TimeoutMS < 1 || r.TimeoutMS > MaxTimeout.Milliseconds():

@@ -103,10 +103,10 @@ func TestRefusals(t *testing.T) {
 	whole := with(func(*unit.Request) {})
 	for _, c := range []struct{ name, request, want string }{
 		{"another resource", with(func(r *unit.Request) { r.Resource = "example.org/other" }), "does not set units.start for example.org/other"},
-		{"no resource", with(func(r *unit.Request) { r.Resource = "" }), "missing resource"},
+		{"no resource", with(func(r *unit.Request) { r.Resource = "" }), "does not set units.start for "},
 		{"a resource without units", with(func(r *unit.Request) { r.Resource = "example.org/plain" }), "does not set units.start for example.org/plain"},
-		{"a unit for a stage", with(func(r *unit.Request) { r.Stage = "vendor-start@.service" }), `invalid stage "vendor-start@.service"`},
-		{"a stage in upper case", with(func(r *unit.Request) { r.Stage = "Start" }), `invalid stage "Start"`},
+		{"a unit for a stage", with(func(r *unit.Request) { r.Stage = "vendor-start@.service" }), "does not set units.vendor-start@.service for "},
+		{"a stage in upper case", with(func(r *unit.Request) { r.Stage = "Start" }), "does not set units.Start for "},
 		{"a shell in the device", with(func(r *unit.Request) { r.Device = "x; reboot" }), "not a metalplug device ID"},
 		{"a path as device", with(func(r *unit.Request) { r.Device = "../../x" }), "not a metalplug device ID"},
 		{"a long device", with(func(r *unit.Request) { r.Device = strings.Repeat("x", 59) }), "not a metalplug device ID"},
