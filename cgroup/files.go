@@ -33,10 +33,10 @@ func (a addresses) String() string {
 	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
 }
 
-// descriptors finds the devices that a thread has open, and adds them to the map held. It looks at the files that the links in
-// /proc/PID/fd lead to, but does not read the text of the links. That text may be a path in another mount namespace or the path
-// of a deleted node.
-func (r *scanner) descriptors(task string, held map[Number]bool) error {
+// readDescriptors finds the devices that a thread has open, and adds them to the map held. It looks at the files that the links
+// in /proc/PID/fd lead to, but does not read the text of the links. That text may be a path in another mount namespace or the
+// path of a deleted node.
+func (r *scanner) readDescriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 		}
 		for _, name := range names {
 			l := link{dirfd: int(fd), dir: dir, name: name, task: task}
-			if r.careful && r.barren(l) {
+			if r.careful && r.cannotBeNode(l) {
 				continue
 			}
 			number, _, err := r.look(l)
@@ -76,12 +76,12 @@ const (
 // mapping before the link was read.
 const mappingRounds = 32
 
-// mappings finds the devices that a process has mapped, and adds them to the map held. It reports whether the process has any
+// readMappings finds the devices that a process has mapped, and adds them to the map held. It reports whether the process has any
 // memory. /proc/PID/maps shows the path and the inode of each mapped file, but only the links in map_files lead to the number of
 // the device (proc_pid_map_files(5)). A scan inspects each file once, because most mapped files are libraries that many processes
 // share. If the links to a listed file have vanished, the process has moved or removed the mapping. In this case, the next round
 // uses the new links, if there are any.
-func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
+func (r *scanner) readMappings(task string, held map[Number]bool) (some bool, err error) {
 	var missed map[file]bool // nil means all files
 	for range mappingRounds {
 		var again map[file]bool
@@ -90,7 +90,7 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 			if f.inode == 0 || f.device == r.memory || missed != nil && !missed[f] {
 				return nil
 			}
-			number, err := r.ask(task, at, f)
+			number, err := r.mappedNumber(task, at, f)
 			if isGone(err) {
 				if again == nil {
 					again = make(map[file]bool)
@@ -109,15 +109,15 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 		missed = again
 	}
 	for f := range missed {
-		if !r.barren(link{task: task, file: f}) {
+		if !r.cannotBeNode(link{task: task, file: f}) {
 			return some, fmt.Errorf("read %s/maps: its mappings keep changing", task)
 		}
 	}
 	return some, nil
 }
 
-// ask checks whether a mapped file is a node of a wanted device. It returns the number of that device, or zero.
-func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
+// mappedNumber checks whether a mapped file is a node of a wanted device. It returns the number of that device, or zero.
+func (r *scanner) mappedNumber(task string, at addresses, mapped file) (Number, error) {
 	r.mu.Lock()
 	number, known := r.mapped[mapped]
 	r.mu.Unlock()
@@ -128,7 +128,7 @@ func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	if err := r.charge(1); err != nil {
 		return Number{}, err
 	}
-	if r.careful && r.barren(l) {
+	if r.careful && r.cannotBeNode(l) {
 		return Number{}, nil
 	}
 	number, f, err := r.look(l)
@@ -301,8 +301,8 @@ func (l link) path() string { return l.dir + "/" + l.name }
 // look returns the identity of a file. If the file is a node of a wanted device, look also returns the number of the device.
 // Otherwise, the number is zero. look neither queries a file server (statx(2), AT_STATX_DONT_SYNC) nor triggers a mount.
 func (r *scanner) look(l link) (Number, file, error) {
-	r.looking.Store(true)
-	defer r.looking.Store(false)
+	r.querying.Store(true)
+	defer r.querying.Store(false)
 	at, name := l.dirfd, l.name
 	if at == unix.AT_FDCWD {
 		name = l.path()
@@ -329,7 +329,7 @@ func (r *scanner) look(l link) (Number, file, error) {
 // The result comes from procfs and the kernel's own tables. It does not depend on a file system, the SELinux policy or a file
 // server.
 func (r *scanner) harmless(l link) bool {
-	if isKernelObject(l) || r.barren(l) {
+	if isKernelObject(l) || r.cannotBeNode(l) {
 		return true
 	}
 	// Checking whether a file is a directory needs no permission for the file (open(2), O_PATH).

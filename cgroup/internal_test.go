@@ -111,7 +111,7 @@ func TestMemoryOfDescriptors(t *testing.T) {
 	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{}, careful: true}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	err = r.descriptors(task, make(map[Number]bool))
+	err = r.readDescriptors(task, make(map[Number]bool))
 	runtime.ReadMemStats(&after)
 	if used := after.TotalAlloc - before.TotalAlloc; err != nil || used > 30*lines {
 		t.Errorf("%d bytes are used, %v", used, err)

@@ -18,15 +18,15 @@ type mounts struct {
 	byDevice map[device]bool // keys are devices, values tell whether this is certain for all mounts of the device
 }
 
-// servers lists the types of file systems that a network server or a user-space program provides. The kernel calls OrangeFS
+// fileServers lists the types of file systems that a network server or a user-space program provides. The kernel calls OrangeFS
 // pvfs2.
-var servers = []string{
+var fileServers = []string{
 	"9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "lustre", "nfs", "nfs4", "pvfs2", "smb3", "virtiofs",
 }
 
-// barren reports whether a link certainly does not lead to an open device node. This is certain for a kernel object, and for a
-// file on a mount that allows no device nodes. For a mapped file, the device number identifies the mount.
-func (r *scanner) barren(l link) bool {
+// cannotBeNode reports whether a link certainly does not lead to an open device node. This is certain for a kernel object, and
+// for a file on a mount that allows no device nodes. For a mapped file, the device number identifies the mount.
+func (r *scanner) cannotBeNode(l link) bool {
 	id := 0
 	if l.file == (file{}) {
 		if isKernelObject(l) {
@@ -107,5 +107,5 @@ func parseMount(line string) (id int, d device, barren bool, err error) {
 		return id, d, false, nil
 	}
 	kind, _, _ = strings.Cut(kind, ".") // the type may have a suffix, as in "fuse.sshfs"
-	return id, d, slices.Contains(servers, kind) || slices.Contains(strings.Split(fields[5], ","), "nodev"), nil
+	return id, d, slices.Contains(fileServers, kind) || slices.Contains(strings.Split(fields[5], ","), "nodev"), nil
 }

@@ -51,7 +51,7 @@ func findPods(root string) (map[string][]string, error) {
 		return nil, err
 	}
 	w := walk{services: true, pods: make(map[string][]string)}
-	if err := w.below(dir, anywhere); err != nil {
+	if err := w.search(dir, unlimitedDepth); err != nil {
 		return nil, fmt.Errorf("find pods in %s: %w", root, err)
 	}
 	if !w.kubepods {
@@ -87,33 +87,33 @@ type walk struct {
 }
 
 const (
-	// anywhere is a depth without limit, so that the parent cgroup of all pods is found in any directory.
-	anywhere = math.MaxInt
-	// prefixes is the maximum number of directories that [Watch] follows from the root to the parent cgroup of all pods. A
+	// unlimitedDepth is a depth without limit, so that the parent cgroup of all pods is found in any directory.
+	unlimitedDepth = math.MaxInt
+	// watchDepth is the maximum number of directories that [Watch] follows from the root to the parent cgroup of all pods. A
 	// --cgroup-root adds such directories. Deeper cgroups usually belong to services and change all the time.
-	prefixes = 2
-	// inside is passed as the depth for the parent cgroup of all pods, and for the cgroup of a QoS class.
-	inside = -1
+	watchDepth = 2
+	// insideKubepods is passed as the depth for the parent cgroup of all pods, and for the cgroup of a QoS class.
+	insideKubepods = -1
 )
 
-// below searches a directory for pods. The parameter depth limits how many levels below the directory it looks for the parent
-// cgroup of all pods. The directory may be a link, such as "memory" in version 1.
-func (w *walk) below(dir string, depth int) error {
+// search looks for pods in a directory and below. The parameter depth limits how many levels below the directory search looks for
+// the parent cgroup of all pods. The directory may be a link, such as "memory" in version 1.
+func (w *walk) search(dir string, depth int) error {
 	names, err := w.children(dir)
 	for _, name := range names {
 		child := filepath.Join(dir, name)
 		uid, pod := podUID(filepath.Base(dir), name)
 		switch {
-		case depth == inside && pod:
+		case depth == insideKubepods && pod:
 			w.pods[uid] = append(w.pods[uid], child)
-		case depth == inside && isClass(name):
-			err = errors.Join(err, w.below(child, inside))
-		case depth == inside:
+		case depth == insideKubepods && isClass(name):
+			err = errors.Join(err, w.search(child, insideKubepods))
+		case depth == insideKubepods:
 		case isKubepods(name):
 			w.kubepods = true
-			err = errors.Join(err, w.below(child, inside))
-		case depth > 0 && w.leads(name):
-			err = errors.Join(err, w.below(child, depth-1))
+			err = errors.Join(err, w.search(child, insideKubepods))
+		case depth > 0 && w.mayContainPods(name):
+			err = errors.Join(err, w.search(child, depth-1))
 		}
 	}
 	return err
@@ -123,9 +123,9 @@ func isKubepods(name string) bool {
 	return name == kubepods || name == kubepods+".slice" || strings.HasSuffix(name, "-"+kubepods+".slice")
 }
 
-// leads reports whether a cgroup with this name may contain the parent cgroup of all pods. Pods in the cgroups of users,
+// mayContainPods reports whether a cgroup with this name may contain the parent cgroup of all pods. Pods in the cgroups of users,
 // machines and containers belong to other kubelets.
-func (w *walk) leads(name string) bool {
+func (w *walk) mayContainPods(name string) bool {
 	switch {
 	case isContainer(name), name == "user.slice", name == "machine.slice":
 		return false

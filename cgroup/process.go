@@ -21,43 +21,43 @@ import (
 // scanner reads one process for a [scan].
 type scanner struct {
 	*scan
-	pid     int
-	podUID  string       // UID of the pod that the process belongs to, or "" while unknown
-	careful bool         // set if files on network file systems must not be read
-	steps   atomic.Int64 // incremented with each answer from the kernel
-	looking atomic.Bool  // set while a query about a file is in progress
-	mounts  *mounts      // nil before the first use
+	pid      int
+	podUID   string       // UID of the pod that the process belongs to, or "" while unknown
+	careful  bool         // set if files on network file systems must not be read
+	steps    atomic.Int64 // incremented with each answer from the kernel
+	querying atomic.Bool  // set while a query about a file is in progress
+	mounts   *mounts      // nil before the first use
 
 	// guarded by scan.mu
-	comm  string
-	owner *owner
-	over  bool // set when the process was read or abandoned, so that later results are ignored
+	comm     string
+	owner    *owner
+	finished bool // set when the process was read or abandoned, so that later results are ignored
 
 	// used by [scan.drain]
-	last  int64 // value of the field steps at the last check
-	still int   // number of checks since steps last changed
+	lastSteps  int64 // value of the field steps at the last check
+	idleChecks int   // number of checks since steps last changed
 }
 
 // run reads the process. It returns false if the scan abandoned the process before the end.
 func (r *scanner) run() bool {
 	held := make(map[Number]bool)
-	podUID, err := r.process(held)
+	podUID, err := r.readProcess(held)
 	return r.add(r, podUID, held, err)
 }
 
-// rests reports whether a call to the kernel has taken longer than patience. It must be called exactly once in each check for
+// stalled reports whether a call to the kernel has taken longer than patience. It must be called exactly once in each check for
 // progress.
-func (r *scanner) rests() bool {
-	r.still++
-	if steps := r.steps.Load(); steps != r.last {
-		r.last, r.still = steps, 0
+func (r *scanner) stalled() bool {
+	r.idleChecks++
+	if steps := r.steps.Load(); steps != r.lastSteps {
+		r.lastSteps, r.idleChecks = steps, 0
 	}
-	return r.still > looks
+	return r.idleChecks > progressChecks
 }
 
-// process finds the devices that the scanner's process holds, and adds them to the map held. If the process has exited, nothing
-// is added. If the process was listed as a process of the host but belongs to a pod, it is postponed.
-func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
+// readProcess finds the devices that the scanner's process holds, and adds them to the map held. If the process has exited,
+// nothing is added. If the process was listed as a process of the host but belongs to a pod, it is postponed.
+func (r *scanner) readProcess(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
 	if isGone(err) || err == nil && p.kernel {
@@ -80,28 +80,28 @@ func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 		return podUID, stop
 	}
 	if err == nil {
-		err = r.files(dir, p.threads, held)
+		err = r.readFiles(dir, p.threads, held)
 	}
 	return podUID, errors.Join(err, cgroupErr)
 }
 
-// files finds the devices that the scanner's process has open or mapped, and adds them to the map held.
-func (r *scanner) files(dir string, threads int, held map[Number]bool) (err error) {
+// readFiles finds the devices that the scanner's process has open or mapped, and adds them to the map held.
+func (r *scanner) readFiles(dir string, threads int, held map[Number]bool) (err error) {
 	tids := []int{r.pid}
 	if threads > 1 {
-		if tids, err = r.tables(dir, threads); err != nil {
+		if tids, err = r.descriptorTables(dir, threads); err != nil {
 			return skipGone(err)
 		}
 	}
 	for _, tid := range tids {
-		if err := r.descriptors(filepath.Join(r.proc, strconv.Itoa(tid)), held); err != nil {
+		if err := r.readDescriptors(filepath.Join(r.proc, strconv.Itoa(tid)), held); err != nil {
 			return err
 		}
 	}
 	// All threads share the same memory. If a thread has exited, its directory no longer shows the memory, even if other threads
 	// are still running.
 	for _, tid := range tids {
-		if some, err := r.mappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
+		if some, err := r.readMappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
 			return err
 		}
 	}
@@ -160,13 +160,14 @@ func readStatus(dir string) (status, error) {
 	}, nil
 }
 
-// tables returns one thread for each descriptor table that the process uses. Most processes have one table, but a thread
-// may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the directory of the process
-// shows no descriptors. Each thread also has a directory in /proc, although procfs does not list these directories (proc_tid(5)).
+// descriptorTables returns one thread for each descriptor table that the process uses. Most processes have one table, but a
+// thread may have made its own copy (unshare(2), CLONE_FILES). If the first thread exits before the others, the directory of the
+// process shows no descriptors. Each thread also has a directory in /proc, although procfs does not list these directories
+// (proc_tid(5)).
 //
 // The tables can be sorted, because kcmp(2) defines a total order on them (kernel/kcmp.c, kptr_obfuscate). The function charges
 // for the sorting before it lists the threads, because the list alone could exceed the memory limit of this program.
-func (r *scanner) tables(dir string, threads int) ([]int, error) {
+func (r *scanner) descriptorTables(dir string, threads int) ([]int, error) {
 	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 		return nil, err
 	}

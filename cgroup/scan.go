@@ -38,9 +38,9 @@ const (
 	maxFiles = 1 << 17
 	// maxSample limits how many of a pod's processes are checked for privileges.
 	maxSample = 1 << 10
-	// patience is the maximum time that a system call about a process may take. The constant looks says how often progress is
-	// checked during that time.
-	patience, looks = time.Second, 4
+	// patience is the maximum time that a system call about a process may take. The constant progressChecks says how often
+	// progress is checked during that time.
+	patience, progressChecks = time.Second, 4
 )
 
 // initPIDNamespace is the host's PID namespace (PID_NS_INIT_INO in include/uapi/linux/nsfs.h, 0xEFFFFFFC).
@@ -116,7 +116,7 @@ func (s *scan) run() error {
 			return err
 		}
 	}
-	s.unsettled()
+	s.markForkingPods()
 	return nil
 }
 
@@ -143,10 +143,10 @@ func (s *scan) round(n int) (found int, err error) {
 	return len(pids), nil
 }
 
-// unsettled is called after the last round. It marks a pod as unread if the pod has started processes since the first round. A
-// process that exited before it was read may have passed its descriptors to another process. The host is never marked for this
-// reason, because processes of the host start and exit all the time on some nodes.
-func (s *scan) unsettled() {
+// markForkingPods is called after the last round. It marks a pod as unread if the pod has started processes since the first
+// round. A process that exited before it was read may have passed its descriptors to another process. The host is never marked
+// for this reason, because processes of the host start and exit all the time on some nodes.
+func (s *scan) markForkingPods() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.owners {
@@ -162,8 +162,8 @@ type reader struct {
 	*scan
 
 	// guarded by scan.mu
-	now  *scanner // scanner of the current process, or nil before the first process
-	rest work     // processes taken from the queue but not read yet
+	current *scanner // scanner of the current process, or nil before the first process
+	rest    work     // processes taken from the queue but not read yet
 }
 
 // drain reads the processes in a queue, several at a time. If the kernel does not answer within patience, drain abandons the
@@ -185,7 +185,7 @@ func (s *scan) drain(queue []work) {
 	for range min(scanners, len(queue)) {
 		begin(work{})
 	}
-	ticker := time.NewTicker(s.patience / looks)
+	ticker := time.NewTicker(s.patience / progressChecks)
 	defer ticker.Stop()
 	for len(readers) > 0 {
 		select {
@@ -214,7 +214,7 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 		for i, pid := range w.pids {
 			r.mu.Lock()
 			now := &scanner{scan: r.scan, pid: pid, podUID: w.podUID, owner: r.owners[w.podUID], careful: r.remote}
-			r.now, r.rest = now, work{w.podUID, w.pids[i+1:]}
+			r.current, r.rest = now, work{w.podUID, w.pids[i+1:]}
 			r.mu.Unlock()
 			if !now.run() {
 				return
@@ -231,17 +231,17 @@ func (r *reader) run(queue <-chan work, ended chan<- *reader) {
 func (r *reader) giveUp() (rest work, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.now
-	if p == nil || p.over || !p.rests() {
+	p := r.current
+	if p == nil || p.finished || !p.stalled() {
 		return work{}, false
 	}
-	p.over = true
+	p.finished = true
 	r.stuck++ // incremented before the new readers start, so that they respect the limit
-	if p.looking.Load() && !p.careful {
+	if p.querying.Load() && !p.careful {
 		r.remote = true
 		return work{p.podUID, slices.Concat([]int{p.pid}, r.rest.pids)}, true
 	}
-	r.unread(p.owner, p.pid, p.comm, errStuck)
+	r.markUnread(p.owner, p.pid, p.comm, errStuck)
 	if p.owner.pod {
 		p.owner.err = errStuck
 	}
@@ -253,7 +253,7 @@ func (r *reader) giveUp() (rest work, stuck bool) {
 func (r *scanner) postpone(podUID string, zombie bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over {
+	if r.finished {
 		return
 	}
 	o := r.ownerOf(podUID, r.pid)
@@ -273,7 +273,7 @@ func (r *scanner) postpone(podUID string, zombie bool) {
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.over {
+	if r.finished {
 		return errStuck
 	}
 	r.comm = comm
@@ -303,15 +303,15 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.over { // the pod is already marked as unread
+	if r.finished { // the pod is already marked as unread
 		return false
 	}
-	r.over = true
+	r.finished = true
 	for n := range held {
 		s.holders = append(s.holders, Holder{PID: r.pid, Comm: r.comm, Number: n, PodUID: podUID})
 	}
 	if err != nil {
-		s.unread(r.owner, r.pid, r.comm, err)
+		s.markUnread(r.owner, r.pid, r.comm, err)
 	}
 	if errors.Is(err, errWork) {
 		r.owner.err = errWork
@@ -319,8 +319,8 @@ func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) b
 	return true
 }
 
-// unread marks a process as unread. The caller must hold the lock.
-func (s *scan) unread(o *owner, pid int, comm string, err error) {
+// markUnread marks a process as unread. The caller must hold the lock.
+func (s *scan) markUnread(o *owner, pid int, comm string, err error) {
 	if o.unread == 0 {
 		o.cause = fmt.Sprintf("process %d (%q): %v", pid, comm, err)
 	}

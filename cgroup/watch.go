@@ -45,7 +45,7 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 		if err != nil {
 			return fmt.Errorf("watch cgroups: %w", err)
 		}
-		if tell = nil; w.removed(buf[:size]) {
+		if tell = nil; w.podRemoved(buf[:size]) {
 			tell = gone
 		}
 	}
@@ -85,7 +85,7 @@ func (w watches) look(root string) error {
 		w.dirs[wd], seen[wd] = dir, true
 		return nil
 	}}
-	if err := found.below(dir, prefixes); err != nil {
+	if err := found.search(dir, watchDepth); err != nil {
 		return fmt.Errorf("find pods in %s: %w", root, err)
 	}
 	for wd := range w.dirs {
@@ -97,10 +97,10 @@ func (w watches) look(root string) error {
 	return nil
 }
 
-// removed reports whether a pod's cgroup may have been removed, according to the given events. The format is struct inotify_event
-// (include/uapi/linux/inotify.h). Each event consists of WD, MASK, COOKIE and LEN of four bytes each, and a name of LEN bytes
-// that is padded with zeros.
-func (w watches) removed(events []byte) (gone bool) {
+// podRemoved reports whether a pod's cgroup may have been removed, according to the given events. The format is struct
+// inotify_event (include/uapi/linux/inotify.h). Each event consists of WD, MASK, COOKIE and LEN of four bytes each, and a name of
+// LEN bytes that is padded with zeros.
+func (w watches) podRemoved(events []byte) (gone bool) {
 	for len(events) >= unix.SizeofInotifyEvent {
 		dir := w.dirs[int(int32(binary.NativeEndian.Uint32(events)))]
 		mask := binary.NativeEndian.Uint32(events[4:])

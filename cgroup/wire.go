@@ -41,7 +41,7 @@ func decodeRequest(message []byte) ([]Number, error) {
 func encodeAnswer(a Answer) []byte {
 	out := response{Answer{slices.Clone(a.Holders), slices.Clone(a.Unread)}, ""}
 	for i, u := range out.Unread {
-		out.Unread[i].PodUID, out.Unread[i].Cause = cut(u.PodUID), cut(u.Cause)
+		out.Unread[i].PodUID, out.Unread[i].Cause = truncate(u.PodUID), truncate(u.Cause)
 	}
 	message := exchange.Encode(out)
 	if len(message) <= exchange.MessageSize {
@@ -63,9 +63,9 @@ func encodeAnswer(a Answer) []byte {
 	return encodeError(errors.New("too many pods and holders to list"))
 }
 
-func encodeError(err error) []byte { return exchange.Encode(response{Error: cut(err.Error())}) }
+func encodeError(err error) []byte { return exchange.Encode(response{Error: truncate(err.Error())}) }
 
-func cut(text string) string { return text[:min(len(text), maxText)] }
+func truncate(text string) string { return text[:min(len(text), maxText)] }
 
 // MarshalText returns the text that [Number.String] returns.
 func (n Number) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
