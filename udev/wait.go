@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollEach calls two functions in turn, which are named try and then. It returns the context's error when ctx ends, or the first
-// error from the two functions. If there is nothing to read, the function try returns EAGAIN. In that case, the call waits in the
-// runtime's poller before it tries again. Until there is something to read, it blocks no thread, and the process does not wake
+// pollEach calls the functions read and handle in turn. It returns the context's error when ctx ends, or the first error from the
+// two functions. The function read returns EAGAIN if there is nothing to read. In that case, pollEach waits in the runtime's
+// poller before it calls read again. Until there is something to read, pollEach blocks no thread, and the process does not wake
 // up. It may be called only once for each file.
-func pollEach(ctx context.Context, what string, file *os.File, try func(fd int) error, then func() error) error {
+func pollEach(ctx context.Context, what string, file *os.File, read func(fd int) error, handle func() error) error {
 	defer interrupt(ctx, file)()
 	conn, err := file.SyscallConn()
 	for err == nil {
 		waitErr := conn.Read(func(fd uintptr) bool {
-			err = try(int(fd))
+			err = read(int(fd))
 			return err != unix.EAGAIN
 		})
 		if err = cmp.Or(waitErr, err); err == nil {
-			err = then()
+			err = handle()
 		}
 	}
 	return cmp.Or(ctx.Err(), fmt.Errorf("%s: %w", what, err))

@@ -67,10 +67,9 @@ func record(out io.Writer, r *recording.Recorder, c config.Config, devices []ude
 	if r.Serials {
 		masked = "Serial numbers were kept."
 	}
-	if _, err := fmt.Fprintf(out, "# Recorded by metalplugctl %s. %s\n\n", version, masked); err != nil {
-		return err
-	}
-	return r.Record(out, relevant(&device.Host{Tree: r.Tree}, c.Rules(), devices))
+	text := r.Record(relevant(&device.Host{Tree: r.Tree}, c.Rules(), devices))
+	_, err := fmt.Fprintf(out, "# Recorded by metalplugctl %s. %s\n\n%s", version, masked, text)
+	return err
 }
 
 // always lists subsystems that classes read, in addition to the subsystems of their devices.

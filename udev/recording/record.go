@@ -4,7 +4,6 @@ package recording
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,10 +50,10 @@ func (r *Recorder) Mask(text string) string {
 	return r.secrets.mask(text)
 }
 
-// Record writes the devices with their attributes, and the files in /proc and /dev that show how the devices are used.
-// [Parse] can parse the output. A device that vanishes during the recording is omitted. Record may block for some time,
+// Record returns the text of a recording. The text contains the devices with their attributes, and the files in /proc and /dev
+// that show how the devices are used. A device that vanishes during the recording is omitted. Record may block for some time,
 // because the kernel reads some attributes from the hardware.
-func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
+func (r *Recorder) Record(devices []udev.Device) string {
 	var text strings.Builder
 	r.Hide()
 	sorted := slices.SortedFunc(slices.Values(devices), func(a, b udev.Device) int { return strings.Compare(a.SysPath, b.SysPath) })
@@ -62,10 +61,7 @@ func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 		r.device(&text, d)
 	}
 	r.files(&text, sorted)
-	if _, err := io.WriteString(w, r.Mask(text.String())); err != nil {
-		return fmt.Errorf("write recording: %w", err)
-	}
-	return nil
+	return r.Mask(text.String())
 }
 
 // device writes one block.

@@ -31,7 +31,7 @@ const maxText = 64 << 20
 // devices, that directory should be on a RAM disk, because each device has a dozen files.
 type Source struct {
 	// Listen calls Warn if it rejects a saved file, and passes the reason. The previous recording remains in effect. Warn must be
-	// set before Listen is called, and may be nil.
+	// set before Listen is called.
 	Warn func(error)
 
 	file    string
@@ -129,12 +129,12 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 				rest.Reset(quietPeriod)
 			}
 		case err := <-s.watcher.Errors:
-			s.warn(fmt.Errorf("watch recording: %w", err))
+			s.Warn(fmt.Errorf("watch recording: %w", err))
 			rest.Reset(quietPeriod) // events may have been lost
 		case <-rest.C:
 			changes, err := s.reload()
 			if err != nil {
-				s.warn(err)
+				s.Warn(err)
 			}
 			for _, event := range changes {
 				select {
@@ -175,9 +175,3 @@ func (s *Source) reload() ([]udev.Event, error) {
 
 // copyName returns the path of a copy of the text. The tree was written from this text.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
-
-func (s *Source) warn(err error) {
-	if s.Warn != nil {
-		s.Warn(err)
-	}
-}
