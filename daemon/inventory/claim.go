@@ -72,19 +72,15 @@ func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 	if err := i.ask(ctx, func(l *loop) {
 		for _, e := range l.entries {
 			if e.Claims.Has(uid) {
-				l.unclaim(e, uid)
+				// The lease of a shared device ends with the last claim.
+				if e.Claims = e.Claims.Without(uid); len(e.Claims) == 0 {
+					l.free(e)
+				}
+				l.saveSoon(e)
 			}
 		}
 	}); err != nil {
 		return err
 	}
 	return i.Kept(ctx)
-}
-
-// unclaim takes a device from the claim with a UID. The lease of a shared device ends with the last claim.
-func (l *loop) unclaim(e *entry, uid string) {
-	if e.Claims = e.Claims.Without(uid); len(e.Claims) == 0 {
-		l.free(e)
-	}
-	l.saveSoon(e)
 }

@@ -46,12 +46,9 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 // changeCordon replaces the cordon of a device. A nil cordon means that the device is not cordoned. changeCordon waits for
 // the snapshot that shows the change.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now *api.Cordon) *api.Cordon) error {
-	select {
-	case <-i.ready: // before that, metalplugd may cordon the device once more because the state was lost
-	case <-i.done:
-		return errStopped
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
+	// Before the first snapshot, metalplugd may cordon the device once more because the state was lost.
+	if err := i.await(ctx, func(s *Snapshot) bool { return s.Version > 0 }); err != nil {
+		return err
 	}
 	i.cordoning.Lock() // only one change at a time
 	defer i.cordoning.Unlock()
@@ -67,7 +64,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(now
 		after = before
 		l.setCordon(id, after)
 	})
-	err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon == after })
+	err := i.await(ctx, func(s *Snapshot) bool { d := s.Find(id); return d == nil || d.Cordon == after })
 	return cmp.Or(saveErr, err)
 }
 

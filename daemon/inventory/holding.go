@@ -58,9 +58,11 @@ func (e *entry) moved() bool {
 }
 
 // allocated records that pods are about to hold these devices. The change takes effect immediately. The next snapshot
-// follows a little later, because the kubelet is waiting for an answer. If the flag started is set, no new pod gets the
-// devices. Instead, a container of their present pod is about to start or restart, or that pod is already gone.
-func (a *allocations) allocated(as map[string][]string, now time.Time, started bool) {
+// follows a little later, because the kubelet is waiting for an answer. The parameter asker identifies the kubelet that
+// called Allocate. If it is nil, no new pod gets the devices. Instead, a container of their present pod is about to start or
+// restart, or that pod is already gone.
+func (a *allocations) allocated(as map[string][]string, now time.Time, asker *string) {
+	started := asker == nil
 	var held []*entry
 	for id, names := range as {
 		e := a.entries[id]
@@ -79,7 +81,7 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, started b
 		}
 		switch {
 		case !started:
-			e.work.given = true
+			e.work.given, e.Owed, a.owing[e] = true, asker, true
 			_ = a.change(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
 			a.started(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})

@@ -125,19 +125,14 @@ func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
 		l.closeAllocates(func(by string) bool { return by == asker })
-		l.allocated(as, now, false)
-		for id := range as {
-			if e := l.entries[id]; e != nil && len(e.Claims) == 0 {
-				e.Owed, l.owing[e] = &asker, true
-			}
-		}
+		l.allocated(as, now, &asker)
 	})
 }
 
 // Starting records that a container is about to start or restart with devices of its pod. It does not wait.
 func (i *Inventory) Starting(as map[string][]string) {
 	now := time.Now()
-	i.post(func(l *loop) { l.allocated(as, now, true) })
+	i.post(func(l *loop) { l.allocated(as, now, nil) })
 }
 
 // Released records that the pods that held these devices have ended. The caller knows this because the kubelet was about to

@@ -101,10 +101,3 @@ func (l *loop) incompleteReason() string {
 	}
 	return ""
 }
-
-// carryOut runs the requests that are waiting.
-func (l *loop) carryOut() {
-	for _, r := range l.take() {
-		r(l)
-	}
-}

@@ -186,7 +186,6 @@ func (l *loop) collectOthers() []*Status {
 // report logs each change of a device once.
 func (p *publishing) report(old, s *Status) {
 	log := p.Log.With("device", s.Device.ID, "class", s.Device.ClassName(), "resource", s.Resource)
-	ctx := context.Background()
 	defer reportWarning(log, old, s)
 	switch {
 	case s.Resource == "" && (old == nil || old.Resource == "" && old.Gist() != s.Gist()):
@@ -200,13 +199,11 @@ func (p *publishing) report(old, s *Status) {
 		}
 		log.Info("device added", "syspath", s.Device.SysPath)
 	case old.Present && !s.Present:
-		log.Log(ctx, LevelNotice, "device gone", "syspath", s.Device.SysPath)
-	case old.Healthy && !s.Healthy:
-		log.Log(ctx, LevelNotice, "device unhealthy", "err", s.Reason)
+		log.Log(context.Background(), LevelNotice, "device gone", "syspath", s.Device.SysPath)
 	case !old.Healthy && s.Healthy:
-		log.Log(ctx, LevelNotice, "device healthy")
+		log.Log(context.Background(), LevelNotice, "device healthy")
 	case old.Gist() != s.Gist():
-		log.Log(ctx, LevelNotice, "device unhealthy", "err", s.Reason)
+		log.Log(context.Background(), LevelNotice, "device unhealthy", "err", s.Reason)
 	}
 }
 

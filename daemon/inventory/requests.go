@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,13 +23,15 @@ type requests struct {
 	waiting []request
 }
 
-// take removes and returns the waiting requests, oldest first.
-func (q *requests) take() []request {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	all := q.waiting
-	q.waiting = nil
-	return all
+// carryOut runs the requests that are waiting, oldest first.
+func (l *loop) carryOut() {
+	l.mu.Lock()
+	all := l.waiting
+	l.waiting = nil
+	l.mu.Unlock()
+	for _, r := range all {
+		r(l)
+	}
 }
 
 // post queues a request for the loop. It does not wait. After the loop has ended, the request never runs.
@@ -130,20 +133,16 @@ func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, 
 // Started waits for a snapshot that shows that a container was started with each of these devices. All later calls to
 // Allocate see this snapshot. Started returns an error if ctx or the inventory ends first.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
-	for _, id := range ids {
-		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Used }); err != nil {
-			return err
-		}
-	}
-	return nil
+	return i.await(ctx, func(s *Snapshot) bool {
+		return !slices.ContainsFunc(ids, func(id string) bool { d := s.Find(id); return d != nil && !d.Used })
+	})
 }
 
-// await waits until the function wanted returns true for the device in the newest snapshot. It passes nil to this function
-// if the snapshot does not contain the device.
-func (i *Inventory) await(ctx context.Context, id string, wanted func(*Status) bool) error {
+// await waits until the function wanted returns true for the newest snapshot.
+func (i *Inventory) await(ctx context.Context, wanted func(*Snapshot) bool) error {
 	for {
 		snapshot, changed := i.Snapshot()
-		if wanted(snapshot.Find(id)) {
+		if wanted(snapshot) {
 			return nil
 		}
 		select {
