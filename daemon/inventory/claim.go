@@ -21,12 +21,10 @@ var ErrHeld = errors.New("it is held")
 // free, or held by fewer claims than the resource has shares. The error is [ErrUnknownDevice], [ErrHeld], or another reason.
 // After an error, the claim has only the devices that it had before.
 func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string) error {
-	var refused error
-	err := i.ask(ctx, func(l *loop) {
+	return i.ask(ctx, func(l *loop) error {
 		for _, id := range ids {
 			if err := l.claimable(id, claim.UID); err != nil {
-				refused = fmt.Errorf("%s: %w", id, err)
-				return
+				return fmt.Errorf("%s: %w", id, err)
 			}
 		}
 		for _, id := range ids {
@@ -37,8 +35,8 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 				_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
 			}
 		}
+		return nil
 	})
-	return cmp.Or(err, refused)
 }
 
 // claimable returns why a device cannot be assigned to a claim now, or nil. The claim may already have the device. If the
@@ -69,7 +67,7 @@ func (l *loop) claimable(id, claim string) error {
 // Unclaim releases the devices of the claim with the given UID, and returns once the release is in the state file. It
 // returns no error if the claim has no devices.
 func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
-	if err := i.ask(ctx, func(l *loop) {
+	if err := i.ask(ctx, func(l *loop) error {
 		for _, e := range l.entries {
 			if e.Claims.Has(uid) {
 				// The lease of a shared device ends with the last claim.
@@ -79,6 +77,7 @@ func (i *Inventory) Unclaim(ctx context.Context, uid string) error {
 				l.saveSoon(e)
 			}
 		}
+		return nil
 	}); err != nil {
 		return err
 	}

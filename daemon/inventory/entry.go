@@ -26,9 +26,9 @@ type entry struct {
 	status   *Status          // published status, or nil
 	settled  *settled         // the last verdict before metalplug's work, or nil
 	lease    lease.Lease      // changed only by [leases.apply]
-	damper   *fault.Damper    // nil if the device has never been unhealthy
-	calm     *time.Timer      // fires when the damper releases the device, or nil
-	work     window           // metalplug's own work on the device
+	damper   fault.Damper
+	calm     *time.Timer // fires when the damper releases the device, or nil
+	work     window      // metalplug's own work on the device
 	books
 	known
 	seen left // data on the disk, according to the last inspection

@@ -59,19 +59,6 @@ func (l *loop) recovered(e *entry) {
 	l.look(e)
 }
 
-// distrust returns why a device is Unhealthy although its fault has ended, or empty. The parameter reason is the current
-// fault, or empty.
-func (e *entry) distrust(reason string, now time.Time) string {
-	switch {
-	case e.damper != nil:
-	case reason == "":
-		return ""
-	default:
-		e.damper = &fault.Damper{}
-	}
-	return e.damper.Observe(reason, now)
-}
-
 // calmLater queues a new verdict for the time when the damper releases the device.
 func (l *leases) calmLater(e *entry, now time.Time) {
 	until := e.damper.Until()

@@ -180,7 +180,9 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 
 // Alive returns nil when the goroutine that owns the inventory has answered, or the error of ctx. The goroutine that reads
 // from the source needs no check, because it never waits for another goroutine.
-func (i *Inventory) Alive(ctx context.Context) error { return i.ask(ctx, func(*loop) {}) }
+func (i *Inventory) Alive(ctx context.Context) error {
+	return i.ask(ctx, func(*loop) error { return nil })
+}
 
 // Run reads events from the source, enumerates devices and updates the inventory until ctx ends. Run returns the error of
 // the source, or nil after ctx has ended. Run may be called once.

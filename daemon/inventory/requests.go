@@ -3,7 +3,6 @@
 package inventory
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -60,39 +59,38 @@ func (q *requests) about(id string, r func(*loop, *entry)) {
 	})
 }
 
-// ask posts a request, and returns when the loop has run it. If the function ask returns an error, the loop never runs the
-// request.
-func (q *requests) ask(ctx context.Context, r request) (ended error) {
+// ask posts a request, and returns its error when the loop has run it. If the inventory stops or ctx ends first, ask returns
+// another error, and the loop never runs the request.
+func (q *requests) ask(ctx context.Context, r func(*loop) error) (err error) {
 	var once sync.Once // decides whether the request runs or the wait ends
 	answered := make(chan struct{})
 	q.post(func(l *loop) {
 		once.Do(func() {
-			r(l)
+			err = r(l)
 			close(answered)
 		})
 	})
 	select {
 	case <-answered:
 	case <-q.done:
-		once.Do(func() { ended = errStopped })
+		once.Do(func() { err = errStopped })
 	case <-ctx.Done():
-		once.Do(func() { ended = fmt.Errorf("wait for the inventory: %w", ctx.Err()) })
+		once.Do(func() { err = fmt.Errorf("wait for the inventory: %w", ctx.Err()) })
 	}
-	return ended
+	return err
 }
 
 // Current returns the newest state of a device. The state contains every change that was posted before the call, even if no
 // snapshot shows the change yet. Current waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice]
 // or the error of ctx.
-func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
-	var s *Status
-	if err := i.ask(ctx, func(l *loop) { s = l.current(id) }); err != nil {
-		return nil, err
-	}
-	if s == nil {
-		return nil, fmt.Errorf("%s: %w", id, ErrUnknownDevice)
-	}
-	return s, nil
+func (i *Inventory) Current(ctx context.Context, id string) (s *Status, err error) {
+	err = i.ask(ctx, func(l *loop) error {
+		if s = l.current(id); s == nil {
+			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
+		}
+		return nil
+	})
+	return s, err
 }
 
 // current returns the newest state of a device. Unlike the status in a snapshot, this state includes the result of the last
@@ -110,7 +108,7 @@ func (l *loop) current(id string) *Status {
 // Kept waits until every change that was posted before the call is on disk. Without a store, it does not wait. The error
 // comes from the write or from ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
-	if err := i.ask(ctx, (*loop).save); err != nil || i.Store == nil {
+	if err := i.ask(ctx, func(l *loop) error { l.save(); return nil }); err != nil || i.Store == nil {
 		return err
 	}
 	return i.Store.Flush(ctx)
@@ -119,12 +117,11 @@ func (i *Inventory) Kept(ctx context.Context) error {
 // changeDurably calls the function change, and returns nil once the change is on disk. After an error, nothing has changed.
 // Either the function change returned the error, or the change could not be saved and the function undo has reverted it.
 func changeDurably(ctx context.Context, i *Inventory, change func(*loop) error, undo func(*loop)) error {
-	var refused error
-	if err := i.ask(ctx, func(l *loop) { refused = change(l) }); err != nil || refused != nil {
-		return cmp.Or(err, refused)
+	if err := i.ask(ctx, change); err != nil {
+		return err
 	}
 	if err := i.Kept(ctx); err != nil {
-		_ = i.ask(context.WithoutCancel(ctx), undo)
+		_ = i.ask(context.WithoutCancel(ctx), func(l *loop) error { undo(l); return nil })
 		return fmt.Errorf("not saved: %w", err)
 	}
 	return nil

@@ -46,7 +46,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 	}
 	if unfit == nil {
 		if !frozen {
-			f.Faults.Flapping = e.distrust(f.Sick(), now)
+			f.Faults.Flapping = e.damper.Observe(f.Sick(), now)
 		}
 		l.calmLater(e, now)
 	}

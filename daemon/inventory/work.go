@@ -163,22 +163,19 @@ func (l *loop) drop(which func(*claim) bool) {
 // reason. Begin returns the newest state of the device. Begin waits for the goroutine that owns the inventory. The error is
 // [ErrUnknownDevice], the error of ctx, or a [lease.ErrEvent] if the state does not allow the work.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
-	if askErr := i.ask(ctx, func(l *loop) {
+	err = i.ask(ctx, func(l *loop) error {
+		if s = l.current(id); s == nil {
+			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
+		}
 		e := l.entries[id]
-		if e == nil || e.status == nil {
-			err = fmt.Errorf("%s: %w", id, ErrUnknownDevice)
-			return
-		}
-		s = l.current(id)
 		if event != "" {
-			err = l.apply(e, lease.Event{Name: event})
+			if err := l.apply(e, lease.Event{Name: event}); err != nil {
+				return err
+			}
 		}
-		if err == nil {
-			l.beginWork(e, reason)
-		}
-	}); askErr != nil {
-		return nil, askErr
-	}
+		l.beginWork(e, reason)
+		return nil
+	})
 	return s, err
 }
 
