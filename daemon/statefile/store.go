@@ -29,11 +29,8 @@ const stateFile = "state.json"
 // stateSize is the maximum size of the file in bytes. Each device takes less than 4 KiB, so this is enough for 16,384 devices.
 const stateSize = 64 << 20
 
-// minSaveBackoff and maxSaveBackoff are the limits for the pause between two attempts to save.
-const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
-
-// errClosed is returned by methods that are called after [Store.Close].
-var errClosed = errors.New("the state file is closed")
+// retryInterval is the time between two attempts to save.
+const retryInterval = 5 * time.Second
 
 // Store saves the state that must survive restarts and reboots. It uses one file.
 type Store struct {
@@ -129,7 +126,7 @@ func (s *Store) Flush(ctx context.Context) error {
 	select {
 	case s.asked <- written:
 	case <-s.ended:
-		return errClosed
+		return errors.New("the state file is closed")
 	case <-ctx.Done():
 	}
 	select {
@@ -140,43 +137,39 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 }
 
-// writeAll writes the states that [Store.Save] passes to it. If a write fails, writeAll tries again after growing pauses, until a
-// write succeeds or a newer state arrives.
+// writeAll writes the states that [Store.Save] passes to it. If a write fails, writeAll tries again after each
+// [retryInterval], until a write succeeds or a newer state arrives.
 func (s *Store) writeAll() {
 	defer close(s.ended)
 	var unwritten *func() ([]byte, error)
-	var complaint string
-	pause := minSaveBackoff
 	for closing := false; !closing; {
 		var again <-chan time.Time
 		if unwritten != nil {
-			again = time.After(pause)
+			again = time.After(retryInterval)
 		}
 		var asked chan error
 		select {
 		case <-s.saved:
 		case asked = <-s.asked:
 		case <-again:
-			pause = min(2*pause, maxSaveBackoff)
 		case <-s.closing:
 			closing = true
 		}
 		if encode := s.latest.Swap(nil); encode != nil {
-			unwritten, pause = encode, minSaveBackoff
+			unwritten = encode
 		}
 		var err error
 		if unwritten != nil {
 			err = s.write(*unwritten)
 		}
-		switch {
-		case err == nil && complaint != "":
+		switch last := s.Unkept(); {
+		case err == nil && last != nil:
 			s.log.Info("state saved again")
 			fallthrough
 		case err == nil:
-			unwritten, complaint = nil, ""
+			unwritten = nil
 			s.unkept.Store(nil)
-		case err.Error() != complaint:
-			complaint = err.Error()
+		case last == nil || err.Error() != last.Error():
 			s.unkept.Store(&err)
 			s.log.Error("state not saved", "err", err)
 		}
