@@ -77,15 +77,6 @@ type hold struct {
 	until     time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
-// begin clears the facts from an earlier registration. The flag known means that the kubelet knew an earlier endpoint. In
-// this case, the kubelet may still be processing the end of that endpoint after all pauses have passed.
-func (c *conflict) begin(known bool) {
-	c.forget()
-	if known {
-		c.next = time.Now().Add(askLate)
-	}
-}
-
 // forget discards the evidence so far. It also records which containers now have devices of another plugin, because these
 // are not evidence.
 func (c *conflict) forget() {

@@ -120,7 +120,10 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	if err != nil {
 		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}
-	e.conflict.begin(e.kubelet.known)
+	e.conflict.forget()
+	if e.kubelet.known { // even after all pauses, the kubelet may still be processing the end of the earlier endpoint
+		e.conflict.next = time.Now().Add(askLate)
+	}
 	e.kubelet.registered, e.kubelet.known = kubelet, true
 	e.setRegistered(true)
 	e.Log.Log(ctx, inventory.LevelNotice, "endpoint registered", "endpoint", filepath.Base(e.socket.path), "duration", time.Since(e.kubelet.since))
