@@ -94,24 +94,20 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 // the evidence at the beginning of the read. Surveyed does not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evidence, s device.Report) {
 	i.about(id, func(l *loop, e *entry) {
-		if l.facts(e).Readable() && e.sighting.Target.Alike(target) && !e.outdated() {
-			e.work.delay = ""
-			l.surveyed(e, from, s)
+		if !l.facts(e).Readable() || !e.sighting.Target.Alike(target) || e.outdated() {
+			return
+		}
+		e.work.delay = ""
+		next, ok := l.evidence.Get(e.Disk).Surveyed(from, evidence.Read{Blank: s.Read, Size: s.Size, Content: s.Content})
+		if !ok {
+			return
+		}
+		if l.setEvidence(e, next); next.Kind != "" {
+			e.left, e.seen = left{}, left{}
+			e.work.recheck = true // a process may have written to the disk since it was read
+			l.invalidate(e)
 		}
 	})
-}
-
-// surveyed applies the result of reading a part of a disk.
-func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Report) {
-	next, ok := l.evidence.Get(e.Disk).Surveyed(from, evidence.Read{Blank: s.Read, Size: s.Size, Content: s.Content})
-	if !ok {
-		return
-	}
-	if l.setEvidence(e, next); next.Kind != "" {
-		e.left, e.seen = left{}, left{}
-		e.work.recheck = true // a process may have written to the disk since it was read
-		l.invalidate(e)
-	}
 }
 
 // erased records that a disk was erased. The helper may report a newer appearance of the disk than the last inspection.

@@ -250,22 +250,14 @@ func (a *allocations) free(e *entry) {
 		e.bundle, e.of, e.vacant = "", "", true
 	case e.offered && (f.Unfit() == nil || waits):
 	default:
-		e.offered = false
-		e.leave()
+		e.offered, e.work.delay, e.membership = false, "", membership{}
+		if !e.isDisk() { // the lease of a disk continues, because the disk must be erased if it comes back
+			e.lease = newLease()
+		}
 		if e.sighting != nil {
 			e.resource = e.sighting.Resource // otherwise the old resource would offer the device again
 			a.look(e)
 		}
-	}
-}
-
-// leave ends the lease of a device that is no longer in the device list. The lease of a disk continues, because the disk
-// must be erased if it comes back.
-func (e *entry) leave() {
-	e.work.delay = ""
-	e.membership = membership{}
-	if !e.isDisk() {
-		e.lease = newLease()
 	}
 }
 

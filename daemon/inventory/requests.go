@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // request is a function that runs in the goroutine that owns the inventory.
@@ -38,10 +40,7 @@ func (q *requests) post(r request) {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, r)
 	q.mu.Unlock()
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	liveness.Poke(q.wake)
 }
 
 // later posts a request after a delay. The caller may stop the timer to cancel the request.
