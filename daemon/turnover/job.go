@@ -3,7 +3,6 @@
 package turnover
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +30,7 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{Turnover: t, Status: s, care: t.careFor(cmp.Or(s.Resource, s.Taker)), taken: []string{id}}
+	j := &job{Turnover: t, Status: s, care: t.careFor(s.Taker), taken: []string{id}}
 	if s.Target != nil && j.method(false) != "" {
 		for _, path := range s.Target.Siblings {
 			if other := t.at(path); other != nil {
@@ -95,7 +94,7 @@ func (j *job) fail(err error, order lease.Order) {
 	switch {
 	case errors.Is(err, device.ErrForeign): // the next inspection shows why pods cannot get the disk
 		j.outcome = inventory.Outcome{Foreign: true}
-	case unlessBusy(err) == nil:
+	case isBusy(err):
 		j.outcome = inventory.Outcome{}
 	case errors.Is(err, device.ErrGone) && !half: // the next inspection shows whether the device is back
 		j.outcome = inventory.Outcome{Err: err}

@@ -138,10 +138,8 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	return "it is being erased with " + scrub + ", and will then be offered", nil
 }
 
-// adoptable returns why the operator cannot adopt the disk, or nil. It uses the newest status, which also shows whether a
-// process uses the disk.
+// adoptable returns why the operator cannot adopt the disk, or nil.
 func (j *job) adoptable() error {
-	newest := cmp.Or(j.find(j.Device.ID), j.Status)
 	switch {
 	case j.Host.Touch.Survey == nil || j.Host.Touch.Prepare == nil:
 		return fmt.Errorf("%w: the hardware is simulated from a recording", ErrUnfit)
@@ -151,8 +149,8 @@ func (j *job) adoptable() error {
 		return fmt.Errorf("%w: a pod holds it", ErrBusy)
 	case j.Taker == "":
 		return fmt.Errorf("%w: no resource matches it; see metalplugctl why", ErrUnfit)
-	case j.Target == nil && newest.Reason != "":
-		return fmt.Errorf("%w: %s", ErrUnfit, newest.Reason)
+	case j.Target == nil && j.Reason != "":
+		return fmt.Errorf("%w: %s", ErrUnfit, j.Reason)
 	case !j.Target.IsDisk():
 		return fmt.Errorf("%w: it is not a disk", ErrUnfit)
 	case j.care.open():

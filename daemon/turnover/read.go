@@ -22,26 +22,17 @@ const (
 	// foundPause is how long the daemon waits after a read has found data. After this time, it repeats the read at the same
 	// offset.
 	foundPause = 10 * time.Minute
-	// askLimit limits the time of the last check before a disk is offered. This check looks for processes that have the disk
-	// open.
-	askLimit = 15 * time.Second
-	// waits is the reason that is shown for a disk that cannot be read yet.
-	waits = "the read waits until a pod that uses its controller has ended"
 )
 
-var (
-	// errWaits means that a disk cannot be read until a pod has ended.
-	errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
-	// errFound means that metalplug has read a disk and found data.
-	errFound = fmt.Errorf("%w: it holds data", ErrBusy)
-)
+// errFound means that metalplug has read a disk and found data.
+var errFound = errors.New("the disk holds data")
 
 // read reads the next part of a disk without evidence. It waits while a pod uses another disk on the same controllers.
 func (j *job) read(ctx context.Context) error {
 	id, from := j.Device.ID, j.Evidence
 	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.at(path); return other != nil && other.Held() }) {
-		j.Inventory.Delayed(id, waits)
-		return errWaits
+		j.Inventory.Delayed(id, "the read waits until a pod that uses its controller has ended")
+		return ErrBusy
 	}
 	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
 	defer cancel()
@@ -79,24 +70,9 @@ func (j *job) read(ctx context.Context) error {
 
 // askHolders checks that a disk that is about to be offered is not open in any process.
 func (j *job) askHolders(ctx context.Context) error {
-	id := j.Device.ID
-	limited, cancel := context.WithTimeout(ctx, askLimit)
-	defer cancel()
-	who, err := settled(limited, func() (users, error) { return j.look(limited, nil, false) })
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err == nil:
-		err = limited.Err() // the last answer is too old
+	err := j.left(ctx)
+	if err == nil {
+		j.Inventory.Unheld(j.Device.ID, j.Target)
 	}
-	switch {
-	case err != nil:
-		j.Inventory.Delayed(id, err.Error())
-		return err
-	case who.others != "":
-		j.Inventory.Delayed(id, who.others)
-		return fmt.Errorf("%s: %w: %s", id, ErrBusy, who.others)
-	}
-	j.Inventory.Unheld(id, j.Target)
-	return nil
+	return err
 }

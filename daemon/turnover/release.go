@@ -49,7 +49,7 @@ func (j *job) cleanUp(ctx context.Context) error {
 	case ctx.Err() != nil: // the next run of metalplugd repeats the work
 		j.outcome = inventory.Outcome{}
 		return err
-	case unlessBusy(err) == nil:
+	case isBusy(err):
 		j.Inventory.Delayed(j.Device.ID, err.Error())
 	}
 	j.fail(err, j.Order) // the work included the operator's order

@@ -3,7 +3,6 @@
 package turnover
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 // touch asks the helper to do the given work on the device with the configured methods.
 func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err error) {
 	w := device.Work{
-		Resource: cmp.Or(j.Resource, j.Taker), Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand,
+		Resource: j.Taker, Tenant: todo.Content == lease.OfTenant, Blank: todo.Content == lease.Blank, ByHand: todo.ByHand,
 	}
 	var methods []string
 	if todo.Reset {
@@ -77,7 +76,7 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	case err == nil && target.Disk && p.Appearance == "" && target.Appearance() != "":
 		err = errors.New("another medium may be in its place: nothing proves that it is the same disk as before")
 	}
-	if err != nil && w.Scrub != "" && !errors.Is(err, ErrUnfit) && unlessBusy(err) != nil {
+	if err != nil && w.Scrub != "" && !errors.Is(err, ErrUnfit) && !isBusy(err) {
 		err = halfErased{err}
 	}
 	j.count(w, methods, p, time.Since(began), err)
@@ -121,7 +120,7 @@ func (j *job) together(ctx context.Context, erases bool) error {
 		switch {
 		case now.Held():
 			return fmt.Errorf("%w: it would also affect %s, which a pod holds", ErrBusy, id)
-		case j.careFor(cmp.Or(now.Resource, now.Taker)).open():
+		case j.careFor(now.Taker).open():
 			return fmt.Errorf("%w: it would also affect %s, which other pods or processes may be using", ErrUnfit, id)
 		case erases && now.Reserved != "":
 			return fmt.Errorf("%w: it would also affect %s: %s", ErrUnfit, id, now.Reserved)

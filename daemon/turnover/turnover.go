@@ -92,12 +92,6 @@ func (t *Turnover) careFor(resource string) care {
 	return care{r}
 }
 
-// find returns the newest status of a device, or nil.
-func (t *Turnover) find(id string) *inventory.Status {
-	snapshot, _ := t.Inventory.Snapshot()
-	return snapshot.Find(id)
-}
-
 // note writes an event about a device, or the failure of the work, to the audit log.
 func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e audit.Entry) {
 	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Resource, s.Device.ID, s.Target.Attributes(), "ok"
@@ -128,7 +122,7 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 			if s.Todo != verdict.Nothing && !workers[id] {
 				workers[id] = true
 				all.Go(func() {
-					t.work(ctx, id)
+					t.work(ctx, s)
 					select {
 					case over <- id:
 					case <-ctx.Done():
@@ -148,8 +142,9 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 
 // work does the pending work of a device until nothing is pending or ctx ends. After a failure, it waits and retries. The
 // wait doubles each time.
-func (t *Turnover) work(ctx context.Context, id string) {
-	if s := t.find(id); s != nil && s.Used && s.Todo == verdict.CleanUp {
+func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
+	id := s.Device.ID
+	if s.Used && s.Todo == verdict.CleanUp {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
 	for pause := initialBackoff; ; {
@@ -170,7 +165,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 			continue
 		case errors.Is(err, errFound):
 			wait, todo = foundPause, verdict.ReadAgain
-		case unlessBusy(err) == nil:
+		case isBusy(err):
 		default:
 			t.Log.Error(string(todo), "device", id, "resource", s.Resource, "err", err)
 			wait, pause = pause, min(2*pause, maxBackoff)
@@ -226,10 +221,5 @@ type halfErased struct{ error }
 // Unwrap returns the cause.
 func (e halfErased) Unwrap() error { return e.error }
 
-// unlessBusy returns nil if err only means that the device was busy and is unchanged, and otherwise err.
-func unlessBusy(err error) error {
-	if errors.Is(err, ErrBusy) || errors.Is(err, device.ErrInUse) {
-		return nil
-	}
-	return err
-}
+// isBusy reports whether an error means that the device was busy and is unchanged.
+func isBusy(err error) bool { return errors.Is(err, ErrBusy) || errors.Is(err, device.ErrInUse) }
