@@ -20,9 +20,9 @@ import (
 // membership is the relation between a device and its bundle. A bundle has no object of its own. It consists of the members
 // that name it. Each member has its own lease. The kubelet knows only the ID of the bundle.
 type membership struct {
-	bundle string // the ID of its bundle, or empty
-	of     string // the resource of the bundle
-	aside  string // why the device is offered neither on its own nor in a bundle, or empty
+	bundle         string // the ID of its bundle, or empty
+	bundleResource string // the resource of the bundle
+	asideReason    string // why the device is offered neither on its own nor in a bundle, or empty
 	// vacant is set if aside is set and the kubelet has confirmed that no pod holds the device. A disk with a tenant's data
 	// stays Unhealthy in its resource's device list, because the rules of that resource apply to the erasure.
 	vacant bool
@@ -34,8 +34,8 @@ type bundler struct{ *loop }
 // name returns the ID that the kubelet uses for a device.
 func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
 
-// list returns the resource that lists a device, either under the device's own ID or as a part of a bundle.
-func (e *entry) list() string { return cmp.Or(e.of, e.resource) }
+// listResource returns the resource that lists a device, either under the device's own ID or as a part of a bundle.
+func (e *entry) listResource() string { return cmp.Or(e.bundleResource, e.resource) }
 
 // Name returns the ID that the kubelet uses for a device. For a member of a bundle, the result is the ID of the bundle.
 func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
@@ -81,7 +81,7 @@ func (l bundler) byBundle() map[string][]*entry {
 			if bundle.ID(e.device.ID) == id {
 				return -2 // sorts before -1, the rank of a resource that is no longer part of the bundle
 			}
-			return l.members(e.of).Kind(e.resource)
+			return l.members(e.bundleResource).Kind(e.resource)
 		}
 		slices.SortFunc(members, func(a, b *entry) int {
 			return cmp.Or(rank(a)-rank(b), strings.Compare(a.device.ID, b.device.ID))
@@ -115,15 +115,15 @@ func (l bundler) assemble() {
 		}
 	}
 	for _, e := range l.entries {
-		if e.bundle == "" && e.aside != "" && device.BundleOf(l.rules, e.resource) == nil {
+		if e.bundle == "" && e.asideReason != "" && device.BundleOf(l.rules, e.resource) == nil {
 			l.setAside(e, "")
 		}
 	}
 }
 
 func (l bundler) setAside(e *entry, reason string) {
-	if e.aside != reason {
-		e.aside, e.vacant = reason, e.vacant && reason != ""
+	if e.asideReason != reason {
+		e.asideReason, e.vacant = reason, e.vacant && reason != ""
 		l.changed(e)
 	}
 }
@@ -137,7 +137,7 @@ const (
 // broken returns why a bundle must be removed once no pod holds it, or empty.
 func (l bundler) broken(id string, members []*entry) string {
 	first := members[0]
-	m := l.members(first.of)
+	m := l.members(first.bundleResource)
 	if m.Kind(first.resource) != 0 || bundle.ID(first.device.ID) != id {
 		return lostMember
 	}
@@ -145,7 +145,7 @@ func (l bundler) broken(id string, members []*entry) string {
 	for _, e := range members {
 		kind := m.Kind(e.resource)
 		switch {
-		case kind < 0 || e.of != first.of:
+		case kind < 0 || e.bundleResource != first.bundleResource:
 			return lostMember
 		case e.sighting != nil && first.sighting != nil && !bundle.Within(m.Near, bundle.PlaceOf(first.device), bundle.PlaceOf(e.device)):
 			return fmt.Sprintf("%s is too far from %s (near = %q)%s", e.device.ID, first.device.ID, m.Near, whileHeld)
@@ -169,7 +169,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 			continue
 		}
 		left[e] = true
-		if l.spare(e) {
+		if l.canJoin(e) {
 			items = append(items, bundle.Item{ID: e.device.ID, Kind: kind, Place: bundle.PlaceOf(e.device)})
 		}
 	}
@@ -190,7 +190,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 		for _, item := range set {
 			e := l.entries[item.ID]
 			if ready {
-				e.membership = membership{bundle: id, of: r.Resource}
+				e.membership = membership{bundle: id, bundleResource: r.Resource}
 				l.changed(e)
 			} else {
 				l.setAside(e, fmt.Sprintf("it becomes part of a bundle of %s once no pod holds it", r.Resource))
@@ -208,17 +208,17 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 	}
 }
 
-// spare reports whether a device may become part of a new bundle. The device must be usable, and no pod may hold it.
-func (l bundler) spare(e *entry) bool {
+// canJoin reports whether a device may become part of a new bundle. The device must be usable, and no pod may hold it.
+func (l bundler) canJoin(e *entry) bool {
 	f := l.facts(e)
 	return e.sighting != nil && f.Unusable() == nil && f.Sick() == "" && f.Cordon == "" && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
 }
 
-// join creates new statuses for the bundles whose members have changed.
-func (l bundler) join(changed updates, now time.Time) {
+// publishBundles creates new statuses for the bundles whose members have changed.
+func (l bundler) publishBundles(changed updates, now time.Time) {
 	there := l.byBundle()
 	for _, id := range slices.Sorted(maps.Keys(there)) {
-		s := joined(id, there[id], now)
+		s := bundleStatus(id, there[id], now)
 		old := l.bundles[id]
 		if old != nil && old.Resource == s.Resource && slices.Equal(old.Members, s.Members) {
 			continue
@@ -242,10 +242,10 @@ func (l bundler) join(changed updates, now time.Time) {
 	}
 }
 
-// joined returns the status of a bundle. Its health is the health of the least healthy member. Its lease is the lease of
+// bundleStatus returns the status of a bundle. Its health is the health of the least healthy member. Its lease is the lease of
 // the member with the highest [urgency].
-func joined(id string, members []*entry, now time.Time) *Status {
-	s := &Status{Resource: members[0].of, Taker: members[0].of}
+func bundleStatus(id string, members []*entry, now time.Time) *Status {
+	s := &Status{Resource: members[0].bundleResource, Taker: members[0].bundleResource}
 	s.Device = &device.Device{ID: id, Class: &device.Bundle, NUMANode: -1}
 	s.Healthy, s.Present, s.Parked, s.Since = true, true, true, now
 	var reasons, warnings, models []string
@@ -263,8 +263,8 @@ func joined(id string, members []*entry, now time.Time) *Status {
 		if m.Warning != "" {
 			warnings = append(warnings, m.Device.ID+": "+m.Warning)
 		}
-		if slices.Contains(m.As, id) {
-			s.As = []string{id}
+		if slices.Contains(m.HeldAs, id) {
+			s.HeldAs = []string{id}
 		}
 		if s.State == "" || urgency(m.Lease) > urgency(s.Lease) {
 			s.Lease = m.Lease
@@ -298,7 +298,7 @@ func urgency(of lease.Lease) int {
 func (l bundler) rememberBundle(of, id string, known kubelet.Known) {
 	for _, m := range known.Members {
 		if r := l.rule(m.Resource); r != nil {
-			l.remember(*r, m.ID, known).membership = membership{bundle: id, of: of}
+			l.remember(*r, m.ID, known).membership = membership{bundle: id, bundleResource: of}
 		}
 	}
 	if len(known.Members) == 0 {

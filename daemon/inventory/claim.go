@@ -31,7 +31,7 @@ func (i *Inventory) Claim(ctx context.Context, claim api.ClaimRef, ids []string)
 			if e := l.entries[id]; !e.Claims.Has(claim.UID) {
 				e.noteGiven()
 				e.Claims = append(slices.Clip(e.Claims), lease.Claim{ClaimRef: claim})
-				e.work.given = true                               // work for an earlier tenant may be in progress
+				e.work.givenSince = true                          // work for an earlier tenant may be in progress
 				_ = l.apply(e, lease.Event{Name: lease.Allocate}) // every state allows this event
 			}
 		}

@@ -11,8 +11,8 @@ import (
 // known contains the facts about a device that remain valid after a restart of metalplugd.
 type known struct {
 	evidence.Disk
-	left        // the last tenant's data, if no other process has written since
-	Wrote wrote `json:"wrote,omitzero"` // number of written sectors whose writers are all known, or zero if unknown
+	content       // the last tenant's data, if no other process has written since
+	Wrote   wrote `json:"wrote,omitzero"` // number of written sectors whose writers are all known, or zero if unknown
 	// Initialised is the unit in [device.Rule].Init that ran for this appearance of the hardware.
 	Initialised string `json:"initialised,omitempty"`
 	// Claims contains the claims that hold the device until the kubelet releases them. The kubelet's records of device plugins
@@ -27,8 +27,8 @@ type known struct {
 	Owed *string `json:"owed,omitempty"`
 }
 
-// left identifies the data that a tenant left on a disk. The zero value means unknown data.
-type left struct {
+// content identifies the data that a tenant left on a disk. The zero value means unknown data.
+type content struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Blank       bool   `json:"blank,omitempty"` // metalplug found no data
 }
@@ -44,26 +44,26 @@ func (k *known) rebooted() {
 	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers, k.Owed, k.Claims = "", 0, wrote{}, "", nil, nil, k.Claims.Rebooted()
 }
 
-// replaced records that another medium may have replaced a disk.
-func (l *leases) replaced(e *entry) {
+// noteReplacedMedium records that another medium may have replaced a disk.
+func (l *leases) noteReplacedMedium(e *entry) {
 	if e.lease.Residue || e.lease.Order == lease.Erase {
 		_ = l.apply(e, lease.Event{Name: lease.Replaced})
 	}
 }
 
-// appears checks whether a disk has reappeared since its tenant left data on it. It recognises a new appearance by the
+// noteAppearance checks whether a disk has reappeared since its tenant left data on it. It recognises a new appearance by the
 // diskseq, or before Linux 5.15 by the inode of the directory in sysfs. If a disk reappears during metalplug's work, it may
 // be another disk with the same identity. metalplug treats the disk as the same one only if the helper proves at the end of
 // the work that it is the same.
-func (l *leases) appears(e *entry, s *device.Sighting) {
+func (l *leases) noteAppearance(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
 		appearance == "" && e.Instance != 0 && s.Instance != e.Instance
 	if other {
 		e.lastProbe = lastProbe{}
 		same := e.Medium != "" && medium == e.Medium
-		if !same || !e.busy() && (appearance == "" || appearance != e.work.vouched) {
-			l.replaced(e)
+		if !same || !e.busy() && (appearance == "" || appearance != e.work.provenDiskseq) {
+			l.noteReplacedMedium(e)
 		}
 	}
 	e.Appearance, e.Medium = appearance, medium
@@ -84,30 +84,30 @@ func (l *leases) noteTwin(e *entry) {
 	}
 	l.Log.Warn("two disks have the same identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": the evidence of both disks is discarded")
 	l.evidence.Split(e.Medium)
-	l.replaced(e)
-	l.replaced(other)
+	l.noteReplacedMedium(e)
+	l.noteReplacedMedium(other)
 	l.saveSoon(other)
 }
 
-// compare records the content of a disk after its tenant has ended, while no worker uses the disk. Each later inspection
+// compareContent records the content of a disk after its tenant has ended, while no worker uses the disk. Each later inspection
 // compares the content with this record. If the content differs, another node or an operator has written to the disk.
-func (l *leases) compare(e *entry, s *device.Sighting) {
-	found := left{s.Fingerprint, s.Blank}
+func (l *leases) compareContent(e *entry, s *device.Sighting) {
+	found := content{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.facts(e).Evident()
 	if !known || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
 		return
 	}
-	if e.left.Fingerprint != "" && e.left.Fingerprint != s.Asked && e.left.Blank == s.Blank {
+	if e.content.Fingerprint != "" && e.content.Fingerprint != s.Asked && e.content.Blank == s.Blank {
 		return // the probe began before the fingerprint was known, and read different blocks
 	}
-	e.seen = found
+	e.seenContent = found
 	switch {
-	case !e.lease.Residue || e.left == found:
+	case !e.lease.Residue || e.content == found:
 		return
-	case e.left != (left{}):
-		l.foreign(e, "it differs from what its last pod left")
+	case e.content != (content{}):
+		l.noteForeignContent(e, "it differs from what its last pod left")
 	}
-	e.left = found
+	e.content = found
 	l.saveLater()
 }
 
@@ -139,12 +139,12 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 		l.endEvidence(e, "a process wrote to the disk")
 	}
 	if tenants {
-		l.foreign(e, "a process wrote to the disk while no pod had it")
+		l.noteForeignContent(e, "a process wrote to the disk while no pod had it")
 	}
 }
 
-// foreign records that the content of a disk is not from a tenant.
-func (l *leases) foreign(e *entry, reason string) {
+// noteForeignContent records that the content of a disk is not from a tenant.
+func (l *leases) noteForeignContent(e *entry, reason string) {
 	if e.lease.Residue {
 		l.Log.Warn("disk content changed", "device", e.device.ID,
 			"err", "the disk does not contain what its last pod left, so it is not erased")

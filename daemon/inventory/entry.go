@@ -31,7 +31,7 @@ type entry struct {
 	work     window      // metalplug's own work on the device
 	books
 	known
-	seen left // data on the disk, according to the last inspection
+	seenContent content // data on the disk, according to the last inspection
 	firmware
 	lastProbe
 	membership
@@ -39,8 +39,8 @@ type entry struct {
 
 // firmware is the state of the vendor unit that initialises a device.
 type firmware struct {
-	uninit   string    // why the unit failed, or empty
-	settling time.Time // end of the time in which the unit may still change the hardware
+	initFailure string    // why the unit failed, or empty
+	settling    time.Time // end of the time in which the unit may still change the hardware
 }
 
 // settled is the verdict that applies to a device while inspections may show effects of metalplug's own work.
@@ -61,7 +61,7 @@ func (e *entry) isDisk() bool { return e.device.Class != nil && e.device.Class.D
 
 // changed queues an entry for a new verdict at the next publication.
 func (d *devices) changed(e *entry) {
-	d.dirty[e], d.untold[e] = true, true
+	d.dirty[e], d.notesStale[e] = true, true
 }
 
 // saveSoon does the same as changed, and also saves the state soon.
@@ -73,13 +73,13 @@ func (d *devices) saveSoon(e *entry) {
 // apply applies an event to the lease of a device, and carries out the effects. If the lease's state does not allow the
 // event, the lease stays unchanged, and the result is an error.
 func (l *leases) apply(e *entry, event lease.Event) error {
-	err := l.change(e, event)
+	err := l.applySilently(e, event)
 	l.changed(e)
 	return err
 }
 
-// change is like apply, but does not request a new snapshot.
-func (l *leases) change(e *entry, event lease.Event) error {
+// applySilently is like apply, but does not request a new snapshot.
+func (l *leases) applySilently(e *entry, event lease.Event) error {
 	f := l.facts(e)
 	event.Proven = f.Offerable() && (event.Name != lease.Changed || !f.Evident())
 	next, effects, err := e.lease.Apply(event)
@@ -105,7 +105,7 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	} else {
 		e.booked = false
 	}
-	l.untold[e] = true
+	l.notesStale[e] = true
 	return nil
 }
 

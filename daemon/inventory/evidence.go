@@ -17,10 +17,10 @@ import (
 // disks contains the facts about disks.
 type disks struct {
 	*devices
-	evidence *evidence.Book         // the evidence that disks are unused
-	media    map[string]*entry      // the entry that was last found with each medium
-	notes    map[string]device.Note // notes for inspections, without zero values; keys are device IDs
-	noted    map[string]device.Note // the copy of notes for the last inspection; never modified; nil after a change
+	evidence  *evidence.Book         // the evidence that disks are unused
+	media     map[string]*entry      // the entry that was last found with each medium
+	notes     map[string]device.Note // notes for inspections, without zero values; keys are device IDs
+	notesCopy map[string]device.Note // the copy of notes for the last inspection; never modified; nil after a change
 }
 
 // setEvidence records evidence about a disk.
@@ -103,7 +103,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 			return
 		}
 		if l.setEvidence(e, next); next.Kind != "" {
-			e.left, e.seen = left{}, left{}
+			e.content, e.seenContent = content{}, content{}
 			e.work.recheck = true // a process may have written to the disk since it was read
 			l.invalidate(e)
 		}
@@ -121,7 +121,7 @@ func (l *leases) erased(e *entry, p device.Report) {
 	if p.Appearance != e.Appearance {
 		v.Of = presence
 	}
-	e.left, e.seen = left{}, left{}
+	e.content, e.seenContent = content{}, content{}
 	_ = l.apply(e, lease.Event{Name: lease.Erased})
 	l.setEvidence(e, v)
 }

@@ -22,17 +22,17 @@ type allocations struct {
 
 // books contains what metalplugd knows about a device from the kubelet.
 type books struct {
-	as        []string  // the IDs under which pods may hold the device, sorted and never modified
+	heldAs    []string  // the IDs under which pods may hold the device, sorted and never modified
 	allocated time.Time // when a container last got the device
 	// booked means that the kubelet has listed a pod with the device since the allocation, or has finished its call to
 	// Allocate.
-	booked bool
-	pods   []string // UIDs of the pods that the kubelet's checkpoint listed last
+	booked         bool
+	checkpointPods []string // UIDs of the pods that the kubelet's checkpoint listed last
 }
 
 // holdAs adds IDs under which pods may hold the device.
 func (b *books) holdAs(names []string) {
-	b.as = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.as, names))))
+	b.heldAs = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.heldAs, names))))
 }
 
 // noteGiven records the node paths that a pod is about to get.
@@ -43,7 +43,7 @@ func (e *entry) noteGiven() {
 			given = append(given, node.Host)
 		}
 	}
-	if e.lease.Held() && (e.shared() || len(e.Claims) > 0) { // keep the nodes of the other tenants
+	if e.lease.Held() && (e.heldAsShares() || len(e.Claims) > 0) { // keep the nodes of the other tenants
 		given = append(given, e.Given...)
 	}
 	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
@@ -81,8 +81,8 @@ func (a *allocations) allocated(as map[string][]string, now time.Time, asker *st
 		}
 		switch {
 		case !started:
-			e.work.given, e.Owed, a.owing[e] = true, asker, true
-			_ = a.change(e, lease.Event{Name: lease.Allocate})
+			e.work.givenSince, e.Owed, a.owing[e] = true, asker, true
+			_ = a.applySilently(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
 			a.started(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
@@ -121,9 +121,9 @@ func (d *devices) judgeAgain(all ...*entry) {
 	}
 }
 
-// vacate records that no pod holds a device any more. An inspection that has already begun may not show how the pod left the
+// noteTenantGone records that no pod holds a device any more. An inspection that has already begun may not show how the pod left the
 // device.
-func (a *allocations) vacate(e *entry) {
+func (a *allocations) noteTenantGone(e *entry) {
 	if e.lease.Held() {
 		_ = a.apply(e, lease.Event{Name: lease.Gone})
 		a.invalidate(e)
@@ -140,7 +140,7 @@ func (l *loop) confirm(a kubelet.Answer) {
 	broken := make(map[string]bool) // the bundles that a member leaves
 	for _, e := range l.entries {
 		if a.Booked != nil {
-			if e.pods = a.Booked[e.name()]; len(e.pods) > 0 && a.Written.Add(fileClock).After(e.allocated) {
+			if e.checkpointPods = a.Booked[e.name()]; len(e.checkpointPods) > 0 && a.Written.Add(fileClock).After(e.allocated) {
 				l.closeAllocate(e)
 			}
 		}
@@ -167,9 +167,9 @@ func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.T
 		}
 		a.listedByKubelet(e)
 	case holding == kubelet.Noted:
-		a.resend[e.list()] = true
+		a.resend[e.listResource()] = true
 		// The kubelet gets no more lists for this resource, but it writes the checkpoint after a list for any resource.
-		if a.rule(e.list()) == nil {
+		if a.rule(e.listResource()) == nil {
 			for _, r := range a.rules {
 				a.resend[r.Resource] = true
 			}
@@ -188,33 +188,33 @@ func (a *allocations) listedByKubelet(e *entry) {
 	case e.lease.Held() && (e.lease.Used || e.lease.Hold == lease.Due || recent):
 	case !e.lease.Used && recent:
 		_ = a.apply(e, lease.Event{Name: lease.Allocate})
-	case len(e.pods) == 0:
-		a.resend[e.list()] = true
+	case len(e.checkpointPods) == 0:
+		a.resend[e.listResource()] = true
 	default:
 		// If the disk had no evidence before the pod got it, its content is not treated as the pod's.
-		residue := e.lease.Residue || e.lease.State == lease.Free && a.owns(e)
-		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.Medium, Residue: residue})
+		residue := e.lease.Residue || e.lease.State == lease.Free && a.ownsContent(e)
+		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.checkpointPods, Medium: e.Medium, Residue: residue})
 	}
 }
 
 // started records that a container may be using the device from now on.
 func (l *leases) started(e *entry, event lease.Event) {
 	_ = l.apply(e, event)
-	e.left, e.seen = left{}, left{}
+	e.content, e.seenContent = content{}, content{}
 	e.work.delay = ""
 }
 
-// owns reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
+// ownsContent reports whether the content of a device is treated as the tenant's after the tenant has started a container. The
 // device must be a disk without a twin. Its resource must not offer disks with the host's data, and must not offer one disk
 // to several tenants.
-func (l *leases) owns(e *entry) bool {
+func (l *leases) ownsContent(e *entry) bool {
 	rule := l.rule(e.resource)
-	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.evidence.HasTwins(e.Medium)
+	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.heldAsShares() && !l.evidence.HasTwins(e.Medium)
 }
 
-// shared reports whether pods hold a device under the IDs of its shares.
-func (e *entry) shared() bool {
-	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID && id != e.bundle })
+// heldAsShares reports whether pods hold a device under the IDs of its shares.
+func (e *entry) heldAsShares() bool {
+	return slices.ContainsFunc(e.heldAs, func(id string) bool { return id != e.device.ID && id != e.bundle })
 }
 
 // mayBeFree reports whether a device that the kubelet does not list may be treated as free. The kubelet must have listed the
@@ -225,7 +225,7 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.Owed != nil:
 		return false
-	case e.booked && len(e.as) <= 1:
+	case e.booked && len(e.heldAs) <= 1:
 		return asked.After(e.allocated)
 	}
 	return time.Since(e.allocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
@@ -234,12 +234,12 @@ func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 // free records that no pod can be holding a device. Only such a device may leave the device list. Before it leaves the list,
 // the device is cleaned up as its old resource requires. A disk also stays in the list until a probe has returned a result.
 func (a *allocations) free(e *entry) {
-	a.vacate(e)
+	a.noteTenantGone(e)
 	// The new list omits the IDs of shares that the resource no longer has.
-	if e.shared() {
+	if e.heldAsShares() {
 		a.resend[e.resource] = true
 	}
-	e.as = nil
+	e.heldAs = nil
 	f := a.facts(e)
 	// A device that only waits for the check for open files stays in the list, because it would otherwise come back
 	// immediately. In the meantime, the kubelet might allocate it from the older list.
@@ -247,7 +247,7 @@ func (a *allocations) free(e *entry) {
 		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	switch {
 	case f.Parting():
-		e.bundle, e.of, e.vacant = "", "", true
+		e.bundle, e.bundleResource, e.vacant = "", "", true
 	case e.offered && (f.Unfit() == nil || waits):
 	default:
 		e.offered, e.work.delay, e.membership = false, "", membership{}

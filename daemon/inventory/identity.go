@@ -28,9 +28,9 @@ type found struct {
 	contested map[string]bool // IDs that this subject claims, but another subject has
 }
 
-// claim assigns the devices that an inspection found to their subject, and removes the other devices of the subject. It
+// assign records which devices an inspection found in a subject, and removes the other devices of the subject. It
 // returns true if the subject is incomplete, or if the subject claims an ID that another subject has.
-func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
+func (i *identities) assign(s *inspect.Subject) (unfinished bool) {
 	before, now := i.found[s], found{}
 	var unreadable error
 	for n := range s.Sightings {
@@ -53,7 +53,7 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 		now.contested[sighting.Device.ID] = true
 	}
 	for _, e := range before.entries {
-		if !slices.Contains(now.entries, e) && e.owner == s && i.missing(e, unreadable) {
+		if !slices.Contains(now.entries, e) && e.owner == s && i.noteMissing(e, unreadable) {
 			now.entries = append(now.entries, e)
 		}
 	}
@@ -64,15 +64,15 @@ func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
 	return unfinished || now.contested != nil
 }
 
-// missing records that a device was not found in its subject. Either the device is gone, or it cannot be identified at the
+// noteMissing records that a device was not found in its subject. Either the device is gone, or it cannot be identified at the
 // moment. The result there reports whether an offered device is still present.
-func (i *identities) missing(e *entry, unreadable error) (there bool) {
+func (i *identities) noteMissing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.lastProbe = nil, false, lastProbe{}
 	if unreadable == nil {
-		e.departs()
+		e.noteHardwareGone()
 	}
 	if e.Appearance == "" { // without its target, the disk cannot be distinguished from the next one
-		i.replaced(e)
+		i.noteReplacedMedium(e)
 	}
 	if there = unreadable != nil && e.offered; there {
 		e.sighting = &device.Sighting{Device: e.device, Resource: e.resource, Offer: unreadable}
@@ -109,13 +109,13 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 	e.device, e.owner, e.stuck = sighting.Device, s, false
 	e.withholdIncomplete(sighting)
 	if sighting.Target != nil || !e.isDisk() { // without a target, the appearance of a disk is unknown
-		i.appears(e, sighting)
+		i.noteAppearance(e, sighting)
 		i.noteTwin(e)
 	}
 	e.sighting = e.applyLastProbe(sighting, time.Now())
 	i.noteNumber(e)
 	if sighting.Instance != e.Instance { // new hardware is not initialised yet
-		e.departs()
+		e.noteHardwareGone()
 		e.Instance = sighting.Instance
 		i.saveLater()
 	}
@@ -123,7 +123,7 @@ func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, bef
 		e.resource = sighting.Resource
 	}
 	i.noteWrites(e, sighting)
-	i.compare(e, sighting)
+	i.compareContent(e, sighting)
 	i.weigh(e, sighting)
 	e.closeWindow()
 	i.changed(e)
@@ -167,7 +167,7 @@ func place(d *device.Device) string {
 // about to disappear. If both still exist at the next inspection, two devices have one identity. In this case, the ID of the
 // new device gets a suffix with its location.
 func (i *identities) contest(owned *entry) {
-	i.replaced(owned) // metalplugd does not know which of the two devices a tenant had
+	i.noteReplacedMedium(owned) // metalplugd does not know which of the two devices a tenant had
 	i.changed(owned)
 	i.look(owned)
 }
@@ -180,15 +180,15 @@ func (e *entry) withholdIncomplete(s *device.Sighting) {
 	}
 }
 
-// departs records that hardware is gone or was replaced. Hardware that appears later is not initialised. A device may
+// noteHardwareGone records that hardware is gone or was replaced. Hardware that appears later is not initialised. A device may
 // disappear only for a moment while metalplugd resets it, or while its vendor unit loads new firmware. In this case, the
-// function departs does nothing.
-func (e *entry) departs() {
+// function noteHardwareGone does nothing.
+func (e *entry) noteHardwareGone() {
 	now := time.Now()
-	if now.Before(e.settling) || e.busy() || e.work.phase == afterWork && (e.outdated() || now.Before(e.work.until)) {
+	if now.Before(e.settling) || e.busy() || e.work.phase == afterWork && (e.outdated() || now.Before(e.work.absentUntil)) {
 		return
 	}
-	e.Initialised, e.uninit = "", ""
+	e.Initialised, e.initFailure = "", ""
 }
 
 // unidentified returns the status of hardware that is present but has no identity.

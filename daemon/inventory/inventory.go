@@ -139,7 +139,7 @@ func (i *Inventory) Starting(as map[string][]string) {
 // give the devices to another pod. It does not wait.
 func (i *Inventory) Released(ids []string) {
 	for _, id := range ids {
-		i.about(id, func(l *loop, e *entry) { l.vacate(e) })
+		i.about(id, func(l *loop, e *entry) { l.noteTenantGone(e) })
 	}
 }
 
@@ -169,10 +169,10 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 		l.rules, l.Remembered = rules, remembered
 		for _, e := range l.entries {
 			e.lastProbe = lastProbe{} // some rules require no probe
-			l.untold[e] = true
+			l.notesStale[e] = true
 		}
 		l.restoreRemembered()
-		l.ruled = append(l.ruled, done)
+		l.rulesApplied = append(l.rulesApplied, done)
 		l.inspector.SetRules(rules)
 	})
 	return done

@@ -450,7 +450,7 @@ func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 	})
 	as := func(what string, want ...string) {
 		t.Helper()
-		r.until(what, func(s *inventory.Snapshot) bool { return slices.Equal(s.Offer(resource).Find(id).As, want) })
+		r.until(what, func(s *inventory.Snapshot) bool { return slices.Equal(s.Offer(resource).Find(id).HeldAs, want) })
 	}
 	as("what the kubelet remembers", id+"::2")
 	r.Allocated(map[string][]string{id: {id + "::1", id + "::0"}}, "1")

@@ -18,44 +18,44 @@ func (d *devices) look(e *entry) {
 	}
 }
 
-// seen applies the results of an inspection. It reports whether the subject must be inspected again without waiting for an
+// applyInspection applies the results of an inspection. It reports whether the subject must be inspected again without waiting for an
 // event.
-func (l *loop) seen(s *inspect.Subject) (unfinished bool) {
+func (l *loop) applyInspection(s *inspect.Subject) (unfinished bool) {
 	if s.Looks() == 1 {
 		l.deadline = time.Now().Add(l.Settle)
 	}
 	for _, sighting := range s.Sightings {
 		l.count(sighting.Counters)
 	}
-	return l.claim(s)
+	return l.assign(s)
 }
 
-// stuck records that the inspection of a subject does not return.
-func (l *loop) stuck(s *inspect.Subject) {
+// markStuck records that the inspection of a subject does not return.
+func (l *loop) markStuck(s *inspect.Subject) {
 	for _, e := range l.found[s].entries {
 		e.stuck = true
 		l.changed(e)
 	}
 }
 
-// informed returns the host for an inspection that starts now. The host contains the notes on all devices, because the
+// hostForInspection returns the host for an inspection that starts now. The host contains the notes on all devices, because the
 // inspection may find a device in a new place.
-func (d *disks) informed() *device.Host {
-	for e := range d.untold {
+func (d *disks) hostForInspection() *device.Host {
+	for e := range d.notesStale {
 		id, n := e.device.ID, d.note(e)
 		if d.entries[id] != e || d.notes[id] == n {
 			continue
 		}
-		if d.notes[id], d.noted = n, nil; n == (device.Note{}) {
+		if d.notes[id], d.notesCopy = n, nil; n == (device.Note{}) {
 			delete(d.notes, id)
 		}
 	}
-	clear(d.untold)
-	if d.noted == nil {
-		d.noted = maps.Clone(d.notes)
+	clear(d.notesStale)
+	if d.notesCopy == nil {
+		d.notesCopy = maps.Clone(d.notes)
 	}
 	host := *d.Host
-	host.Notes = d.noted
+	host.Notes = d.notesCopy
 	return &host
 }
 
@@ -66,7 +66,7 @@ func (d *disks) note(e *entry) device.Note {
 		f, v := d.facts(e), d.evidence.Get(e.Disk)
 		n.Erased, n.Proven = f.Spared(), v != nil && v.Kind != "" && v.Scrub == ""
 		if e.lease.Residue {
-			n.Fingerprint = e.left.Fingerprint
+			n.Fingerprint = e.content.Fingerprint
 		}
 	}
 	return n

@@ -29,24 +29,24 @@ type loop struct {
 // devices contains the devices that have an identity, and their changes.
 type devices struct {
 	*Inventory
-	rules   []device.Rule
-	entries map[string]*entry // keys are device IDs
-	faults  fault.Record
-	cordons map[string]*api.Cordon // keys are device IDs; a cordon is never modified
-	granted map[string][]*entry    // by device number, the devices whose pods may open a node with this number
-	dirty   map[*entry]bool        // devices that changed since the last publication
-	untold  map[*entry]bool        // devices that changed since the last inspection began
-	claims  []*claim               // claims of workers, oldest first
-	resend  map[string]bool        // resources whose list must be sent again although it has not changed
-	stale   bool                   // a device that is not offered changed since the last publication
-	unsaved bool                   // something has changed since the last save, and a timer will save it
+	rules        []device.Rule
+	entries      map[string]*entry // keys are device IDs
+	faults       fault.Record
+	cordons      map[string]*api.Cordon // keys are device IDs; a cordon is never modified
+	granted      map[string][]*entry    // by device number, the devices whose pods may open a node with this number
+	dirty        map[*entry]bool        // devices that changed since the last publication
+	notesStale   map[*entry]bool        // devices that changed since the last inspection began
+	reservations []*reservation         // reservations of workers, oldest first
+	resend       map[string]bool        // resources whose list must be sent again although it has not changed
+	stale        bool                   // a device that is not offered changed since the last publication
+	unsaved      bool                   // something has changed since the last save, and a timer will save it
 }
 
 func newLoop(i *Inventory) *loop {
 	now := time.Now()
 	all := &devices{
 		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), cordons: make(map[string]*api.Cordon), granted: make(map[string][]*entry),
-		dirty: make(map[*entry]bool), untold: make(map[*entry]bool), resend: make(map[string]bool),
+		dirty: make(map[*entry]bool), notesStale: make(map[*entry]bool), resend: make(map[string]bool),
 	}
 	leases := &leases{&disks{devices: all, media: make(map[string]*entry), notes: make(map[string]device.Note)}}
 	l := &loop{
@@ -57,7 +57,7 @@ func newLoop(i *Inventory) *loop {
 		deadline:     now.Add(i.Settle),
 		lastDeadline: now.Add(maxSettleRounds * i.Settle),
 	}
-	l.inspector.Seen, l.inspector.Stuck, l.inspector.Host = l.seen, l.stuck, l.informed
+	l.inspector.Seen, l.inspector.Stuck, l.inspector.Host = l.applyInspection, l.markStuck, l.hostForInspection
 	return l
 }
 

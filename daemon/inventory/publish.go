@@ -22,13 +22,13 @@ const LevelNotice = slog.Level(2)
 // publishing is the part of the loop that creates snapshots.
 type publishing struct {
 	*leases
-	unmatched   bool               // devices may form new bundles when no inspection is pending
-	bundles     map[string]*Status // published bundles; keys are IDs
-	cause       time.Time          // arrival of the first event since the last snapshot
-	publishedAt time.Time
-	changes     int             // number of devices that changed in the last snapshot
-	waits       bool            // a timer wakes the loop for the next snapshot
-	ruled       []chan struct{} // closed when everything has been inspected with the newest rules
+	unmatched    bool               // devices may form new bundles when no inspection is pending
+	bundles      map[string]*Status // published bundles; keys are IDs
+	cause        time.Time          // arrival of the first event since the last snapshot
+	publishedAt  time.Time
+	changes      int             // number of devices that changed in the last snapshot
+	timerSet     bool            // a timer wakes the loop for the next snapshot
+	rulesApplied []chan struct{} // closed when everything has been inspected with the newest rules
 }
 
 // publish creates a snapshot after a change and wakes the readers. It waits for [publishing.gap], so that a burst of
@@ -41,9 +41,9 @@ func (l *loop) publish(now time.Time) {
 		return
 	}
 	if wait := l.gap() - now.Sub(l.publishedAt); l.publishedOnce() && wait > 0 {
-		if !l.waits {
-			l.waits = true
-			l.later(wait, func(l *loop) { l.waits = false })
+		if !l.timerSet {
+			l.timerSet = true
+			l.later(wait, func(l *loop) { l.timerSet = false })
 		}
 		return
 	}
@@ -67,13 +67,13 @@ func (p *publishing) publishedOnce() bool { return !p.publishedAt.IsZero() }
 
 // notifyRuled closes the channels of [Inventory.SetRules] once the rules apply to all devices.
 func (p *publishing) notifyRuled() {
-	if len(p.ruled) == 0 || p.inspector.Enumerating() || p.inspector.Busy() || len(p.dirty)+len(p.resend) > 0 || p.stale || p.unmatched || !p.publishedOnce() {
+	if len(p.rulesApplied) == 0 || p.inspector.Enumerating() || p.inspector.Busy() || len(p.dirty)+len(p.resend) > 0 || p.stale || p.unmatched || !p.publishedOnce() {
 		return
 	}
-	for _, done := range p.ruled {
+	for _, done := range p.rulesApplied {
 		close(done)
 	}
-	p.ruled = nil
+	p.rulesApplied = nil
 }
 
 // swap publishes next as the newest snapshot.
@@ -94,7 +94,7 @@ func (l *loop) next(now time.Time) *Snapshot {
 	}
 	bundler{l}.assemble()
 	changed := l.judgeDirty(now)
-	bundler{l}.join(changed, now)
+	bundler{l}.publishBundles(changed, now)
 	for resource := range l.resend {
 		if _, ok := changed[resource]; !ok {
 			changed[resource] = nil // the kubelet gets the same list again
@@ -123,7 +123,7 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 	for _, e := range slices.SortedFunc(maps.Keys(p.dirty), byID) {
 		old := e.status
 		e.status = p.judge(e, now)
-		if old != nil && same(old, e.status) {
+		if old != nil && sameStatus(old, e.status) {
 			e.status = old
 			continue
 		}
@@ -146,11 +146,11 @@ func (p *publishing) judgeDirty(now time.Time) updates {
 	return changed
 }
 
-// same reports whether readers see no difference between a and b.
-func same(a, b *Status) bool {
+// sameStatus reports whether readers see no difference between a and b.
+func sameStatus(a, b *Status) bool {
 	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon == b.Cordon && a.LeftBlank == b.LeftBlank &&
 		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo && slices.Equal(a.Claims, b.Claims) &&
-		slices.Equal(a.As, b.As) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
+		slices.Equal(a.HeldAs, b.HeldAs) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 

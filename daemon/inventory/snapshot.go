@@ -27,7 +27,7 @@ type Status struct {
 	Bundle   string       // the ID of the device's bundle, or empty
 	Members  []*Status    // members of a bundle; the ID of the bundle is derived from the first one
 	Taker    string       // the resource that matches the device, even if the device is not offered, or empty
-	As       []string     // the IDs under which pods may hold the device, sorted
+	HeldAs   []string     // the IDs under which pods may hold the device, sorted
 	Claims   lease.Claims // claims that hold the device
 	Cordon   *api.Cordon  // the operator's cordon, or nil
 	// Evidence shows that a disk is unused, or how much of the disk was read so far.

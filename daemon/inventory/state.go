@@ -111,7 +111,7 @@ func (l *loop) restore() {
 			awaited:  r.Present && l.AfterBoot,
 			lease:    r.Lease,
 
-			membership: membership{bundle: r.Bundle.ID, of: r.Bundle.Resource},
+			membership: membership{bundle: r.Bundle.ID, bundleResource: r.Bundle.Resource},
 		}
 		if e.known = r.known; !sameBoot {
 			e.rebooted()
@@ -120,14 +120,14 @@ func (l *loop) restore() {
 		if e.Owed != nil {
 			l.owing[e] = true
 		}
-		_ = l.change(e, lease.Event{Name: lease.Restart})
+		_ = l.applySilently(e, lease.Event{Name: lease.Restart})
 		if !sameBoot {
-			_ = l.change(e, lease.Event{Name: lease.Reboot})
+			_ = l.applySilently(e, lease.Event{Name: lease.Reboot})
 			if !r.outlastsBoot() {
 				if e.lease.Residue {
 					l.Log.Warn("disk left to the operator", "device", r.ID, "reason", "the node went down before the disk was erased; adopt the disk")
 				}
-				l.replaced(e)
+				l.noteReplacedMedium(e)
 			}
 		}
 		l.entries[r.ID] = e
@@ -182,10 +182,10 @@ func (l *loop) save() {
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: e.device.ClassName(), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
-		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.of, ID: e.bundle}, Lease: e.lease, known: e.known,
+		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.bundleResource, ID: e.bundle}, Lease: e.lease, known: e.known,
 	}
 	if e.busy() {
-		r.left, r.Appearance, r.Wrote = left{}, e.work.from.Appearance, wrote{}
+		r.content, r.Appearance, r.Wrote = content{}, e.work.diskBefore.Appearance, wrote{}
 	}
 	return r
 }

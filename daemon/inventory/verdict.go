@@ -14,11 +14,11 @@ import (
 // facts returns the current facts about an entry.
 func (d *disks) facts(e *entry) *verdict.Facts {
 	f := &verdict.Facts{
-		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.aside, Claims: len(e.Claims),
+		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.asideReason, Claims: len(e.Claims),
 		Disk: verdict.DiskFacts{
 			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Recheck: e.work.recheck,
 		},
-		Same: e.left == e.seen, Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.uninit, Delay: e.work.delay, Work: e.work.why,
+		Same: e.content == e.seenContent, Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.initFailure, Delay: e.work.delay, Work: e.work.reason,
 	}
 	if d.evidence.Knows(e.Disk) {
 		f.Disk.Presence = d.evidence.Presence(e.Disk)
@@ -50,7 +50,7 @@ func (l *leases) judge(e *entry, now time.Time) *Status {
 		}
 		l.calmLater(e, now)
 	}
-	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), As: e.as, Bundle: e.bundle, Claims: e.Claims}
+	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), HeldAs: e.heldAs, Bundle: e.bundle, Claims: e.Claims}
 	if s.Observation = e.observation(); f.Frozen != nil {
 		s.Present, s.Allocation, s.Nodes = e.settled.Present, e.settled.Allocation, e.settled.Nodes
 	} else {
@@ -90,7 +90,7 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
-	s.Fingerprint, s.LeftBlank, s.Moved = e.left.Fingerprint, e.left.Blank, e.lease.Held() && e.moved()
+	s.Fingerprint, s.LeftBlank, s.Moved = e.content.Fingerprint, e.content.Blank, e.lease.Held() && e.moved()
 	if sectors := e.Wrote.Sectors; e.Wrote.In == l.evidence.Presence(e.Disk) {
 		s.Written = &sectors
 	}

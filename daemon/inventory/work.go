@@ -30,25 +30,25 @@ const (
 // window is the period of metalplug's own work on a device. Changes to the hardware during this period are attributed to
 // the work.
 type window struct {
-	phase   phase
-	why     string           // the reason why the device is Unhealthy in this period
-	until   time.Time        // end of the time in which the device may be absent after a reset by metalplug
-	relook  *inspect.Subject // the subject that needs a new inspection
-	after   int              // number of inspections of the subject that must return before the window ends
-	delay   string           // why pending work is delayed, for example because a process has the device open
-	from    evidence.Disk    // the disk at the beginning of the work
-	vouched string           // diskseq after the work, if the helper has proven that the medium is the same
-	given   bool             // a pod or a claim has received the device since the work began
-	recheck bool             // the disk was read in full, and must be probed once more before it is offered
+	phase         phase
+	reason        string           // the reason why the device is Unhealthy in this period
+	absentUntil   time.Time        // end of the time in which the device may be absent after a reset by metalplug
+	relook        *inspect.Subject // the subject that needs a new inspection
+	lookNumber    int              // number of inspections of the subject that must return before the window ends
+	delay         string           // why pending work is delayed, for example because a process has the device open
+	diskBefore    evidence.Disk    // the disk at the beginning of the work
+	provenDiskseq string           // diskseq after the work, if the helper has proven that the medium is the same
+	givenSince    bool             // a pod or a claim has received the device since the work began
+	recheck       bool             // the disk was read in full, and must be probed once more before it is offered
 }
 
 // other reports whether the current disk may be another one than the disk that the work began on. Since 5.15, Linux numbers
 // the appearances of disks. On an older kernel, the inode of the directory in sysfs shows a new appearance.
 func (w *window) other(now evidence.Disk) bool {
-	if now.Appearance == "" && w.from.Appearance == "" {
-		return now != w.from
+	if now.Appearance == "" && w.diskBefore.Appearance == "" {
+		return now != w.diskBefore
 	}
-	return now.Medium != w.from.Medium || now.Appearance != w.from.Appearance && now.Appearance != w.vouched
+	return now.Medium != w.diskBefore.Medium || now.Appearance != w.diskBefore.Appearance && now.Appearance != w.provenDiskseq
 }
 
 // busy reports whether metalplug is working on the device, or on another device that affects it.
@@ -60,14 +60,14 @@ func (d *devices) invalidate(e *entry) {
 		return
 	}
 	w := &e.work
-	w.relook, w.after, e.lastProbe = e.owner, e.owner.Next(), lastProbe{}
+	w.relook, w.lookNumber, e.lastProbe = e.owner, e.owner.Next(), lastProbe{}
 	d.look(e)
 }
 
 // outdated reports whether the last inspection began before the last call to [devices.invalidate].
 func (e *entry) outdated() bool {
 	w := &e.work
-	return w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
+	return w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.lookNumber
 }
 
 // frozen reports whether the status hides changes to the hardware because metalplug's own work causes them. It does not
@@ -80,7 +80,7 @@ func (e *entry) frozen(now time.Time) bool {
 	case w.phase == working:
 		return true
 	}
-	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.until))
+	return w.phase == afterWork && (e.outdated() || e.sighting == nil && now.Before(w.absentUntil))
 }
 
 // closeWindow ends the window when an inspection that began after the work has returned.
@@ -105,24 +105,24 @@ type Outcome struct {
 	Fingerprint string
 }
 
-// claim is a worker's request for exclusive use of devices.
-type claim struct {
-	ids   []string
-	has   bool         // the worker has all devices of the claim
-	given chan *Status // when the worker has all devices, receives the state of the first one, or nil if this device is unknown
+// reservation is a worker's request for exclusive use of devices.
+type reservation struct {
+	ids    []string
+	active bool         // the worker has all devices of the reservation
+	ready  chan *Status // when the worker has all devices, receives the state of the first one, or nil if this device is unknown
 }
 
 // Take waits until all of these devices are free of other workers. From then on, the caller has the devices until it calls
 // [Inventory.End]. If several workers wait for a device, they get it in the order of their calls. Take returns the newest
 // state of the first device. The error is [ErrUnknownDevice], the error of ctx, or an error that the inventory has stopped.
 func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err error) {
-	c := &claim{ids: ids, given: make(chan *Status, 1)}
+	c := &reservation{ids: ids, ready: make(chan *Status, 1)}
 	i.post(func(l *loop) {
-		l.claims = append(l.claims, c)
-		l.give()
+		l.reservations = append(l.reservations, c)
+		l.activateReservations()
 	})
 	select {
-	case s := <-c.given:
+	case s := <-c.ready:
 		if s != nil {
 			return s, nil
 		}
@@ -132,29 +132,29 @@ func (i *Inventory) Take(ctx context.Context, ids []string) (_ *Status, err erro
 	case <-i.done:
 		err = errStopped
 	}
-	i.post(func(l *loop) { l.drop(func(other *claim) bool { return other == c }) })
+	i.post(func(l *loop) { l.dropReservations(func(other *reservation) bool { return other == c }) })
 	return nil, err
 }
 
-// give assigns devices to each worker whose claim does not overlap with an earlier claim.
-func (l *loop) give() {
+// activateReservations assigns devices to each worker whose reservation does not overlap with an earlier one.
+func (l *loop) activateReservations() {
 	claimed := make(map[string]bool)
-	for _, c := range l.claims {
+	for _, c := range l.reservations {
 		free := !slices.ContainsFunc(c.ids, func(id string) bool { return claimed[id] })
 		for _, id := range c.ids {
 			claimed[id] = true
 		}
-		if free && !c.has {
-			c.has = true
-			c.given <- l.current(c.ids[0])
+		if free && !c.active {
+			c.active = true
+			c.ready <- l.current(c.ids[0])
 		}
 	}
 }
 
-// drop removes claims, and assigns their devices to the next workers.
-func (l *loop) drop(which func(*claim) bool) {
-	l.claims = slices.DeleteFunc(l.claims, which)
-	l.give()
+// dropReservations removes reservations, and assigns their devices to the next workers.
+func (l *loop) dropReservations(which func(*reservation) bool) {
+	l.reservations = slices.DeleteFunc(l.reservations, which)
+	l.activateReservations()
 }
 
 // Begin records that work on a device begins. The parameter event is [lease.Prepare] or [lease.Clear]. It is empty if the
@@ -181,10 +181,10 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 
 func (l *loop) beginWork(e *entry, reason string) {
 	w := &e.work
-	w.phase, w.why, w.from, w.vouched, w.given = working, reason, e.Disk, "", false
+	w.phase, w.reason, w.diskBefore, w.provenDiskseq, w.givenSince = working, reason, e.Disk, "", false
 	// The state file must not contain these facts during the work, because metalplugd may end before it records the
 	// outcome.
-	if v := l.evidence.Get(e.Disk); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
+	if v := l.evidence.Get(e.Disk); e.content != (content{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.saveSoon(e)
 	}
 	l.changed(e)
@@ -194,7 +194,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 // Prepared does not wait.
 func (i *Inventory) Prepared(id string, p device.Report) {
 	i.about(id, func(l *loop, e *entry) {
-		e.work.vouched = p.Appearance
+		e.work.provenDiskseq = p.Appearance
 		if p.Erased {
 			l.erased(e, p)
 		}
@@ -213,14 +213,14 @@ func (i *Inventory) End(ids []string, o Outcome) {
 				l.worked(e, o)
 			}
 		}
-		l.drop(func(c *claim) bool { return c.has && c.ids[0] == ids[0] })
+		l.dropReservations(func(c *reservation) bool { return c.active && c.ids[0] == ids[0] })
 	})
 }
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := &e.work
 	other := w.other(e.Disk) // whether another disk may have replaced the disk that was worked on
-	w.phase, w.why = afterWork, ""
+	w.phase, w.reason = afterWork, ""
 	v := l.evidence.Get(e.Disk)
 	did := o.Event != "" && o.Event != lease.Refused
 	if did || o.Foreign { // the work wrote to the disk
@@ -229,20 +229,20 @@ func (l *loop) worked(e *entry, o Outcome) {
 		}
 	}
 	if o.Touched {
-		if e.left, e.seen = (left{}), (left{}); v != nil {
+		if e.content, e.seenContent = (content{}), (content{}); v != nil {
 			v.Fingerprint = o.Fingerprint
 		}
 	}
 	if o.Foreign {
-		l.foreign(e, "another process has written to the disk")
+		l.noteForeignContent(e, "another process has written to the disk")
 	}
 	l.outcome(e, o, other)
 	if other {
-		l.replaced(e)
+		l.noteReplacedMedium(e)
 	}
 	l.saveLater()
 	if o.Err == nil && o.Event != lease.Refused && (e.owner == nil || e.owner.Removed() || e.sighting == nil) {
-		w.until = time.Now().Add(returnLimit)
+		w.absentUntil = time.Now().Add(returnLimit)
 		l.later(returnLimit, func(l *loop) { l.judgeAgain(e) })
 	}
 	l.invalidate(e)
@@ -252,12 +252,12 @@ func (l *loop) worked(e *entry, o Outcome) {
 // outcome changes the lease according to the outcome of work. The flag other means that another disk may have replaced the
 // disk that was worked on.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
-	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work.from.Medium, Given: e.work.given, Order: o.Order}
+	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work.diskBefore.Medium, Given: e.work.givenSince, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
 		// If the disk was not erased, its content still belongs to the same tenant.
 		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due
-		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
+		event.Residue = !other && (again && e.lease.Residue || !again && l.ownsContent(e))
 		e.Claims = e.Claims.Started(o.Tenants)
 		l.started(e, event)
 		l.closeAllocate(e)
@@ -288,8 +288,8 @@ func (i *Inventory) Delayed(id, why string) {
 // hardware disappears or the node reboots. Initialised does not wait.
 func (i *Inventory) Initialised(id, init string, err error) {
 	i.about(id, func(l *loop, e *entry) {
-		if e.Initialised, e.uninit = init, ""; err != nil {
-			e.Initialised, e.uninit = "", err.Error()
+		if e.Initialised, e.initFailure = init, ""; err != nil {
+			e.Initialised, e.initFailure = "", err.Error()
 		}
 		e.settling = time.Now().Add(returnLimit)
 		l.saveSoon(e)

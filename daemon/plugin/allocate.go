@@ -64,7 +64,7 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 			return d
 		}
 	}
-	if d := offer.Find(checkpoint.Parent(share)); d != nil && slices.Contains(d.As, share) {
+	if d := offer.Find(checkpoint.Parent(share)); d != nil && slices.Contains(d.HeldAs, share) {
 		return d
 	}
 	return nil

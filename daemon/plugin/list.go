@@ -48,7 +48,7 @@ func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 				held[r.shareID(s.Device.ID, n)] = true
 			}
 		}
-		for _, id := range s.As {
+		for _, id := range s.HeldAs {
 			held[id] = true
 		}
 	}
@@ -119,7 +119,7 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 // than its pods expect.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
-	for _, id := range s.As {
+	for _, id := range s.HeldAs {
 		if device, ok := r.deviceID(id); !ok || device != s.Device.ID {
 			ids = append(ids, id)
 		}

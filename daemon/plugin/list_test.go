@@ -66,7 +66,7 @@ func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 }
 
 func TestSharesOfBeforeStayAndKeepOthersAway(t *testing.T) {
-	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}, As: []string{"a::0", "a::3"}}
+	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}, HeldAs: []string{"a::0", "a::3"}}
 	free := &inventory.Status{Device: &device.Device{ID: "b", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}}
 	offer := &inventory.Offer{Devices: []*inventory.Status{held, free}}
 	for _, test := range []struct {
@@ -85,7 +85,7 @@ func TestSharesOfBeforeStayAndKeepOthersAway(t *testing.T) {
 		if strings.Join(got, ", ") != test.want {
 			t.Errorf("%d shares: %s, want %s", test.shares, strings.Join(got, ", "), test.want)
 		}
-		for _, id := range held.As {
+		for _, id := range held.HeldAs {
 			if d := r.find(offer, id); d != held {
 				t.Errorf("%d shares: a container that is started again with %s finds %v", test.shares, id, d)
 			}
