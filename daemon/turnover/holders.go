@@ -22,9 +22,9 @@ const (
 
 // users describes the processes that have a device open.
 type users struct {
-	own    bool   // a process of the pod that holds the device has it open
-	others string // a description of the first other process, or empty
-	soon   bool   // the other users, such as a process on the node or a pod that is ending, may soon close the device
+	ownPod    bool   // a process of the pod that holds the device has it open
+	otherUser string // a description of the first other process, or empty
+	mayClose  bool   // the other users, such as a process on the node or a pod that is ending, may soon close the device
 }
 
 // look finds the processes that have a device open. The parameter owners contains the pods that the kubelet has given the
@@ -50,14 +50,14 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 		switch {
 		case h.Unread != "" && !owner && !had:
 		case ours && h.PodUID != "" && owner:
-			who.own = true
-		case who.others != "", !j.Target.IsSole() && !had:
+			who.ownPod = true
+		case who.otherUser != "", !j.Target.IsSole() && !had:
 		case h.Unread != "":
-			who.others = fmt.Sprintf("pod %s may have it open: %s", h.PodUID, h.Unread)
+			who.otherUser = fmt.Sprintf("pod %s may have it open: %s", h.PodUID, h.Unread)
 		case h.PodUID != "":
-			who.others = fmt.Sprintf("pod %s has it open (%s, pid %d)", h.PodUID, h.Command, h.PID)
+			who.otherUser = fmt.Sprintf("pod %s has it open (%s, pid %d)", h.PodUID, h.Command, h.PID)
 		default:
-			who.soon, who.others = true, fmt.Sprintf("a process of this host has it open (%s, pid %d)", h.Command, h.PID)
+			who.mayClose, who.otherUser = true, fmt.Sprintf("a process of this host has it open (%s, pid %d)", h.Command, h.PID)
 		}
 	}
 	return who, nil
@@ -66,11 +66,11 @@ func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, 
 // lookForNext checks the users before the next pod gets the device. No process may have the device open. All earlier pods
 // must have ended.
 func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err error) {
-	if who, err = j.look(ctx, owners, false); err != nil || who.others != "" {
+	if who, err = j.look(ctx, owners, false); err != nil || who.otherUser != "" {
 		return who, err
 	}
-	who.others, err = j.running()
-	who.soon = who.others != ""
+	who.otherUser, err = j.running()
+	who.mayClose = who.otherUser != ""
 	return who, err
 }
 
@@ -89,12 +89,12 @@ func retryUntil(ctx context.Context, question func() (answered bool, err error))
 	}
 }
 
-// settled calls the function look again while the users may soon close the device. For example, udev and metalplugd open a
+// waitForUsers calls the function look again while the users may soon close the device. For example, udev and metalplugd open a
 // disk for a moment after every change. The sandbox of a pod ends after the containers.
-func settled(ctx context.Context, look func() (users, error)) (who users, err error) {
+func waitForUsers(ctx context.Context, look func() (users, error)) (who users, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		who, err = look()
-		return !who.soon, err
+		return !who.mayClose, err
 	})
 	return who, err
 }
@@ -107,7 +107,7 @@ func (j *job) running() (who string, err error) {
 	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil
 	}
-	scrubs := j.Target.IsDisk() && j.care.scrubs()
+	scrubs := j.Target.IsDisk() && j.policy.scrubs()
 	pods, _ := j.Pods()
 	for _, pod := range pods {
 		runs, err := j.Running(pod)
@@ -124,17 +124,17 @@ func (j *job) running() (who string, err error) {
 	return "", nil
 }
 
-// left checks that no process has a released device open, and that the pods of the device have ended.
-func (j *job) left(ctx context.Context) error {
-	who, err := settled(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
-	lingers := who.others
+// checkUnused checks that no process has a released device open, and that the pods of the device have ended.
+func (j *job) checkUnused(ctx context.Context) error {
+	who, err := waitForUsers(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
+	lingers := who.otherUser
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
 		lingers = err.Error()
-	case who.others != "":
-		err = fmt.Errorf("%w: %s", ErrBusy, who.others)
+	case who.otherUser != "":
+		err = fmt.Errorf("%w: %s", ErrBusy, who.otherUser)
 	}
 	j.Inventory.Delayed(j.Device.ID, lingers)
 	return err

@@ -18,7 +18,7 @@ import (
 type job struct {
 	*Turnover
 	*inventory.Status // status of the device when the job began; replaced by a newer one when the work begins
-	care              care
+	policy            policy
 	taken             []string          // IDs of the devices that this job has locked, beginning with the job's own device
 	outcome           inventory.Outcome // outcome of the work on this device
 }
@@ -30,10 +30,10 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{Turnover: t, Status: s, care: t.careFor(s.Taker), taken: []string{id}}
+	j := &job{Turnover: t, Status: s, policy: t.policyFor(s.Taker), taken: []string{id}}
 	if s.Target != nil && j.method(false) != "" {
 		for _, path := range s.Target.Siblings {
-			if other := t.at(path); other != nil {
+			if other := t.offeredAt(path); other != nil {
 				j.taken = append(j.taken, other.Device.ID)
 			}
 		}
@@ -44,9 +44,9 @@ func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	return j, err
 }
 
-// at returns the device at a sysfs path if the device is offered, or would be offered if there were evidence. Otherwise it
+// offeredAt returns the device at a sysfs path if the device is offered, or would be offered if there were evidence. Otherwise it
 // returns nil.
-func (t *Turnover) at(sysPath string) *inventory.Status {
+func (t *Turnover) offeredAt(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {
 		ours := s.Resource != "" || s.Taker != "" && s.Blocked == ""
@@ -61,20 +61,20 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 // the resource configures none.
 func (j *job) method(byHand bool) string {
 	switch {
-	case j.care.Reset.Method == config.Auto, j.care.Reset.Method == config.None && byHand:
+	case j.policy.Reset.Method == config.Auto, j.policy.Reset.Method == config.None && byHand:
 		if j.Target == nil { // a group of devices has no reset method
 			return ""
 		}
 		return j.Target.Auto
-	case j.care.Reset.Method == config.None:
+	case j.policy.Reset.Method == config.None:
 		return ""
 	}
-	return j.care.Reset.Method
+	return j.policy.Reset.Method
 }
 
 // rule returns the part of the resource's configuration that the lease of the device needs.
 func (j *job) rule() lease.Rule {
-	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.care.scrubs(), AtStart: j.care.Reset.AtStart()}
+	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.policy.scrubs(), AtStart: j.policy.Reset.AtStart()}
 }
 
 // begin tells the inventory that work on the device begins. Until the job ends, the inventory attributes hardware changes to
@@ -103,5 +103,5 @@ func (j *job) fail(err error, order lease.Order) {
 	}
 }
 
-// end posts the outcome of the work, and releases the devices for the next job.
-func (j *job) end() { j.Inventory.End(j.taken, j.outcome) }
+// finish posts the outcome of the work, and releases the devices for the next job.
+func (j *job) finish() { j.Inventory.End(j.taken, j.outcome) }

@@ -34,7 +34,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if err != nil {
 		return err
 	}
-	defer j.end()
+	defer j.finish()
 	switch {
 	case !j.Present:
 		return fmt.Errorf("%s: %w", id, device.ErrGone)
@@ -45,7 +45,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	case o.Scrub != "" && !j.Target.IsDisk():
 		return fmt.Errorf("%s: %w: it is not a disk", id, ErrUnfit)
 	}
-	if err := j.left(ctx); err != nil {
+	if err := j.checkUnused(ctx); err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
 	if o.DryRun {
@@ -58,7 +58,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	if err := j.begin(ctx, lease.Clear, reason); err != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
-	care := j.care
+	policy := j.policy
 	if err := j.carryOut(ctx, scrub); err != nil {
 		switch {
 		case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
@@ -71,7 +71,7 @@ func (t *Turnover) ByHand(ctx context.Context, id string, o api.Change) error {
 	}
 	j.Inventory.Recovered(id)
 	// A reset alone is not enough if the resource erases disks or runs a vendor unit after a pod has ended.
-	enough := !j.Used || care.Units.Release == "" && (scrub != "" || !care.Reset.AtRelease() || !care.scrubs())
+	enough := !j.Used || policy.Units.Release == "" && (scrub != "" || !policy.Reset.AtRelease() || !policy.scrubs())
 	// A reset does not replace an erasure that failed.
 	mended := scrub != "" || j.Order == lease.Reset
 	switch {
@@ -93,7 +93,7 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 	if w.Reset && j.method(true) == "" {
 		return fmt.Errorf("%s: %w: no reset method of its class applies to it now: name one in [resource.reset]", j.Device.ID, ErrUnfit)
 	}
-	j.care.Reset.Scrub = scrub
+	j.policy.Reset.Scrub = scrub
 	return j.clear(ctx, maxOrderTime, w)
 }
 
@@ -106,22 +106,22 @@ func (t *Turnover) Adopt(ctx context.Context, id string, o api.Change) (note str
 	if err != nil {
 		return "", err
 	}
-	defer j.end()
+	defer j.finish()
 	if err := j.adoptable(); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
 	if kind := j.Evidence.Kind; kind != "" && j.State == lease.Free && j.Resource != "" {
 		return "it is already offered, with the evidence " + kind, nil
 	}
-	if err := j.left(ctx); err != nil {
+	if err := j.checkUnused(ctx); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
 	if o.DryRun {
 		return "", nil
 	}
 	scrub := o.Scrub
-	if scrub == "" && j.care.scrubs() {
-		scrub = j.care.Reset.Scrub
+	if scrub == "" && j.policy.scrubs() {
+		scrub = j.policy.Reset.Scrub
 	}
 	scrub = cmp.Or(scrub, adoptScrub)
 	print, err := t.Host.Touch.Print(ctx, *j.Target)
@@ -153,7 +153,7 @@ func (j *job) adoptable() error {
 		return fmt.Errorf("%w: %s", ErrUnfit, j.Reason)
 	case !j.Target.IsDisk():
 		return fmt.Errorf("%w: it is not a disk", ErrUnfit)
-	case j.care.open():
+	case j.policy.sharesUse():
 		return fmt.Errorf("%w: other pods or processes may use the disks of %s", ErrUnfit, j.Taker)
 	case j.Target.Medium() == "":
 		return fmt.Errorf("%w: no wwid or serial number: another disk could be mistaken for it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
@@ -167,10 +167,10 @@ func (j *job) adoptable() error {
 func (j *job) eraseAdopted(ctx context.Context) error {
 	err := j.adoptable()
 	if err == nil {
-		err = j.left(ctx)
+		err = j.checkUnused(ctx)
 	}
 	if err == nil {
-		err = j.wipe(ctx)
+		err = j.eraseNow(ctx)
 	}
 	why := ""
 	switch {
@@ -183,11 +183,11 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 	return err
 }
 
-func (j *job) wipe(ctx context.Context) error {
+func (j *job) eraseNow(ctx context.Context) error {
 	if err := j.begin(ctx, lease.Clear, "adopted, being erased"); err != nil {
 		return err
 	}
-	j.care.Reset.Scrub, j.Fingerprint = j.Evidence.Scrub, j.Evidence.Fingerprint
+	j.policy.Reset.Scrub, j.Fingerprint = j.Evidence.Scrub, j.Evidence.Fingerprint
 	err := j.clear(ctx, maxOrderTime, lease.Work{Erase: true, ByHand: true})
 	switch {
 	case err == nil:

@@ -29,41 +29,41 @@ const startLimit = 25 * time.Second
 // recorded, for at most 29 seconds. If ctx ends, the work continues, because a disconnected kubelet is not a fault of the
 // device.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
-	care := t.careFor(resource)
-	limit := min(startLimit, max(care.Reset.Timeout, time.Second)) + device.AnswerTime
+	policy := t.policyFor(resource)
+	limit := min(startLimit, max(policy.Reset.Timeout, time.Second)) + device.AnswerTime
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	owners, err := t.ownersOf(ctx, care, devices)
+	owners, err := t.ownersOf(ctx, policy, devices)
 	if err != nil {
 		return err
 	}
 	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
-	return t.start(ctx, care, devices, owners, care.Reset.AtRelease() || care.scrubs() || disks)
+	return t.start(ctx, policy, devices, owners, policy.Reset.AtRelease() || policy.scrubs() || disks)
 }
 
 // StartFor prepares devices of a resource for the containers that use the claim on these devices. It may take as long as the
 // resource allows, and stops when ctx or the daemon ends. When StartFor returns, the result is on disk.
 func (t *Turnover) StartFor(ctx context.Context, resource string, devices []*inventory.Status, claim string) error {
-	care := t.careFor(resource)
-	ctx, cancel := context.WithTimeout(ctx, max(care.Reset.Timeout, time.Second)+device.AnswerTime)
+	policy := t.policyFor(resource)
+	ctx, cancel := context.WithTimeout(ctx, max(policy.Reset.Timeout, time.Second)+device.AnswerTime)
 	defer cancel()
 	owners := make(map[string][]string)
 	for _, s := range devices {
 		owners[s.Name()] = []string{lease.OfClaim(claim)}
 	}
-	return t.start(ctx, care, devices, owners, true)
+	return t.start(ctx, policy, devices, owners, true)
 }
 
 // start prepares devices for their tenants. If the flag keep is set, start waits until the result is on disk. Before a
 // container with a disk starts, the state file must show that the disk has to be erased and that its evidence has ended.
 // Other devices need no record.
-func (t *Turnover) start(ctx context.Context, care care, devices []*inventory.Status, owners map[string][]string, keep bool) error {
+func (t *Turnover) start(ctx context.Context, policy policy, devices []*inventory.Status, owners map[string][]string, keep bool) error {
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
 	var all sync.WaitGroup
 	for i, s := range devices {
 		ids[i] = s.Device.ID
-		all.Go(func() { errs[i] = t.startOne(ctx, care, s.Device.ID, owners[s.Name()]) })
+		all.Go(func() { errs[i] = t.startOne(ctx, policy, s.Device.ID, owners[s.Name()]) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -82,7 +82,7 @@ func (t *Turnover) start(ctx context.Context, care care, devices []*inventory.St
 // state. The reason is that writeCheckpoint collects the state under a lock and writes it later (kubernetes v1.31 and v1.36,
 // pkg/kubelet/cm/devicemanager/manager.go). Any later list makes the kubelet write the checkpoint again, so ownersOf sends a
 // list and waits for a while.
-func (t *Turnover) ownersOf(ctx context.Context, care care, devices []*inventory.Status) (owners map[string][]string, err error) {
+func (t *Turnover) ownersOf(ctx context.Context, policy policy, devices []*inventory.Status) (owners map[string][]string, err error) {
 	err = retryUntil(ctx, func() (bool, error) {
 		if owners, err = t.Owners(); err != nil {
 			return false, fmt.Errorf("find the pods of the devices: %w", err)
@@ -93,7 +93,7 @@ func (t *Turnover) ownersOf(ctx context.Context, care care, devices []*inventory
 			if err != nil {
 				return false, err
 			}
-			if !care.open() && now.Behind(owners[now.Name()]) {
+			if !policy.sharesUse() && now.Behind(owners[now.Name()]) {
 				behind[now.Name()] = kubelet.Noted
 			}
 		}
@@ -106,13 +106,13 @@ func (t *Turnover) ownersOf(ctx context.Context, care care, devices []*inventory
 }
 
 // startOne prepares one device for its pods. The parameter owners contains the UIDs of these pods.
-func (t *Turnover) startOne(ctx context.Context, care care, id string, owners []string) error {
+func (t *Turnover) startOne(ctx context.Context, policy policy, id string, owners []string) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}
-	defer j.end()
-	j.care = care // these rules apply even if another resource has the device by now
+	defer j.finish()
+	j.policy = policy // these rules apply even if another resource has the device by now
 	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (t *Turnover) startOne(ctx context.Context, care care, id string, owners []
 func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, err error) {
 	id := j.Device.ID
 	switch {
-	case j.care.open():
+	case j.policy.sharesUse():
 		return p, j.runUnits(ctx)
 	case !j.Present:
 		return p, fmt.Errorf("%s: %w", id, device.ErrGone)
@@ -146,7 +146,7 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name its pod; delete the pod if this persists", id, ErrBusy)
 	}
 	first := j.First(owners)
-	who, err := settled(ctx, func() (users, error) {
+	who, err := waitForUsers(ctx, func() (users, error) {
 		if first { // no process may have the device open, including processes of the same pod
 			return j.lookForNext(ctx, owners)
 		}
@@ -155,9 +155,9 @@ func (j *job) prepare(ctx context.Context, owners []string) (p device.Report, er
 	switch {
 	case err != nil:
 		return p, err
-	case who.others != "":
-		return p, fmt.Errorf("%s: %w: %s", id, ErrBusy, who.others)
-	case who.own: // another container of the pod uses the device, such as a sidecar
+	case who.otherUser != "":
+		return p, fmt.Errorf("%s: %w: %s", id, ErrBusy, who.otherUser)
+	case who.ownPod: // another container of the pod uses the device, such as a sidecar
 		return p, nil
 	}
 	w := j.Preparation(j.rule(), first, j.Same())
@@ -185,5 +185,5 @@ func (j *job) runUnits(ctx context.Context) error {
 			return err
 		}
 	}
-	return j.unit(ctx, unit.Start, j.care.Units.Start)
+	return j.unit(ctx, unit.Start, j.policy.Units.Start)
 }

@@ -30,7 +30,7 @@ var errFound = errors.New("the disk holds data")
 // read reads the next part of a disk without evidence. It waits while a pod uses another disk on the same controllers.
 func (j *job) read(ctx context.Context) error {
 	id, from := j.Device.ID, j.Evidence
-	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.at(path); return other != nil && other.Held() }) {
+	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.offeredAt(path); return other != nil && other.Held() }) {
 		j.Inventory.Delayed(id, "the read waits until a pod that uses its controller has ended")
 		return ErrBusy
 	}
@@ -70,7 +70,7 @@ func (j *job) read(ctx context.Context) error {
 
 // askHolders checks that a disk that is about to be offered is not open in any process.
 func (j *job) askHolders(ctx context.Context) error {
-	err := j.left(ctx)
+	err := j.checkUnused(ctx)
 	if err == nil {
 		j.Inventory.Unheld(j.Device.ID, j.Target)
 	}

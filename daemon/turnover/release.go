@@ -17,21 +17,21 @@ import (
 // cleanUpLimit returns the time limit for a reset and an erasure that no container waits for. The limit before the start of
 // a container is much shorter, because the kubelet waits. If work fails before the start of a container, the daemon repeats
 // the work with the longer limit, which is enough to read a whole disk.
-func (c care) cleanUpLimit() time.Duration {
-	if c.Reset.AtRelease() {
-		return max(c.Reset.Timeout, time.Second)
+func (p policy) cleanUpLimit() time.Duration {
+	if p.Reset.AtRelease() {
+		return max(p.Reset.Timeout, time.Second)
 	}
-	return max(c.Reset.Timeout, time.Hour)
+	return max(p.Reset.Timeout, time.Hour)
 }
 
 // cleanUp prepares a device for the next pod after the last pod has ended. It returns nil without doing any work if a new
 // pod has the device, or if a reload is in progress. It does the same if only the operator can repeat an order that failed.
 func (j *job) cleanUp(ctx context.Context) error {
-	if j.Barred != "" && !j.care.ClearedAtRelease() || !j.care.mends(j.Order) {
+	if j.Barred != "" && !j.policy.ClearedAtRelease() || !j.policy.repeatsOrder(j.Order) {
 		return nil
 	}
-	if !j.care.open() {
-		if err := j.left(ctx); err != nil {
+	if !j.policy.sharesUse() {
+		if err := j.checkUnused(ctx); err != nil {
 			return err
 		}
 	}
@@ -59,14 +59,14 @@ func (j *job) cleanUp(ctx context.Context) error {
 // restore resets and erases a released device as configured, and then runs the vendor unit. It also repeats work that
 // failed before.
 func (j *job) restore(ctx context.Context) error {
-	if !j.care.open() && (j.care.Reset.AtRelease() || j.Failure != "") {
-		if err := j.clear(ctx, j.care.cleanUpLimit(), j.CleanUp(j.rule())); err != nil {
+	if !j.policy.sharesUse() && (j.policy.Reset.AtRelease() || j.Failure != "") {
+		if err := j.clear(ctx, j.policy.cleanUpLimit(), j.CleanUp(j.rule())); err != nil {
 			return err
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
-	return j.unit(limited, unit.Release, j.care.Units.Release)
+	return j.unit(limited, unit.Release, j.policy.Units.Release)
 }
 
 // clear asks the helper to work on a device that has no tenant. An erasure must be recorded in the state file before

@@ -28,7 +28,7 @@ func (j *job) touch(ctx context.Context, todo lease.Work) (p device.Report, err 
 	}
 	if todo.Erase {
 		// A disk that the tenant left blank must still be blank.
-		w.Scrub, w.Blank = j.care.Reset.Scrub, w.Blank || j.LeftBlank && !todo.ByHand
+		w.Scrub, w.Blank = j.policy.Reset.Scrub, w.Blank || j.LeftBlank && !todo.ByHand
 		methods = append(methods, w.Scrub)
 	}
 	if j.Host.Touch.Prepare == nil || len(methods) == 0 && !w.Blank {
@@ -105,7 +105,7 @@ func (j *job) count(w device.Work, methods []string, p device.Report, took time.
 // error if a pod holds one of them, or if metalplug must not reset one of them.
 func (j *job) together(ctx context.Context, erases bool) error {
 	for _, path := range j.Target.Siblings {
-		other := j.at(path)
+		other := j.offeredAt(path)
 		if other == nil {
 			return fmt.Errorf("%w: it would also affect %s, which is not offered", ErrUnfit, path)
 		}
@@ -120,7 +120,7 @@ func (j *job) together(ctx context.Context, erases bool) error {
 		switch {
 		case now.Held():
 			return fmt.Errorf("%w: it would also affect %s, which a pod holds", ErrBusy, id)
-		case j.careFor(now.Taker).open():
+		case j.policyFor(now.Taker).sharesUse():
 			return fmt.Errorf("%w: it would also affect %s, which other pods or processes may be using", ErrUnfit, id)
 		case erases && now.Reserved != "":
 			return fmt.Errorf("%w: it would also affect %s: %s", ErrUnfit, id, now.Reserved)

@@ -41,24 +41,24 @@ const (
 	maxBackoff     = 10 * time.Minute
 )
 
-// care is the configuration of a resource, which determines the work on its devices between two pods. Before a start, a disk
+// policy is the configuration of a resource, which determines the work on its devices between two pods. Before a start, a disk
 // is erased only for the first container of a pod.
-type care struct{ config.Resource }
+type policy struct{ config.Resource }
 
-// open reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
+// sharesUse reports whether the configuration allows other pods or the host to have the device open. Such a device is neither
 // reset nor erased.
-func (c care) open() bool { return c.Shares > 1 || c.AllowInUse }
+func (p policy) sharesUse() bool { return p.Shares > 1 || p.AllowInUse }
 
-func (c care) scrubs() bool { return c.Reset.Scrub != config.None && c.Reset.Scrub != "" }
+func (p policy) scrubs() bool { return p.Reset.Scrub != config.None && p.Reset.Scrub != "" }
 
-// mends reports whether the work on a released device also carries out an operator's order that failed before. It returns
+// repeatsOrder reports whether the work on a released device also carries out an operator's order that failed before. It returns
 // true if no order failed.
-func (c care) mends(failed lease.Order) bool {
+func (p policy) repeatsOrder(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
-		return !c.open() && (c.Reset.Method != config.None || c.scrubs())
+		return !p.sharesUse() && (p.Reset.Method != config.None || p.scrubs())
 	case lease.Erase:
-		return !c.open() && c.scrubs()
+		return !p.sharesUse() && p.scrubs()
 	}
 	return true
 }
@@ -83,13 +83,13 @@ type Turnover struct {
 	Done func(resource, method string, took time.Duration, err error)
 }
 
-// careFor returns the configuration of a resource. A resource without a configuration requires no work.
-func (t *Turnover) careFor(resource string) care {
+// policyFor returns the configuration of a resource. A resource without a configuration requires no work.
+func (t *Turnover) policyFor(resource string) policy {
 	r, ok := t.Configured(resource)
 	if !ok {
 		r.Reset.Method, r.Reset.Scrub = config.None, config.None
 	}
-	return care{r}
+	return policy{r}
 }
 
 // note writes an event about a device, or the failure of the work, to the audit log.
@@ -153,7 +153,7 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 		if s == nil || s.Todo == verdict.Nothing {
 			return
 		}
-		wait, todo, err := lingerInterval, s.Todo, t.do(ctx, id, s.Todo)
+		wait, todo, err := lingerInterval, s.Todo, t.carryOutWork(ctx, id, s.Todo)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -170,17 +170,17 @@ func (t *Turnover) work(ctx context.Context, s *inventory.Status) {
 			t.Log.Error(string(todo), "device", id, "resource", s.Resource, "err", err)
 			wait, pause = pause, min(2*pause, maxBackoff)
 		}
-		t.rest(ctx, id, wait, todo)
+		t.pause(ctx, id, wait, todo)
 	}
 }
 
-// do carries out the given work on a device. It does nothing and returns nil if that work is no longer pending.
-func (t *Turnover) do(ctx context.Context, id string, todo verdict.Todo) error {
+// carryOutWork carries out the given work on a device. It does nothing and returns nil if that work is no longer pending.
+func (t *Turnover) carryOutWork(ctx context.Context, id string, todo verdict.Todo) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}
-	defer j.end()
+	defer j.finish()
 	if j.Todo != todo {
 		return nil
 	}
@@ -197,8 +197,8 @@ func (t *Turnover) do(ctx context.Context, id string, todo verdict.Todo) error {
 	return j.initialise(ctx)
 }
 
-// rest waits until ctx ends, the pending work of the device changes, or the given time has passed.
-func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo verdict.Todo) {
+// pause waits until ctx ends, the pending work of the device changes, or the given time has passed.
+func (t *Turnover) pause(ctx context.Context, id string, wait time.Duration, todo verdict.Todo) {
 	over := time.After(wait)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
