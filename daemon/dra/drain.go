@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 const (
@@ -41,7 +43,7 @@ func (r *requests) intercept(ctx context.Context, request any, _ *grpc.UnaryServ
 	r.running.Add(1)
 	defer r.running.Add(-1)
 	if _, ok := request.(*registration.RegistrationStatus); ok {
-		notify(r.registered)
+		liveness.Poke(r.registered)
 	}
 	limit := time.After(repeatLimit)
 	for {

@@ -25,6 +25,7 @@ import (
 	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 
 	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // DriverName is the name of the driver in claims, device classes and ResourceSlices.
@@ -110,7 +111,7 @@ func Run(ctx context.Context, o Options, ready func()) error {
 // follow fills the channel dirty after each event from metalplugd and after each new connection, until ctx ends.
 func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 	for available := true; ; {
-		err := d.stream(ctx, func() { available = true; notify(dirty) })
+		err := d.stream(ctx, func() { available = true; liveness.Poke(dirty) })
 		if ctx.Err() == nil && available {
 			available = false
 			d.Log.Warn("metalplugd unavailable", "err", err)
@@ -120,14 +121,6 @@ func (d *driver) follow(ctx context.Context, dirty chan<- struct{}) {
 			return
 		case <-time.After(retryInterval):
 		}
-	}
-}
-
-// notify fills a channel that has a buffer of one. It does not block.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 
