@@ -33,14 +33,14 @@ const (
 	endpoint = "mp-12345678-1234567890123.sock"
 )
 
-// only reports whether s is not empty and contains only characters in the set chars. Names are checked without package
+// containsOnly reports whether s is not empty and contains only characters in the set chars. Names are checked without package
 // regexp, which would add 0.3 MB to a helper.
-func only(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
+func containsOnly(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
 
-// word reports whether s starts and ends with a character in the set chars. The characters in between may also be in the set
+// isWord reports whether s starts and ends with a character in the set chars. The characters in between may also be in the set
 // inner.
-func word(s, chars, inner string) bool {
-	return only(s, chars+inner) && !strings.ContainsAny(s[:1]+s[len(s)-1:], inner)
+func isWord(s, chars, inner string) bool {
+	return containsOnly(s, chars+inner) && !strings.ContainsAny(s[:1]+s[len(s)-1:], inner)
 }
 
 // isResourceName reports whether a name consists of a DNS-1123 subdomain, a slash, and the name part of a Kubernetes
@@ -48,21 +48,21 @@ func word(s, chars, inner string) bool {
 func isResourceName(name string) bool {
 	domain, rest, _ := strings.Cut(name, "/")
 	for label := range strings.SplitSeq(domain, ".") {
-		if !word(label, lowerLetters+digits, "-") {
+		if !isWord(label, lowerLetters+digits, "-") {
 			return false
 		}
 	}
-	return word(rest, letters+digits, "-_.")
+	return isWord(rest, letters+digits, "-_.")
 }
 
 // isCDIWord reports whether s can be the vendor or the class in a CDI kind.
 func isCDIWord(s string) bool {
-	return word(s, letters+digits, "-_.") && !strings.ContainsAny(s[:1], digits)
+	return isWord(s, letters+digits, "-_.") && !strings.ContainsAny(s[:1], digits)
 }
 
 // isProperty reports whether key can be the name of a udev property.
 func isProperty(key string) bool {
-	return only(key, letters+digits+"_.-") && !strings.ContainsAny(key[:1], digits+"-")
+	return containsOnly(key, letters+digits+"_.-") && !strings.ContainsAny(key[:1], digits+"-")
 }
 
 // checkName checks a resource name in the same way as the kubelet does at a registration (IsExtendedResourceName in
@@ -107,7 +107,7 @@ func checkPermissions(permissions string) error {
 // checkUnit accepts an empty name, or the name of a template unit of type service.
 func checkUnit(name string) error {
 	prefix, template := strings.CutSuffix(name, "@.service")
-	if name != "" && (len(name) > unitSize || !template || !only(prefix, letters+digits+`:_.\-`)) {
+	if name != "" && (len(name) > unitSize || !template || !containsOnly(prefix, letters+digits+`:_.\-`)) {
 		return fmt.Errorf(`%s is not a template unit like "name@.service"`, quoted(name))
 	}
 	return nil
@@ -153,7 +153,7 @@ const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
 // checkVariable accepts the names of variables in Kubernetes and POSIX (IEEE Std 1003.1, 8.1) that metalplug does not set itself.
 func checkVariable(name string) error {
-	if !only(name, letters+digits+"_") || strings.ContainsAny(name[:1], digits) {
+	if !containsOnly(name, letters+digits+"_") || strings.ContainsAny(name[:1], digits) {
 		return errors.New(`is not a valid variable name; write letters, digits and "_", and do not begin with a digit`)
 	}
 	if strings.HasPrefix(name, variablePrefix) {
@@ -185,7 +185,7 @@ func checkPath(name string) error {
 	scheme, _, isURL := strings.Cut(name, "://")
 	switch {
 	case isURL:
-		return fmt.Errorf("%s is not an absolute path; write it without %s://", quoted(name), plain(scheme))
+		return fmt.Errorf("%s is not an absolute path; write it without %s://", quoted(name), oneLine(scheme))
 	case strings.HasPrefix(name, "~"), strings.HasPrefix(name, "$"):
 		return fmt.Errorf("%s is not an absolute path; write it in full, without ~ or variables", quoted(name))
 	case !filepath.IsAbs(name):

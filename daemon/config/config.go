@@ -171,12 +171,12 @@ type ResourceReset struct {
 }
 
 // AtStart reports whether there is work to do before a container starts.
-func (r ResourceReset) AtStart() bool { return r.When != WhenRelease && r.acts() }
+func (r ResourceReset) AtStart() bool { return r.When != WhenRelease && r.hasWork() }
 
 // AtRelease reports whether there is work to do after a device is released.
-func (r ResourceReset) AtRelease() bool { return r.When != WhenStart && r.acts() }
+func (r ResourceReset) AtRelease() bool { return r.When != WhenStart && r.hasWork() }
 
-func (r ResourceReset) acts() bool { return r.Method != None || r.Scrub != None }
+func (r ResourceReset) hasWork() bool { return r.Method != None || r.Scrub != None }
 
 // Units is the table [resource.units], which names a vendor's systemd template units, "name@.service". The instance name
 // is the escaped device ID. An empty field means that there is no unit.

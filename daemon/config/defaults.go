@@ -6,13 +6,13 @@ import "github.com/metalplug/metalplug/daemon/device"
 
 // Default returns the configuration that applies if there are no files.
 func Default() Config {
-	c := basic()
+	c := staticDefaults()
 	c.apply("/")
 	return c
 }
 
-// basic returns the defaults that do not depend on the values of other keys.
-func basic() Config {
+// staticDefaults returns the defaults that do not depend on the values of other keys.
+func staticDefaults() Config {
 	return Config{
 		Paths: Paths{
 			DevicePlugins: "/var/lib/kubelet/device-plugins",

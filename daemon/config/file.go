@@ -19,11 +19,11 @@ type file struct {
 	problems  Problems
 }
 
-// spelt returns the path of a key as it is written in a file.
-func spelt(path toml.Key) string { return unnumbered(path).String() }
+// spelling returns the path of a key as it is written in a file.
+func spelling(path toml.Key) string { return withoutIndex(path).String() }
 
-// unnumbered returns the path of a key without the index of the resource table.
-func unnumbered(path toml.Key) toml.Key {
+// withoutIndex returns the path of a key without the index of the resource table.
+func withoutIndex(path toml.Key) toml.Key {
 	if len(path) > 1 && path[0] == resourceKey {
 		return append(toml.Key{resourceKey}, path[2:]...)
 	}
@@ -33,13 +33,15 @@ func unnumbered(path toml.Key) toml.Key {
 // checkKnown reports a key that is not in the map keys, with the known key that was probably meant. It ignores keys in the
 // tables match, exclude and env, which are names of properties and variables.
 func (p place) checkKnown() {
-	path := unnumbered(p.path)
+	path := withoutIndex(p.path)
 	if _, ok := keys[path.String()]; ok {
 		return
 	}
-	siblings := beside(path)
-	switch meant := meantKey(path, siblings); {
-	case len(siblings) == 0:
+	siblings := siblingKeys(path)
+	if len(siblings) == 0 {
+		return
+	}
+	switch meant := suggestKey(path, siblings); {
 	case meant == "":
 		p.reportf("unknown key; valid keys are %s", strings.Join(siblings, ", "))
 	case strings.Contains(meant, " "):
@@ -51,8 +53,8 @@ func (p place) checkKnown() {
 	}
 }
 
-// foreign lists keys of other programs that users may try here, with their replacements.
-var foreign = map[string]string{
+// otherKeys lists keys of other programs that users may try here, with their replacements.
+var otherKeys = map[string]string{
 	"log_level": "use metalplugd --log-level", "loglevel": "use metalplugd --log-level", "log": "use metalplugd --log-level", "metrics": "metalplugd-metrics.socket",
 	"replicas": "shares", "sharing": "shares", "time_slicing": "shares", "devices": "match.METALPLUG_ID", "device_ids": "match.METALPLUG_ID",
 	"kubelet_root": "device_plugins", "root_dir": "paths.device_plugins", "scrub": "resource.reset.scrub", "method": "resource.reset.method",
@@ -67,8 +69,8 @@ const (
 	include = "write other files as conf.d/NAME.toml next to this file"
 )
 
-// beside returns the known keys of the table that contains the key at path.
-func beside(path toml.Key) (names []string) {
+// siblingKeys returns the known keys of the table that contains the key at path.
+func siblingKeys(path toml.Key) (names []string) {
 	table := path[:len(path)-1].String()
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if dot := strings.LastIndex(key, "."); key[:max(0, dot)] == table {
@@ -78,10 +80,10 @@ func beside(path toml.Key) (names []string) {
 	return names
 }
 
-// meantKey returns the known key that is most similar to an unknown one, or "". It first tries the keys of the same table, in the
-// list siblings, which may have a similar or longer name. After that, it tries a key with the same name in another table, and
-// finally the replacement in the map foreign.
-func meantKey(path toml.Key, siblings []string) string {
+// suggestKey returns the known key that is most similar to an unknown one, or "". It first tries the keys of the same table, in
+// the list siblings, which may have a similar or longer name. After that, it tries a key with the same name in another table,
+// and finally the replacement in the map otherKeys.
+func suggestKey(path toml.Key, siblings []string) string {
 	name := strings.ToLower(path[len(path)-1])
 	if near := similar(name, siblings); near != "" {
 		return near
@@ -91,5 +93,5 @@ func meantKey(path toml.Key, siblings []string) string {
 			return key
 		}
 	}
-	return foreign[strings.ReplaceAll(name, "-", "_")]
+	return otherKeys[strings.ReplaceAll(name, "-", "_")]
 }

@@ -42,7 +42,7 @@ func load(main string, optional bool) (Config, error) {
 	for _, name := range names {
 		files = append(files, read(name))
 	}
-	c := basic()
+	c := staticDefaults()
 	if problems := c.apply(dir, files...); len(problems) > 0 {
 		return Config{Files: c.Files}, problems
 	}
@@ -205,7 +205,7 @@ func syntax(name string, err error) Problem {
 		// If a file with one line ends too early, the parser returns line 0. If a line ends too early, it returns the number
 		// of the next line.
 		Line: max(1, parseError.Position.Line-strings.Count(parseError.Message, "got '\\n'")),
-		Key:  plain(parseError.LastKey),
-		What: strings.TrimSuffix(plain(parseError.Message), ".") + remedy,
+		Key:  oneLine(parseError.LastKey),
+		What: strings.TrimSuffix(oneLine(parseError.Message), ".") + remedy,
 	}
 }

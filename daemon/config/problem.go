@@ -51,8 +51,8 @@ func (p Problems) Error() string {
 // quoted returns the first 80 characters of a text, in quotes.
 func quoted(s string) string { return fmt.Sprintf("%.80q", s) }
 
-// plain returns the first 160 characters of a text, on one line and without quotes.
-func plain(s string) string {
+// oneLine returns the first 160 characters of a text, on one line and without quotes.
+func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return utf8.RuneError
@@ -70,8 +70,8 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// foreignWords lists, for each key, values that users of other programs may write, with the correct values.
-var foreignWords = map[string]map[string]string{
+// otherWords lists, for each key, values that users of other programs may write, with the correct values.
+var otherWords = map[string]map[string]string{
 	"class": {
 		"disk": "nvme", "disks": "nvme", "ssd": "nvme", "block": "nvme", "storage": "nvme", "namespace": "nvme",
 		"sata": "node", "sas": "node", "scsi": "node", "usb": "node", "tty": "node", "serial": "node", "vfio": "node", "vfio-pci": "node",
@@ -91,14 +91,14 @@ var foreignWords = map[string]map[string]string{
 	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
 }
 
-// meantWord returns a suggestion that can be appended to an error message. It names the element of the list words that an
+// suggestWord returns a suggestion that can be appended to an error message. It names the element of the list words that an
 // operator probably meant. If there is no such word, meantWord returns "".
-func meantWord(key, word string, words []string) string {
+func suggestWord(key, word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {
 		return `; did you mean "pci:` + lower + `"?`
 	}
-	switch meant := cmp.Or(foreignWords[key][lower], similar(lower, words)); {
+	switch meant := cmp.Or(otherWords[key][lower], similar(lower, words)); {
 	case !slices.Contains(words, meant):
 		return ""
 	case key == "class" && meant == device.NVMeName && lower != meant:

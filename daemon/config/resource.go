@@ -81,7 +81,7 @@ func resource(t *table) Resource {
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class == device.InfiniBandName) {
 		r.Reset.Method = None
 	}
-	if r.Class != "" && reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
+	if r.Class != "" && reset.has("when") && r.Reset.When != WhenStart && !r.Reset.hasWork() {
 		reset.reportf("when", "%s has no effect without a scrub or a method", r.Reset.When)
 	}
 	takeUnits(t.table("units"), &r.Units)

@@ -49,7 +49,7 @@ func resourceTables(files []*file, builtin bool) []*table {
 			at := place{f, toml.Key{resourceKey, strconv.Itoa(i)}}
 			name, _ := values["name"].(string)
 			if line, twice := lines[name]; twice {
-				at.at("name").reportf("%s is defined twice, first on line %d; merge the two", quoted(name), line)
+				at.child("name").reportf("%s is defined twice, first on line %d; merge the two", quoted(name), line)
 				continue
 			}
 			t := byName[name]
@@ -62,7 +62,7 @@ func resourceTables(files []*file, builtin bool) []*table {
 			}
 			t.merge(at, values)
 			if name != "" {
-				byName[name], lines[name] = t, at.at("name").problem("").Line
+				byName[name], lines[name] = t, at.child("name").problem("").Line
 			}
 		}
 	}

@@ -19,8 +19,8 @@ type place struct {
 	path toml.Key
 }
 
-// at returns the place of a key in the table at p.
-func (p place) at(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
+// child returns the place of a key in the table at p.
+func (p place) child(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
 // problem returns a problem at p. A remedy in the message follows a semicolon. If the message contains no remedy, an example
 // of the key is added.
@@ -29,7 +29,7 @@ func (p place) problem(format string, args ...any) Problem {
 	if what != "" && !strings.Contains(what, "; ") {
 		what += "; write " + p.example()
 	}
-	return Problem{File: p.file.name, Line: p.file.lines.line(p.path), Key: plain(spelt(p.path)), What: what}
+	return Problem{File: p.file.name, Line: p.file.lines.line(p.path), Key: oneLine(spelling(p.path)), What: what}
 }
 
 // keys maps every key that a file can contain to an example value, or to "" if the key is a table.
@@ -53,11 +53,11 @@ var keys = map[string]string{
 // example returns an example of how to write the key at p.
 func (p place) example() string {
 	last := len(p.path) - 1
-	value := cmp.Or(whole[p.path[max(0, last-1)]], keys[spelt(p.path)])
+	value := cmp.Or(replacedWhole[p.path[max(0, last-1)]], keys[spelling(p.path)])
 	if value == "" {
-		return "[" + spelt(p.path) + "]"
+		return "[" + spelling(p.path) + "]"
 	}
-	return plain(p.path[last:].String()) + " = " + value
+	return oneLine(p.path[last:].String()) + " = " + value
 }
 
 // reportf reports a problem at p.
@@ -67,20 +67,20 @@ func (p place) reportf(format string, args ...any) {
 
 // value is the value of a key, with its position.
 type value struct {
-	is any // a *table, or a value from the parser
-	at place
+	content any // a *table, or a value from the parser
+	at      place
 }
 
 // table contains the keys of one TOML table from all files. A value in a later file replaces an earlier one.
 type table struct {
-	last   place // position of the table in the last file that contains it
-	values map[string]value
-	wrong  bool // a file contains a value that is not a table
+	last     place // position of the table in the last file that contains it
+	values   map[string]value
+	notTable bool // a file contains a value that is not a table
 }
 
-// whole lists the tables that a later file replaces as a whole, each with an example of a value. All other tables are
+// replacedWhole lists the tables that a later file replaces as a whole, each with an example of a value. All other tables are
 // overridden key by key.
-var whole = map[string]string{"match": `"A*" or "A*|B"`, "exclude": `"A*" or "A*|B"`, "env": `"text"`}
+var replacedWhole = map[string]string{"match": `"A*" or "A*|B"`, "exclude": `"A*" or "A*|B"`, "env": `"text"`}
 
 // merge adds the values of a table in a file, and reports unknown keys. The parameter at is the position of that table.
 func (t *table) merge(at place, values map[string]any) {
@@ -89,13 +89,13 @@ func (t *table) merge(at place, values map[string]any) {
 		t.values = make(map[string]value)
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		v, p := values[key], at.at(key)
+		v, p := values[key], at.child(key)
 		if at.file != nil {
 			p.checkKnown()
 		}
 		if below, ok := v.(map[string]any); ok {
-			sub, _ := t.values[key].is.(*table)
-			if sub == nil || whole[key] != "" {
+			sub, _ := t.values[key].content.(*table)
+			if sub == nil || replacedWhole[key] != "" {
 				sub = &table{}
 			}
 			sub.merge(p, below)
@@ -106,17 +106,17 @@ func (t *table) merge(at place, values map[string]any) {
 }
 
 // has reports whether the key is set, whatever its value is.
-func (t *table) has(key string) bool { return t.values[key].is != nil }
+func (t *table) has(key string) bool { return t.values[key].content != nil }
 
 // value returns the value of a key, or nil.
-func (t *table) value(key string) any { return t.values[key].is }
+func (t *table) value(key string) any { return t.values[key].content }
 
 // place returns the position to report for problems with a key.
 func (t *table) place(key string) place {
 	if v := t.values[key]; v.at.file != nil {
 		return v.at
 	}
-	return t.last.at(key)
+	return t.last.child(key)
 }
 
 // elsewhere returns the file and line of a key, for a message about a problem at p. It returns "" if the key is in the
@@ -134,7 +134,7 @@ func (t *table) reportf(key, format string, args ...any) { t.place(key).reportf(
 
 // reportBelowf reports a problem with a property in the table of a key.
 func (t *table) reportBelowf(key, property, format string, args ...any) {
-	t.place(key).at(property).reportf(format, args...)
+	t.place(key).child(property).reportf(format, args...)
 }
 
 // check reports a problem with a key unless err is nil.
@@ -146,7 +146,7 @@ func (t *table) check(key string, err error) {
 
 // require reports a key that is not set, and what the operator should write.
 func (t *table) require(key, wanted string) {
-	if !t.has(key) && !t.wrong {
+	if !t.has(key) && !t.notTable {
 		t.reportf(key, "is missing: %s", wanted)
 	}
 }
@@ -205,7 +205,7 @@ func (t *table) choice(key, noun string, to *string, words ...string) {
 	case slices.Contains(words, word):
 		*to = word
 	default:
-		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, Alternatives(words), meantWord(key, word, words))
+		t.reportf(key, "%s is not a %s: %s%s", quoted(word), noun, Alternatives(words), suggestWord(key, word, words))
 	}
 }
 
@@ -227,7 +227,7 @@ func (t *table) duration(key string, to *time.Duration) bool {
 func (t *table) table(key string) *table {
 	sub, ok := take[*table](t, key, "a table")
 	if !ok {
-		sub = &table{last: t.place(key), wrong: t.has(key)}
+		sub = &table{last: t.place(key), notTable: t.has(key)}
 	}
 	return sub
 }

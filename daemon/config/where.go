@@ -20,7 +20,7 @@ func (c Config) Where(resource, key string) string {
 	table, property, below := strings.Cut(key, ".")
 	p := t.place(table)
 	if below {
-		p = p.at(property)
+		p = p.child(property)
 	}
 	where := p.problem("")
 	if name, err := filepath.Abs(where.File); err == nil {
