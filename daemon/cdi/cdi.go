@@ -26,8 +26,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// retry is how long Run waits after a failure before it writes the specs again.
-const retry = 5 * time.Second
+// retryInterval is how long Run waits after a failure before it writes the specs again.
+const retryInterval = 5 * time.Second
 
 // Specs manages the specs of all resources. Its methods are safe for concurrent use.
 type Specs struct {
@@ -36,9 +36,9 @@ type Specs struct {
 	Host      *device.Host
 	Log       *slog.Logger
 
-	mu     sync.Mutex
-	specs  map[string]*spec // keys are resource names
-	pruned uint64           // version of the snapshot in the last call of pruneClaims
+	mu            sync.Mutex
+	specs         map[string]*spec // keys are resource names
+	prunedVersion uint64           // version of the snapshot in the last call of pruneClaims
 }
 
 // Set sets the resources, and removes the files of all other resources. The next [Specs.Update] writes the files of the new
@@ -73,7 +73,7 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 		_, changed := s.Inventory.Snapshot() // taken before Update, so that no later change is missed
 		var again <-chan time.Time
 		if !s.Update() {
-			again = time.After(retry)
+			again = time.After(retryInterval)
 		}
 		select {
 		case <-ctx.Done():
@@ -101,14 +101,14 @@ func (s *Specs) Update() (ok bool) {
 	}
 	for name, sp := range s.specs {
 		if offer := snapshot.Offer(name); sp.written == nil || sp.version != offer.Version {
-			ok = s.put(sp, offer) == nil && ok
+			ok = s.writeSpec(sp, offer) == nil && ok
 		}
 	}
 	return ok
 }
 
-// put writes the file of a resource so that it describes an offer. It does not log the same error twice in a row.
-func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
+// writeSpec writes the file of a resource so that it describes an offer. It does not log the same error twice in a row.
+func (s *Specs) writeSpec(sp *spec, offer *inventory.Offer) error {
 	nodes := make(map[string][]*specs.DeviceNode)
 	// The file includes Unhealthy devices. It omits absent devices, because another device may now have their device numbers.
 	for _, d := range slices.Concat(offer.Devices, offer.Members) {
@@ -121,7 +121,7 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 		content.Devices = append(content.Devices, specs.Device{Name: id, ContainerEdits: specs.ContainerEdits{DeviceNodes: nodes[id]}})
 	}
 	before := sp.err
-	sp.version, sp.written, sp.err = offer.Version, nil, replace(sp.file, content)
+	sp.version, sp.written, sp.err = offer.Version, nil, writeFile(sp.file, content)
 	if sp.err == nil {
 		sp.written = nodes
 	}
@@ -159,7 +159,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	}
 	if _, missing := os.Stat(sp.file); missing != nil || !s.describes(sp, devices) {
 		snapshot, _ := s.Inventory.Snapshot()
-		if err := s.put(sp, snapshot.Offer(resource)); err != nil {
+		if err := s.writeSpec(sp, snapshot.Offer(resource)); err != nil {
 			return nil, fmt.Errorf("write the CDI spec of %s: %w", resource, err)
 		}
 	}

@@ -30,9 +30,9 @@ const claimPrefix = "metalplug-claim_"
 // claimSize is the maximum size of the spec of a claim, which has at most 32 devices.
 const claimSize = 1 << 20
 
-// admin is appended to a name to mark the devices of a request with admin access. Neither the name of a request nor the UID of a
-// claim contains a dot.
-const admin = ".admin"
+// adminSuffix is appended to a name to mark the devices of a request with admin access. Neither the name of a request nor the
+// UID of a claim contains a dot.
+const adminSuffix = ".admin"
 
 // Request describes everything that containers get for a request in a claim.
 type Request struct {
@@ -75,18 +75,18 @@ func (s *Specs) Claim(uid string, requests []Request) (names [][]string, err err
 				return nil, fmt.Errorf("%s: a node is %w", d.Device.ID, device.ErrGone)
 			}
 			if edits.DeviceNodes != nil {
-				add(name+map[bool]string{true: admin}[r.Admin]+":"+d.Device.ID, edits)
+				add(name+map[bool]string{true: adminSuffix}[r.Admin]+":"+d.Device.ID, edits)
 			}
 		}
 	}
-	return names, errors.Join(err, replace(s.claimFile(uid), spec))
+	return names, errors.Join(err, writeFile(s.claimFile(uid), spec))
 }
 
 // pruneClaims removes a device from the specs of claims if it is absent, has other nodes or belongs to another tenant. After
 // that, no container of the claim can start with that device until the claim is prepared again. The state is in the files, so
 // pruneClaims also works after the daemon has restarted.
 func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
-	if s.pruned == snapshot.Version {
+	if s.prunedVersion == snapshot.Version {
 		return nil
 	}
 	found, _ := filepath.Glob(s.claimFile("*")) // Glob fails only for an invalid pattern
@@ -107,7 +107,7 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 			if now == nil { // the entry that sets a request's variables has no nodes
 				return len(d.ContainerEdits.DeviceNodes) > 0
 			}
-			if !strings.HasSuffix(request, admin) && !(now.Claims.Ready(uid) && (now.Medium == "" || now.Same())) {
+			if !strings.HasSuffix(request, adminSuffix) && !(now.Claims.Ready(uid) && (now.Medium == "" || now.Same())) {
 				return true
 			}
 			return slices.ContainsFunc(d.ContainerEdits.DeviceNodes, func(n *specs.DeviceNode) bool {
@@ -115,11 +115,11 @@ func (s *Specs) pruneClaims(snapshot *inventory.Snapshot) (err error) {
 			})
 		})
 		if len(spec.Devices) < all {
-			err = errors.Join(err, replace(file, spec))
+			err = errors.Join(err, writeFile(file, spec))
 		}
 	}
 	if err == nil {
-		s.pruned = snapshot.Version
+		s.prunedVersion = snapshot.Version
 	}
 	return err
 }
@@ -147,7 +147,7 @@ func (s *Specs) node(d *inventory.Status, path, permissions string) *specs.Devic
 func (s *Specs) Unclaim(uid string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return replace(s.claimFile(uid), specs.Spec{})
+	return writeFile(s.claimFile(uid), specs.Spec{})
 }
 
 // claimFile returns the path of the spec for a claim.

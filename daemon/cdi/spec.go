@@ -28,10 +28,10 @@ type spec struct {
 	err      error                          // why the file could not be written, or nil
 }
 
-// replace writes a spec to a file. It uses the oldest version of the format that supports everything in the spec. If the file
-// already has this content, replace does not write it, because runtimes read all specs again after each change to the directory.
-// If the spec has no devices, replace removes the file instead, because a runtime rejects a spec without devices.
-func replace(file string, spec specs.Spec) (err error) {
+// writeFile writes a spec to a file. It uses the oldest version of the format that supports everything in the spec. If the file
+// already has this content, writeFile does not write it, because runtimes read all specs again after each change to the
+// directory. If the spec has no devices, writeFile removes the file instead, because a runtime rejects a spec without devices.
+func writeFile(file string, spec specs.Spec) (err error) {
 	if len(spec.Devices) == 0 {
 		if err = os.Remove(file); errors.Is(err, fs.ErrNotExist) {
 			return nil

@@ -38,17 +38,17 @@ type Options struct {
 // [Inspector.Counts]. These methods neither read hardware nor wait.
 type Inspector struct {
 	Options
-	rules    []device.Rule
-	polled   map[*device.Class]bool // classes that have a scheduled poll
-	subjects subjects               // the udev devices that represent hardware
-	queue    []*Subject             // subjects that wait for an inspection, in order
-	looking  int                    // number of running inspections that occupy a slot
-	slowly   int                    // number of running inspections that no longer count towards the limit
+	rules     []device.Rule
+	polled    map[*device.Class]bool // classes that have a scheduled poll
+	subjects  subjects               // the udev devices that represent hardware
+	queue     []*Subject             // subjects that wait for an inspection, in order
+	running   int                    // number of running inspections that occupy a slot
+	slowCount int                    // number of running inspections that no longer count towards the limit
 
-	enumerating bool            // an enumeration is running
-	again       bool            // another enumeration is needed after the running one
-	newer       map[string]bool // paths whose enumerated state is outdated, because they had an event since the enumeration began
-	enumerated  bool            // the first enumeration has finished
+	enumerating    bool            // an enumeration is running
+	enumerateAgain bool            // another enumeration is needed after the running one
+	changedPaths   map[string]bool // paths whose enumerated state is outdated, because they had an event since the enumeration began
+	enumerated     bool            // the first enumeration has finished
 
 	mu     sync.Mutex
 	counts api.Counts
@@ -75,10 +75,10 @@ func (n *Inspector) Enumerated() bool { return n.enumerated }
 func (n *Inspector) Enumerating() bool { return n.enumerating }
 
 // Busy reports whether inspections are waiting or running. It ignores slow inspections.
-func (n *Inspector) Busy() bool { return len(n.queue) > 0 || n.looking > 0 }
+func (n *Inspector) Busy() bool { return len(n.queue) > 0 || n.running > 0 }
 
 // Open returns the number of inspections that are waiting or running.
-func (n *Inspector) Open() int { return len(n.queue) + n.looking + n.slowly }
+func (n *Inspector) Open() int { return len(n.queue) + n.running + n.slowCount }
 
 // Counts returns the numbers of events and enumerations. It is safe for concurrent use.
 func (n *Inspector) Counts() api.Counts {
@@ -119,16 +119,16 @@ func (n *Inspector) Event(e udev.Event) {
 func (n *Inspector) hint(e udev.Event) {
 	d := e.Device
 	if n.enumerating {
-		n.newer[d.SysPath] = true
+		n.changedPaths[d.SysPath] = true
 	}
-	s, left := n.subjects.at(d.SysPath), e.Action == "remove"
+	s, left := n.subjects.get(d.SysPath), e.Action == "remove"
 	switch {
 	case s != nil && left:
-		s.left = true
+		s.gone = true
 	case s != nil:
-		s.left = false
+		s.gone = false
 		s.reported(d)
-	case !left && n.concerns(d):
+	case !left && n.mayBeSubject(d):
 		n.add(d)
 	}
 	n.lookRelated(d.SysPath)
@@ -142,9 +142,9 @@ func (n *Inspector) hint(e udev.Event) {
 	}
 }
 
-// concerns reports whether the device d may be a subject. If this depends on the content of sysfs, concerns returns true, and the
-// inspection decides.
-func (n *Inspector) concerns(d udev.Device) bool {
+// mayBeSubject reports whether the device d may be a subject. If this depends on the content of sysfs, mayBeSubject returns
+// true, and the inspection decides.
+func (n *Inspector) mayBeSubject(d udev.Device) bool {
 	for _, c := range device.Classes {
 		if c.Selects(d) {
 			return true
@@ -177,7 +177,7 @@ func (n *Inspector) wanted(c *device.Class) bool {
 // poll inspects the subjects of a class, and repeats this at the interval of the class until no subjects are left.
 func (n *Inspector) poll(c *device.Class) {
 	n.polled[c] = true
-	n.later(c.Every, func() {
+	n.postAfter(c.Every, func() {
 		n.polled[c] = false
 		if n.lookWhere(func(s *Subject) bool { return s.class() == c }) {
 			n.poll(c)
@@ -185,8 +185,8 @@ func (n *Inspector) poll(c *device.Class) {
 	})
 }
 
-// later posts a function after a delay. The caller may stop the timer during the delay.
-func (n *Inspector) later(pause time.Duration, f func()) *time.Timer {
+// postAfter posts a function after a delay. The caller may stop the timer during the delay.
+func (n *Inspector) postAfter(pause time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(pause, func() { n.Post(f) })
 }
 
@@ -194,32 +194,33 @@ func (n *Inspector) later(pause time.Duration, f func()) *time.Timer {
 // If Enumerate is called during an enumeration, another one starts afterwards.
 func (n *Inspector) Enumerate() {
 	if n.enumerating {
-		n.again = true
+		n.enumerateAgain = true
 		return
 	}
-	n.enumerating, n.again = true, false
-	n.newer = make(map[string]bool)
+	n.enumerating, n.enumerateAgain = true, false
+	n.changedPaths = make(map[string]bool)
 	go func() {
 		devices, err := n.Source.Enumerate()
-		n.Post(func() { n.listed(devices, err) })
+		n.Post(func() { n.finishEnumeration(devices, err) })
 	}()
 }
 
-// listed processes the result of an enumeration. It skips a path if there was an event for the path since the enumeration began.
-func (n *Inspector) listed(devices []udev.Device, err error) {
+// finishEnumeration processes the result of an enumeration. It skips a path if there was an event for the path since the
+// enumeration began.
+func (n *Inspector) finishEnumeration(devices []udev.Device, err error) {
 	n.enumerating = false
 	if err != nil {
 		n.Log.Error("devices not enumerated", "err", err)
 		if !n.enumerated { // the periodic check repeats later enumerations
-			n.later(enumeratePause, n.Enumerate)
+			n.postAfter(enumeratePause, n.Enumerate)
 		}
 	}
 	for _, d := range devices {
-		s := n.subjects.at(d.SysPath)
+		s := n.subjects.get(d.SysPath)
 		switch {
-		case s != nil && !n.newer[d.SysPath]:
+		case s != nil && !n.changedPaths[d.SysPath]:
 			s.reported(d)
-		case s == nil && !n.newer[d.SysPath] && n.concerns(d):
+		case s == nil && !n.changedPaths[d.SysPath] && n.mayBeSubject(d):
 			n.add(d)
 		}
 	}
@@ -230,7 +231,7 @@ func (n *Inspector) listed(devices []udev.Device, err error) {
 	}
 	n.enumerated = n.enumerated || err == nil
 	n.lookWhere(func(*Subject) bool { return true })
-	if n.again {
+	if n.enumerateAgain {
 		n.Enumerate()
 	}
 }

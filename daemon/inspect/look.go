@@ -29,9 +29,9 @@ const (
 	renameLimit = 2 * time.Second
 )
 
-// places returns the maximum number of simultaneous inspections. This number exceeds the number of processors, because an
+// maxRunning returns the maximum number of simultaneous inspections. This number exceeds the number of processors, because an
 // inspection usually waits for the kernel.
-func places() int { return 4 * runtime.GOMAXPROCS(0) }
+func maxRunning() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // phase is the state of a subject's inspection.
 type phase uint8
@@ -47,11 +47,11 @@ const (
 type Subject struct {
 	Sightings []device.Sighting // results of the last inspection
 
-	udev    *udev.Device // last report from udev, which shares memory with the sightings
-	phase   phase
-	again   bool // another inspection is needed after the running one
-	removed bool // an inspection found nothing, and the inspector has dropped the subject
-	left    bool // udev has reported that the device was removed
+	udev      *udev.Device // last report from udev, which shares memory with the sightings
+	phase     phase
+	lookAgain bool // another inspection is needed after the running one
+	removed   bool // an inspection found nothing, and the inspector has dropped the subject
+	gone      bool // udev has reported that the device was removed
 
 	began    time.Time   // when the last inspection began
 	looks    int         // number of finished inspections
@@ -120,7 +120,7 @@ func (n *Inspector) Look(s *Subject) {
 	switch {
 	case s.removed, s.phase == queued:
 	case s.phase != idle:
-		s.again = true
+		s.lookAgain = true
 	default:
 		s.phase = queued
 		n.queue = append(n.queue, s)
@@ -129,11 +129,11 @@ func (n *Inspector) Look(s *Subject) {
 
 // Start begins as many queued inspections as there are free slots.
 func (n *Inspector) Start() {
-	for len(n.queue) > 0 && n.looking < places() {
+	for len(n.queue) > 0 && n.running < maxRunning() {
 		s := n.queue[0]
 		n.queue = n.queue[1:]
 		s.phase, s.began = looking, time.Now()
-		n.looking++
+		n.running++
 		n.begin(s)
 	}
 }
@@ -141,11 +141,11 @@ func (n *Inspector) Start() {
 // begin starts the inspection of a subject in another goroutine, which posts the sightings.
 func (n *Inspector) begin(s *Subject) {
 	u, rules, host := s.udev, n.rules, n.Host()
-	watch := n.later(slowLook, func() { n.slow(s) })
+	watch := n.postAfter(slowLook, func() { n.slow(s) })
 	go func() {
 		sightings := device.Look(host, rules, u)
 		watch.Stop()
-		n.Post(func() { n.seen(s, sightings) })
+		n.Post(func() { n.finish(s, sightings) })
 	}()
 }
 
@@ -155,33 +155,33 @@ func (n *Inspector) slow(s *Subject) {
 		return
 	}
 	s.phase = slow
-	n.looking--
-	n.slowly++
+	n.running--
+	n.slowCount++
 	look := s.looks
-	n.later(StuckLook-slowLook, func() {
+	n.postAfter(StuckLook-slowLook, func() {
 		if s.looks == look { // the same inspection is still running
 			n.Stuck(s)
 		}
 	})
 }
 
-// seen processes the sightings from an inspection that has finished.
-func (n *Inspector) seen(s *Subject, sightings []device.Sighting) {
+// finish processes the sightings from an inspection that has finished.
+func (n *Inspector) finish(s *Subject, sightings []device.Sighting) {
 	if s.phase == slow {
-		n.slowly--
+		n.slowCount--
 	} else {
-		n.looking--
+		n.running--
 	}
 	s.phase = idle
 	s.looks++
-	if n.astray(s, sightings) {
+	if n.mayBeRenamed(s, sightings) {
 		return
 	}
 	s.Sightings = sightings
 	n.retryLater(s, n.Seen(s))
 	switch {
-	case s.again:
-		s.again = false
+	case s.lookAgain:
+		s.lookAgain = false
 		n.Look(s)
 	case len(sightings) == 0:
 		s.removed = true
@@ -189,20 +189,20 @@ func (n *Inspector) seen(s *Subject, sightings []device.Sighting) {
 	}
 }
 
-// astray reports whether an inspection may have found nothing because the hardware is being renamed. In this case, the previous
-// sightings apply until udev reports the new name or renameLimit has passed.
-func (n *Inspector) astray(s *Subject, sightings []device.Sighting) bool {
+// mayBeRenamed reports whether an inspection may have found nothing because the hardware is being renamed. In this case, the
+// previous sightings apply until udev reports the new name or renameLimit has passed.
+func (n *Inspector) mayBeRenamed(s *Subject, sightings []device.Sighting) bool {
 	switch {
-	case !vanished(sightings) || s.left || s.class() == nil || !s.class().Renamed:
-		s.vanished, s.left = time.Time{}, false
+	case !vanished(sightings) || s.gone || s.class() == nil || !s.class().Renamed:
+		s.vanished, s.gone = time.Time{}, false
 		return false
 	case s.vanished.IsZero():
 		s.vanished = time.Now()
-		n.later(renameLimit, func() { n.Look(s) })
+		n.postAfter(renameLimit, func() { n.Look(s) })
 	case time.Since(s.vanished) >= renameLimit:
 		return false
 	}
-	s.again = false // the timer above requests the next inspection
+	s.lookAgain = false // the timer above requests the next inspection
 	return true
 }
 
@@ -226,7 +226,7 @@ func (n *Inspector) retryLater(s *Subject, unfinished bool) {
 	case s.waiting.IsZero():
 		s.waiting = time.Now()
 	}
-	s.retry = n.later(pause(time.Since(s.waiting), time.Since(s.began)), func() {
+	s.retry = n.postAfter(pause(time.Since(s.waiting), time.Since(s.began)), func() {
 		s.retry = nil
 		n.Look(s)
 	})

@@ -16,8 +16,8 @@ func (a subjects) find(path string) (n int, ok bool) {
 	return slices.BinarySearchFunc(a, path, func(s *Subject, path string) int { return strings.Compare(s.udev.SysPath, path) })
 }
 
-// at returns the subject at path, or nil.
-func (a subjects) at(path string) *Subject {
+// get returns the subject at path, or nil.
+func (a subjects) get(path string) *Subject {
 	if n, ok := a.find(path); ok {
 		return a[n]
 	}
@@ -42,12 +42,12 @@ func (a subjects) related(path string) iter.Seq[*Subject] {
 	return func(yield func(*Subject) bool) {
 		for end := range path {
 			if path[end] == '/' {
-				if s := a.at(path[:end]); s != nil && !yield(s) {
+				if s := a.get(path[:end]); s != nil && !yield(s) {
 					return
 				}
 			}
 		}
-		if s := a.at(path); s != nil && !yield(s) {
+		if s := a.get(path); s != nil && !yield(s) {
 			return
 		}
 		first, _ := a.find(path + "/")

@@ -61,12 +61,12 @@ func TestSubjectsComeAndGo(t *testing.T) {
 		return s
 	}
 	b, a := add("/b"), add("/a")
-	if all.at("/a") != a || all.at("/b") != b || all.at("/c") != nil {
+	if all.get("/a") != a || all.get("/b") != b || all.get("/c") != nil {
 		t.Errorf("there are %s", paths(all))
 	}
 	all.remove("/c")
 	all.remove("/a")
-	if all.at("/a") != nil || all.at("/b") != b || len(all) != 1 {
+	if all.get("/a") != nil || all.get("/b") != b || len(all) != 1 {
 		t.Errorf("there are %s", paths(all))
 	}
 }
