@@ -159,7 +159,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimRequest) (p api.Prepared, err error) {
 	var written []cdi.Request
 	for _, r := range requests {
-		g, devices, err := c.given(ctx, uid, r)
+		g, devices, err := c.containerParts(ctx, uid, r)
 		if err != nil {
 			return p, err
 		}
@@ -177,10 +177,10 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 	return p, err
 }
 
-// given returns the nodes, variables and devices that a container gets for a request. The devices may belong to several
+// containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to several
 // resources. If a device may give access to a disk, an administrator can only read it, because metalplug would mistake anything
 // written there for a tenant's data.
-func (c *claims) given(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, devices []*inventory.Status, err error) {
+func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)
 	for _, id := range request.Devices {

@@ -78,7 +78,7 @@ func TestSocketIsNotPassedOn(t *testing.T) {
 		{nil, false}, {map[string]*os.File{"control": os.Stdin}, true}, {map[string]*os.File{"uevent": os.Stdin}, false},
 	} {
 		d := daemon{Options: Options{Sockets: c.sockets}}
-		got := d.notPassed(err)
+		got := d.explainSocket(err)
 		if !errors.Is(got, err) || strings.Contains(got.Error(), remedy) != c.told {
 			t.Errorf("with %v: %v", c.sockets, got)
 		}

@@ -33,8 +33,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// auditing is the interval at which the daemon enumerates all devices, in case an event was lost.
-const auditing = 5 * time.Minute
+// enumerateInterval is the interval at which the daemon enumerates all devices, in case an event was lost.
+const enumerateInterval = 5 * time.Minute
 
 // Options configures a daemon.
 type Options struct {
@@ -66,7 +66,7 @@ type daemon struct {
 	specs       *cdi.Specs
 	turnover    *turnover.Turnover
 	audit       *audit.Log
-	holding     map[string][]api.Pod // holders in the last call of noteHolders; used only by askHolders
+	lastHolders map[string][]api.Pod // holders in the last call of noteHolders; used only by askHolders
 	endpoints   *endpoints
 	pods        chan struct{} // has a buffer of one, which is filled when a pod has ended or has got devices since the last query
 	control     *control.Server
@@ -114,7 +114,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], KernelLog: d.Sockets["kmsg"], Proc: paths.Proc, Cgroup: paths.Cgroup})
 	if err != nil {
-		return nil, d.notPassed(err)
+		return nil, d.explainSocket(err)
 	}
 	if err := s.KernelLog(); err != nil {
 		if len(d.Sockets) > 0 && d.Sockets["kmsg"] == nil {
@@ -132,9 +132,9 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// notPassed adds a remedy to err if systemd has not passed the event socket. This happens, for example, if the unit was changed
-// while it was active. No process can open another event socket inside the unit's sandbox.
-func (d *daemon) notPassed(err error) error {
+// explainSocket adds a remedy to err if systemd has not passed the event socket. This happens, for example, if the unit was
+// changed while it was active. No process can open another event socket inside the unit's sandbox.
+func (d *daemon) explainSocket(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (d *daemon) build(last time.Time) {
 		Machine:    systemd.MachineID(),
 		AfterBoot:  last.IsZero(),
 		Remembered: d.remembered(),
-		Audit:      auditing,
+		Audit:      enumerateInterval,
 		Log:        d.Log,
 	})
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)
@@ -176,7 +176,7 @@ func (d *daemon) build(last time.Time) {
 	d.claims = &claims{daemon: d, working: make(map[string]*preparing)}
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
-	d.endpoints = &endpoints{told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), last: last}
+	d.endpoints = &endpoints{onChange: d.control.Changed, create: d.endpoint, changed: make(chan struct{}, 1), last: last}
 }
 
 // running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if there are no cgroups of
@@ -225,7 +225,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 func offered(d *daemon, r config.Resource) plugin.Resource {
 	resource := plugin.Resource{
 		Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
-		Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), Env: r.Env, CDI: d.names(r),
+		Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), Env: r.Env, CDI: d.cdiNames(r),
 		Start: func(ctx context.Context, devices []*inventory.Status) error {
 			return d.turnover.Start(ctx, r.Name, devices)
 		},
@@ -263,7 +263,7 @@ func (d *daemon) tasks() []task {
 		{"claims", d.claims.Run},
 		{"status", d.reportStatus},
 		{"watchdog", d.pingWatchdog},
-		{"memory", d.keepSmall},
+		{"memory", d.returnMemory},
 	}
 }
 

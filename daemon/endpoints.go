@@ -20,9 +20,9 @@ import (
 // endpoints manages the running endpoints. Each resource has one endpoint, unless DRA serves the resource. A reload affects only
 // the endpoints of resources that have changed.
 type endpoints struct {
-	make    func(config.Resource) *plugin.Endpoint
-	changed chan struct{} // has a buffer of one, which is filled when the set of endpoints or a registration state has changed
-	told    func()        // called whenever the channel changed is filled
+	create   func(config.Resource) *plugin.Endpoint
+	changed  chan struct{} // has a buffer of one, which is filled when the set of endpoints or a registration state has changed
+	onChange func()        // called whenever the channel changed is filled
 	// last is when an endpoint of this daemon or an earlier one was last registered or stopped. It is zero if this has not
 	// happened since boot.
 	last time.Time
@@ -67,7 +67,7 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 		}
 	}
 	e.running = next
-	e.tell()
+	e.announce()
 	go func() {
 		starting.Wait()
 		started()
@@ -85,8 +85,8 @@ func sameService(a, b config.Resource) bool {
 
 func (e *endpoints) start(ctx context.Context, resource config.Resource, started func()) *running {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &running{resource: resource, endpoint: e.make(resource), cancel: cancel, done: make(chan struct{})}
-	r.endpoint.Changed, r.endpoint.Before = e.tell, e.last
+	r := &running{resource: resource, endpoint: e.create(resource), cancel: cancel, done: make(chan struct{})}
+	r.endpoint.Changed, r.endpoint.Before = e.announce, e.last
 	go func() {
 		defer close(r.done)
 		defer started()
@@ -117,8 +117,8 @@ func (e *endpoints) all() map[string]*plugin.Endpoint {
 	return all
 }
 
-func (e *endpoints) tell() {
-	e.told()
+func (e *endpoints) announce() {
+	e.onChange()
 	liveness.Poke(e.changed)
 }
 
@@ -131,8 +131,8 @@ func (e *endpoints) standing() map[string]api.Standing {
 	return all
 }
 
-// names returns the function that an endpoint calls for the CDI names of devices, or nil.
-func (d *daemon) names(r config.Resource) func([]*inventory.Status) ([]string, error) {
+// cdiNames returns the function that an endpoint calls for the CDI names of devices, or nil.
+func (d *daemon) cdiNames(r config.Resource) func([]*inventory.Status) ([]string, error) {
 	switch {
 	case r.Inject != config.InjectCDI:
 		return nil

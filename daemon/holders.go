@@ -35,7 +35,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	for {
 		snapshot, changed := d.inventory.Snapshot()
 		var next <-chan time.Time // nil if no query is needed
-		if devices := doubtful(snapshot); len(devices) > 0 {
+		if devices := possiblyHeld(snapshot); len(devices) > 0 {
 			answer, err := holders.Ask(ctx, devices)
 			switch {
 			case ctx.Err() != nil:
@@ -79,8 +79,8 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// doubtful returns the IDs of devices that a pod may hold. metalplugd must ask the kubelet about these devices.
-func doubtful(s *inventory.Snapshot) []string {
+// possiblyHeld returns the IDs of devices that a pod may hold. metalplugd must ask the kubelet about these devices.
+func possiblyHeld(s *inventory.Snapshot) []string {
 	var ids []string
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// startRest is how long the daemon waits after its start before it returns unused memory to the kernel. Most of this memory was
+// startDelay is how long the daemon waits after its start before it returns unused memory to the kernel. Most of this memory was
 // used for the enumeration and the first list for the kubelet.
-const startRest = 4 * time.Second
+const startDelay = 4 * time.Second
 
-// keepSmall returns unused memory to the kernel after the start and every five minutes, because each periodic enumeration uses as
-// much memory as the start. A second garbage collection is needed to free memory in pools, such as the bytes of a list.
-func (d *daemon) keepSmall(ctx context.Context, ready func()) error {
+// returnMemory returns unused memory to the kernel after the start and every five minutes, because each periodic enumeration
+// uses as much memory as the start. A second garbage collection is needed to free memory in pools, such as the bytes of a list.
+func (d *daemon) returnMemory(ctx context.Context, ready func()) error {
 	ready()
 	select {
 	case <-ctx.Done():
 	case <-d.inventory.Ready():
 	}
-	for rest := startRest; ; rest = auditing {
+	for rest := startDelay; ; rest = enumerateInterval {
 		select {
 		case <-ctx.Done():
 			return nil

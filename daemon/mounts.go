@@ -70,9 +70,9 @@ func (v view) visible(mountinfo string) bool {
 
 // mount is a directory that the sandbox may bind. It contains the views of the daemon and of process 1.
 type mount struct {
-	key       string // configuration key that sets the path
-	path      string
-	own, host view // the two also differ if a symbolic link on the node leads to another directory
+	key               string // configuration key that sets the path
+	path              string
+	ownView, hostView view // the two also differ if a symbolic link on the node leads to another directory
 	// visible is true if process 1 can reach the daemon's directory at some path.
 	visible bool
 }
@@ -87,7 +87,7 @@ func newMount(proc, key, path string) mount {
 	hosts, hostErr := os.ReadFile(filepath.Join(proc, "1/mountinfo"))
 	own, host := viewOf(string(ours), path), viewOf(string(hosts), path)
 	if err == nil && hostErr == nil && own != (view{}) && host != (view{}) {
-		m.own, m.host, m.visible = own, host, own.visible(string(hosts))
+		m.ownView, m.hostView, m.visible = own, host, own.visible(string(hosts))
 	}
 	return m
 }
@@ -95,18 +95,18 @@ func newMount(proc, key, path string) mount {
 // hidden reports whether the path is missing in the sandbox, but may exist for process 1.
 func (m mount) hidden() bool {
 	_, err := os.Stat(m.path)
-	return m.own != m.host && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.own.path, deleted)
+	return m.ownView != m.hostView && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.ownView.path, deleted)
 }
 
 // replaced returns an error if the directory was removed or replaced since m was created, because the daemon then still sees the
 // old directory. The kernel updates the path in mountinfo when a bound directory, or one of its parents, is renamed or removed.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
-	moved := now.own != m.own || strings.HasSuffix(now.own.path, deleted)
-	if now.own == now.host || !moved && now.visible == m.visible {
+	moved := now.ownView != m.ownView || strings.HasSuffix(now.ownView.path, deleted)
+	if now.ownView == now.hostView || !moved && now.visible == m.visible {
 		return nil
 	}
-	return fmt.Errorf("%s: %s was replaced, but the sandbox still shows the old directory (%s); systemctl restart metalplugd", m.key, m.path, now.own.path)
+	return fmt.Errorf("%s: %s was replaced, but the sandbox still shows the old directory (%s); systemctl restart metalplugd", m.key, m.path, now.ownView.path)
 }
 
 // watchMounts runs until one of the kubelet's directories is replaced. In that case, it returns an error, so that systemd
@@ -145,7 +145,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 		case <-mounted:
 			pause = recheck
 		case <-time.After(pause):
-			pause = auditing
+			pause = enumerateInterval
 		}
 		for _, m := range dirs {
 			if err := m.replaced(paths.Proc); err != nil {

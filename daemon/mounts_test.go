@@ -84,7 +84,7 @@ func TestReplacedMounts(t *testing.T) {
 		} {
 			write(own, host)
 			m := newMount(proc, "a", plugins)
-			if m.hidden() != (m.own != m.host) { // the path does not exist in a test
+			if m.hidden() != (m.ownView != m.hostView) { // the path does not exist in a test
 				t.Errorf("%s: hidden: %v, %+v", layout, m.hidden(), m)
 			}
 			write(c.own(own), host+c.host)

@@ -12,23 +12,23 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// about returns an audit entry for an event that concerns a device.
-func about(s *inventory.Status, event audit.Event) audit.Entry {
+// auditEntry returns an audit entry for an event that concerns a device.
+func auditEntry(s *inventory.Status, event audit.Event) audit.Entry {
 	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
 }
 
-// answering is how long the kubelet normally takes to process the answer to Allocate.
-const answering = 100 * time.Millisecond
+// answerTime is how long the kubelet normally takes to process the answer to Allocate.
+const answerTime = 100 * time.Millisecond
 
 // noteAllocated records that a container gets devices. A moment later, when the kubelet has processed the answer, it makes
 // askHolders query the kubelet for the pod.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
-		entries[i] = about(s, audit.Allocated)
+		entries[i] = auditEntry(s, audit.Allocated)
 	}
 	d.audit.Note(entries...)
-	time.AfterFunc(answering, func() { liveness.Poke(d.pods) })
+	time.AfterFunc(answerTime, func() { liveness.Poke(d.pods) })
 }
 
 // noteHolders records each pod that holds a device now but did not hold it at the last call. The first call records all pods that
@@ -39,13 +39,13 @@ func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.P
 			continue
 		}
 		for _, pod := range by[s.Name()] {
-			if slices.Contains(d.holding[s.Name()], pod) {
+			if slices.Contains(d.lastHolders[s.Name()], pod) {
 				continue
 			}
-			e := about(s, audit.Held)
+			e := auditEntry(s, audit.Held)
 			e.Namespace, e.Pod, e.Container = pod.Namespace, pod.Name, pod.Container
 			d.audit.Note(e)
 		}
 	}
-	d.holding = by
+	d.lastHolders = by
 }

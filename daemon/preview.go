@@ -52,7 +52,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 			defer cancel()
 			ended <- Run(ctx, o)
 		}()
-		if err = p.give(ctx); err == nil && ctx.Err() == nil {
+		if err = p.allocate(ctx); err == nil && ctx.Err() == nil {
 			answered = true
 			err = json.NewEncoder(out).Encode(p.Preview)
 			<-ctx.Done()
@@ -90,9 +90,9 @@ func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 	return o, err
 }
 
-// give waits until all resources are registered, and allocates the requested devices to pods. After that, it waits until the
+// allocate waits until all resources are registered, and allocates the requested devices to pods. After that, it waits until the
 // daemon knows these pods.
-func (p *preview) give(ctx context.Context) error {
+func (p *preview) allocate(ctx context.Context) error {
 	err := p.await(ctx, func(_ []api.Device, resources []api.Resource) bool {
 		return !slices.ContainsFunc(resources, func(r api.Resource) bool {
 			return r.Expected() && !(r.Registered && r.Connected && p.kubelet.Knows(r.Name))
