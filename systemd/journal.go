@@ -19,18 +19,16 @@ import (
 // LevelNotice is the slog level of normal but significant messages, which have priority 5 in the journal.
 const LevelNotice = slog.Level(2)
 
-// plain removes the timestamp from a line. It also replaces slog's name for [LevelNotice] with NOTICE.
+// plain removes the timestamp and empty texts from a line. It also replaces slog's name for [LevelNotice] with NOTICE.
 func plain(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
 	}
-	switch a.Key {
-	case slog.TimeKey:
+	switch {
+	case a.Key == slog.TimeKey, a.Value.Equal(slog.StringValue("")):
 		return slog.Attr{}
-	case slog.LevelKey:
-		if a.Value.Any() == LevelNotice {
-			return slog.String(slog.LevelKey, "NOTICE")
-		}
+	case a.Key == slog.LevelKey && a.Value.Any() == LevelNotice:
+		return slog.String(slog.LevelKey, "NOTICE")
 	}
 	return a
 }

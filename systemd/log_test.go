@@ -18,7 +18,7 @@ import (
 func TestTextHasNoTime(t *testing.T) {
 	var out bytes.Buffer
 	log := systemd.OpenLog(&out, slog.LevelInfo)
-	log.With("resource", "example.org/x").Log(t.Context(), systemd.LevelNotice, "endpoint registered")
+	log.With("resource", "example.org/x").Log(t.Context(), systemd.LevelNotice, "endpoint registered", "pod", "")
 	log.Debug("uevent")
 	log.Close()
 	if want := "level=NOTICE msg=\"endpoint registered\" resource=example.org/x\n"; out.String() != want {
