@@ -70,13 +70,13 @@ var checks = []check{
 	{name: "drivers", hardware: true, run: (*doctor).checkDrivers},
 	{name: "helper sockets", hardware: true, run: (*doctor).checkHelpers},
 	{name: "units", run: (*doctor).checkUnits},
-	{name: "sandbox", run: (*doctor).checkSandbox},
+	{name: "sandbox", hardware: true, run: (*doctor).checkSandbox},
 	{name: "kubelet", run: (*doctor).checkKubelet}, // checks of the kubelet
 	{name: "kubelet's directories", run: (*doctor).checkRootDir},
 	{name: "registration", daemon: true, run: (*doctor).checkRegistration},
 	{name: "kubelet's count", daemon: true, run: (*doctor).checkCounts},
 	{name: "kubelet's checkpoint", run: (*doctor).checkCheckpoint},
-	{name: "claims", run: (*doctor).checkClaims},
+	{name: "claims", hardware: true, run: (*doctor).checkClaims},
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
 	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // checks of the node and its hardware
 	{name: "/dev/char links", daemon: true, hardware: true, run: (*doctor).checkLinks},
@@ -144,7 +144,7 @@ func (d *doctor) do(c check) {
 		d.skip("run doctor without --socket and METALPLUG_SOCKET", "the socket belongs to a preview, not to the daemon of this node")
 	case c.daemon && d.status == nil:
 		d.skip("see the findings about the daemon above", "the daemon does not answer")
-	case c.hardware && recorded(d.status):
+	case c.hardware && d.status != nil && strings.HasPrefix(d.status.Source, "recording:"):
 		d.skip("run doctor on the machine that was recorded", "the hardware is simulated from a recording")
 	default:
 		fine = c.run(d)

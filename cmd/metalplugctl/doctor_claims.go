@@ -5,9 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -24,7 +21,7 @@ const driverProgram = "/usr/sbin/metalplug-dra"
 // systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running. The
 // driver's user may send claims only through the claims socket. The driver reports its identity in the status line of its unit.
 func (d *doctor) checkClaims() (fine string) {
-	if recorded(d.status) || !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
+	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""
 	}
 	if !d.exists(driverProgram) {
@@ -43,14 +40,7 @@ func (d *doctor) checkClaims() (fine string) {
 			"systemctl restart metalplugd, which starts metalplugd-claims.socket; if that fails: journalctl -u metalplugd-claims.socket -e",
 		},
 	} {
-		info, err := os.Stat(d.path(needed.socket))
-		switch {
-		case errors.Is(err, fs.ErrPermission):
-			d.skip(d.readRemedy(err, ""), "%s: permission denied", needed.socket)
-		case err != nil || info.Mode().Type() != fs.ModeSocket:
-			d.fail(needed.remedy, "there is no socket %s: %s", needed.socket, needed.without)
-			return ""
-		}
+		d.checkSocket(needed.socket, needed.without, needed.remedy)
 	}
 	if strings.Contains(unit["StatusText"], api.NoSharing) {
 		d.fail("enable the feature gate DRAConsumableCapacity in the API server and the scheduler, then systemctl restart metalplug-dra; or write shares = 1",

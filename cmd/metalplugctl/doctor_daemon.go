@@ -88,9 +88,6 @@ func (d *doctor) checkReload(status api.Status) {
 	}
 }
 
-// recorded reports whether metalplugd uses a recording in place of the node's hardware.
-func recorded(s *api.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
-
 // checkUdev checks that udevd is running. It looks at udevd's files in /run/udev. The file named control exists while udevd runs,
 // and the file named queue exists while udevd processes events (systemd, src/udev/udev-ctrl.c and udev-manager.c).
 func (d *doctor) checkUdev() (fine string) {
@@ -132,20 +129,25 @@ func (d *doctor) checkHelpers() (fine string) {
 			return r.Units != config.Units{}
 		}},
 	} {
-		if helper.socket == config.Direct || !slices.ContainsFunc(d.config.Resources, helper.needs) {
-			continue
-		}
-		info, err := os.Stat(d.path(helper.socket))
-		switch {
-		case errors.Is(err, fs.ErrPermission):
-			d.skip(d.readRemedy(err, ""), "%s: permission denied", helper.socket)
-		case err == nil && info.Mode().Type() != fs.ModeSocket:
-			d.fail("correct [reset] in the configuration; or remove the file, then: "+restart, "%s is not a socket: %s", helper.socket, helper.without)
-		case err != nil:
-			d.fail("systemctl restart metalplugd, which starts "+helper.unit+".socket", "there is no socket %s: %s", helper.socket, helper.without)
+		if helper.socket != config.Direct && slices.ContainsFunc(d.config.Resources, helper.needs) {
+			d.checkSocket(helper.socket, helper.without, "systemctl restart metalplugd, which starts "+helper.unit+".socket")
 		}
 	}
 	return "all required sockets exist"
+}
+
+// checkSocket adds a finding if a file is missing, is not a socket, or cannot be seen. The parameter without describes what does
+// not work without the socket, and remedy creates the socket.
+func (d *doctor) checkSocket(name, without, remedy string) {
+	info, err := os.Stat(d.path(name))
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		d.skip(d.readRemedy(err, ""), "%s: permission denied", name)
+	case err != nil:
+		d.fail(remedy, "there is no socket %s: %s", name, without)
+	case info.Mode().Type() != fs.ModeSocket:
+		d.fail("remove the file, or correct its path in the configuration, then: "+remedy, "%s is not a socket: %s", name, without)
+	}
 }
 
 // checkUnits checks the vendor units in the configuration. metalplugd cannot check the units, because its sandbox hides systemd's
@@ -170,7 +172,8 @@ func (d *doctor) checkUnits() (fine string) {
 }
 
 // checkDevices checks the health of the devices. It accepts a default resource without devices, because most nodes have no FPGA,
-// for example. It reports a cordoned device, because an operator may have forgotten the cordon.
+// for example. It reports a cordoned device, because an operator may have forgotten the cordon. For each kind of problem, one
+// finding names one device with the problem, and says how many other devices have it.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {
@@ -178,18 +181,6 @@ func (d *doctor) checkDevices() (fine string) {
 			d.warn("metalplugctl list --all; to see why a device is missing: metalplugctl why", "%s has no device", r.Name)
 		}
 	}
-	d.addUnhealthy()
-	total := d.status.Devices
-	if len(d.found) == before && total.Healthy+total.Unhealthy == 0 {
-		d.warn("to see devices that are not offered: metalplugctl list --all; to see PCI devices: lspci -k",
-			"no device is offered; devices that are present but not offered: %d", total.NotOffered)
-	}
-	return fmt.Sprintf("%d healthy", total.Healthy)
-}
-
-// addUnhealthy adds one finding for each kind of problem. The finding names one device with the problem, and says how many other
-// devices have it.
-func (d *doctor) addUnhealthy() {
 	alike := make(map[[2]string]int)
 	for _, v := range d.devices {
 		level, text := complaint(v)
@@ -208,4 +199,10 @@ func (d *doctor) addUnhealthy() {
 		alike[kind] = 0
 		d.note(level, cmp.Or(remedy(v), "metalplugctl why "+name), name+text)
 	}
+	total := d.status.Devices
+	if len(d.found) == before && total.Healthy+total.Unhealthy == 0 {
+		d.warn("to see devices that are not offered: metalplugctl list --all; to see PCI devices: lspci -k",
+			"no device is offered; devices that are present but not offered: %d", total.NotOffered)
+	}
+	return fmt.Sprintf("%d healthy", total.Healthy)
 }

@@ -39,7 +39,6 @@ func (d *doctor) checkKubelet() (fine string) {
 		elsewhere = "; or remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
 	}
 	info, err := os.Stat(d.path(dir))
-	socketInfo, socketErr := os.Stat(d.path(socket))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // the kubelet cannot start if this is a link without a target
 		d.fail("start the kubelet: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
@@ -50,12 +49,8 @@ func (d *doctor) checkKubelet() (fine string) {
 		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, fsutil.Cause(err))
 	case err != nil || !info.IsDir():
 		d.fail(moveFile+elsewhere, "%s: %v", dir, cmp.Or(fsutil.Cause(err), error(unix.ENOTDIR)))
-	case errors.Is(socketErr, fs.ErrPermission):
-		d.skip(d.readRemedy(socketErr, ""), "%s: permission denied", socket)
-	case socketErr != nil:
-		d.fail("systemctl status kubelet", "%s is missing: the kubelet is not running", socket)
-	case socketInfo.Mode().Type() != fs.ModeSocket:
-		d.fail("remove the file, and restart the kubelet", "%s is not a socket", socket)
+	default:
+		d.checkSocket(socket, "the kubelet is not running", "systemctl restart kubelet; if that fails: systemctl status kubelet")
 	}
 	return socket + " exists"
 }

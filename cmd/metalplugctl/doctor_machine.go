@@ -125,9 +125,6 @@ func (d *doctor) checkSELinux() (fine string) {
 // checkSandbox finds out whether units are masked and whether the kernel has no user namespaces. In either case, systemd cannot
 // start the units. If there is no such problem, checkSandbox adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
-	if recorded(d.status) {
-		return ""
-	}
 	if d.read("/proc/sys/user/max_user_namespaces") == "0" {
 		d.fail("sysctl -w user.max_user_namespaces=1024; to keep the value, write it to /etc/sysctl.d",
 			"user.max_user_namespaces is 0, so PrivateUsers= of metalplugd.service fails (217/USER)")
