@@ -64,10 +64,15 @@ func isLive(out io.Writer) bool {
 	return width > 0 && canMove()
 }
 
-// inView calls the function run with a view on the terminal of a command. The context of this call ends when the user quits.
-// Until run returns, the view shows the errors that the command writes to the terminal.
-func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
+// live calls the function run with a view on the terminal of a command, or with nil if the output cannot show a view. When the
+// user quits the view, the context of the command ends. Until run returns, the view shows the errors that the command writes to
+// the terminal.
+func live(cmd *cobra.Command, output string, once bool, run func(*view) error) error {
+	if once || output == "json" || !isLive(cmd.OutOrStdout()) {
+		return run(nil)
+	}
 	ctx, cancel := context.WithCancel(cmd.Context())
+	cmd.SetContext(ctx)
 	v := &view{out: cmd.OutOrStdout().(*os.File), leave: cancel}
 	if errors := cmd.ErrOrStderr(); isLive(errors) {
 		cmd.SetErr(v)
@@ -90,17 +95,8 @@ func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer cancel()
-	readers.Go(func() { v.readKeys(ctx) })
-	readers.Go(func() {
-		for ctx.Err() == nil {
-			select {
-			case <-resized:
-				v.change(func() {})
-			case <-ctx.Done():
-			}
-		}
-	})
-	return run(ctx, v)
+	readers.Go(func() { v.readKeys(ctx, resized) })
+	return run(v)
 }
 
 // Write adds lines to the notes in the view.
@@ -172,13 +168,18 @@ func (v *view) frame() string {
 	return frame.String()
 }
 
-// readKeys performs the action of each pressed key, until ctx ends.
-func (v *view) readKeys(ctx context.Context) {
+// readKeys performs the action of each pressed key, until ctx ends. It also redraws the view after a signal that the size of the
+// terminal has changed.
+func (v *view) readKeys(ctx context.Context, resized <-chan os.Signal) {
 	buf := make([]byte, 64)
 	for ctx.Err() == nil {
 		n, err := v.out.Read(buf)
 		if err != nil && err != io.EOF { // io.EOF means that no key was pressed
 			return
+		}
+		if len(resized) > 0 {
+			<-resized
+			_ = v.change(func() {})
 		}
 		for typed := string(buf[:n]); typed != ""; {
 			typed = v.press(typed)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,17 +32,6 @@ func (o *clientOptions) watchCommand() *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-// live calls the function run with a view, or with nil if the output cannot show a view.
-func live(cmd *cobra.Command, output string, once bool, run func(*view) error) error {
-	if once || output == "json" || !isLive(cmd.OutOrStdout()) {
-		return run(nil)
-	}
-	return inView(cmd, func(ctx context.Context, v *view) error {
-		cmd.SetContext(ctx)
-		return run(v)
-	})
 }
 
 // eachState calls the function draw once. If the parameter follow is true, it also calls draw after each change, until the
