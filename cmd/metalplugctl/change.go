@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"os/user"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -189,16 +188,12 @@ func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, 
 	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
 }
 
-// wwid matches the WWID that the kernel gives to a disk (nvme_wwid_show in drivers/nvme/host/sysfs.c, and VPD page 0x83
-// of SCSI).
-var wwid = regexp.MustCompile(`^(eui|nvme|uuid|naa|t10)\.`)
-
 // describeDisk describes a disk so that the operator can recognise it.
 func describeDisk(d api.Device) string {
 	text := d.ID + ": " + cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {
 		kind := "serial number"
-		if wwid.MatchString(d.Serial) {
+		if d.Serial == d.WWID {
 			kind = "WWID"
 		}
 		text += ", " + kind + " " + d.Serial

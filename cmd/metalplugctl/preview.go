@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -113,28 +114,25 @@ func (p *preview) machine(recorded string) error {
 	if err != nil {
 		return err
 	}
-	bundled := slices.IndexFunc(recording.Bundled(), func(r recording.Named) bool { return r.Name == recorded })
-	switch info, statErr := os.Stat(recorded); {
-	case recorded == "" && c.Hardware.Recording == "":
-		name, err := os.Hostname()
-		if err != nil {
-			name = "this machine"
-		}
+	if recorded = cmp.Or(recorded, c.Hardware.Recording); recorded == "" {
+		name, _ := os.Hostname()
 		p.title = "Machine " + name
-	case recorded == "":
-		p.title = "Recording " + c.Hardware.Recording
-	case bundled >= 0 && (statErr != nil || !info.Mode().IsRegular()):
-		r := recording.Bundled()[bundled]
-		p.title, p.bundled = fmt.Sprintf("Recording %s: %s", r.Name, r.Title), r.Text
-	case errors.Is(statErr, fs.ErrNotExist):
+		return nil
+	}
+	info, err := os.Stat(recorded)
+	for _, r := range recording.Bundled() {
+		if r.Name == recorded && (err != nil || !info.Mode().IsRegular()) {
+			p.title, p.bundled = fmt.Sprintf("Recording %s: %s", r.Name, r.Title), r.Text
+			return nil
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		var names screen
 		names.bundledRecordings("")
 		return fmt.Errorf("invalid recording %q: must be a file or one of:\n%s", recorded, &names)
-	default:
-		p.title = "Recording " + recorded
-		// If this fails, opening the file fails later.
-		p.Recording, err = filepath.Abs(recorded)
 	}
+	p.title = "Recording " + recorded
+	p.Recording, err = filepath.Abs(recorded)
 	return err
 }
 
