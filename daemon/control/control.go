@@ -41,7 +41,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -174,12 +173,11 @@ func (s *Server) refused(resource, call string, err error) {
 	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := slices.Clone(s.refusals)
-	if n := len(last); n > 0 && last[n-1].Resource == r.Resource && last[n-1].Reason == r.Reason {
-		last = last[:n-1]
+	if n := len(s.refusals); n > 0 && s.refusals[n-1].Resource == r.Resource && s.refusals[n-1].Reason == r.Reason {
+		s.refusals = s.refusals[:n-1]
 	}
-	last = append(last, r)
-	s.refusals = last[max(0, len(last)-maxRefusals):]
+	s.refusals = append(s.refusals, r)
+	s.refusals = s.refusals[max(0, len(s.refusals)-maxRefusals):]
 }
 
 // configuration returns the configuration files and the result of the last reload.

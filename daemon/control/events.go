@@ -4,6 +4,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -156,12 +157,7 @@ func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod)
 }
 
 // key returns the ID of a device, or its sysfs path if it has no ID.
-func key(d *inventory.Status) string {
-	if d.Device.ID != "" {
-		return d.Device.ID
-	}
-	return d.Device.SysPath
-}
+func key(d *inventory.Status) string { return cmp.Or(d.Device.ID, d.Device.SysPath) }
 
 // changes returns the names of a device's events. The parameter old is nil if the device is new. Several events may have
 // happened since the last snapshot. An event that follows from another one is omitted. For example, a device that is gone or
