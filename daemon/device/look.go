@@ -95,14 +95,15 @@ func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
 	}
 	for _, d := range devices {
 		d.Class, d.SysPath, d.Udev, d.rule = class, u.SysPath, u, rule
-		d.NUMANode = commonNUMANode(h, hardwareOf(h, d))
-		found = append(found, look(h, rules, d))
+		hardware := hardwareOf(h, d)
+		d.NUMANode = commonNUMANode(h, hardware)
+		found = append(found, look(h, rules, d, functionsOf(hardware)))
 	}
 	return found, true
 }
 
-// look inspects one identified device.
-func look(h *Host, rules []Rule, d Device) Sighting {
+// look inspects one identified device. The given PCI functions lead to the device.
+func look(h *Host, rules []Rule, d Device, functions []string) Sighting {
 	rule, err := d.rule, error(nil)
 	if rule == nil {
 		rule, err = ruleFor(h, rules, d)
@@ -123,8 +124,8 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	s.Resource = rule.Resource
 	s.Health = d.Class.Health(h, d)
-	if s.Functions = functionsOf(h, d); len(s.Functions) > 0 && FunctionIn(d.SysPath) == "" {
-		d.firstFunction = s.Functions[0]
+	if s.Functions = functions; len(functions) > 0 && FunctionIn(d.SysPath) == "" {
+		d.firstFunction = functions[0]
 	}
 	pciHealth(h, &s)
 	if d.Class.Warning != nil {

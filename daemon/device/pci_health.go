@@ -56,11 +56,9 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// functionsOf returns the sysfs paths of the PCI functions that lead to a device. For a VFIO group, these are the functions in
-// the group, sorted by address. For an NVMe namespace, they are the functions of its controllers. For any other device, it is the
-// function above the device.
-func functionsOf(h *Host, d Device) (functions []string) {
-	for _, p := range hardwareOf(h, d) {
+// functionsOf returns the sysfs paths of the PCI functions that lead to hardware.
+func functionsOf(hardware []string) (functions []string) {
+	for _, p := range hardware {
 		if function := FunctionIn(p); function != "" && !slices.Contains(functions, function) {
 			functions = append(functions, function)
 		}
@@ -69,7 +67,7 @@ func functionsOf(h *Host, d Device) (functions []string) {
 }
 
 // hardwareOf returns the sysfs paths of the hardware that a device consists of. For a VFIO group, these are the devices in the
-// group. For an NVMe namespace, they are its controllers. Any other device is itself the hardware.
+// group, sorted by address. For an NVMe namespace, they are its controllers. Any other device is itself the hardware.
 func hardwareOf(h *Host, d Device) (hardware []string) {
 	for _, u := range d.nodes() {
 		paths := append(vfioFunctions(h, u), h.NVMeControllers(u.SysPath)...)
