@@ -44,11 +44,10 @@ func Open(o Options) (s *System, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.mounts, err = openMounts(cmp.Or(o.Proc, "/proc")); err != nil {
-		s.monitor.Close()
-		return nil, err
+	if s.mounts, err = openMounts(cmp.Or(o.Proc, "/proc")); err == nil {
+		s.udevd, err = openUdevdWatch(cmp.Or(o.Cgroup, "/sys/fs/cgroup"))
 	}
-	if s.udevd, err = openUdevdWatch(cmp.Or(o.Cgroup, "/sys/fs/cgroup")); err != nil {
+	if err != nil {
 		s.monitor.Close()
 		closeTables(s.mounts)
 		return nil, err

@@ -18,19 +18,17 @@ import (
 // changed from 0x0 (None) to 0x1 (GPU Reset Required)". The driver first reports the Xid of the cause.
 const xidAction = 154
 
-// xidOfApplications returns the errors that a program causes, and those that affect only one program. These are channel errors
+// xidOfApplications lists the errors that a program causes, and those that affect only one program. These are channel errors
 // (13, 31, 43, 45, 68, 109), the retirement of faulty memory (63), and contained memory errors (94).
-func xidOfApplications() []int { return []int{13, 31, 43, 45, 63, 68, 94, 109} }
+var xidOfApplications = []int{13, 31, 43, 45, 63, 68, 94, 109}
 
-// xidFatal returns the errors after which the GPU must be reset, because it computes incorrectly or not at all. They concern
+// xidFatal lists the errors after which the GPU must be reset, because it computes incorrectly or not at all. They concern
 // memory (48, 64, 92, 95, 140, 156, 157, 171, 172), internal processors (62, 119, 120, 143), the bus (79, 158, 167), and NVLink
 // and C2C (74, 136, 173).
-func xidFatal() []int {
-	return []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
-}
+var xidFatal = []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 
 // xidMark parses the text of an Xid, such as "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." The driver
-// reports many undocumented numbers. A number that neither xidOfApplications nor xidFatal returns therefore causes only a
+// reports many undocumented numbers. A number that is neither in xidOfApplications nor in xidFatal therefore causes only a
 // warning.
 func xidMark(sysPath, text string) (Mark, bool) {
 	_, text, ok := strings.Cut(text, "): ")
@@ -43,12 +41,12 @@ func xidMark(sysPath, text string) (Mark, bool) {
 	switch {
 	case number == xidAction:
 		return xidVerdict(sysPath, message)
-	case slices.Contains(xidOfApplications(), number):
+	case slices.Contains(xidOfApplications, number):
 		return Mark{}, false
 	case number >= 144 && number <= 150: // NVLink errors of Blackwell, whose messages include the severity
 		m.Warning = strings.Contains(strings.ToLower(message), "nonfatal")
 	default:
-		m.Warning = !slices.Contains(xidFatal(), number)
+		m.Warning = !slices.Contains(xidFatal, number)
 	}
 	return m, true
 }

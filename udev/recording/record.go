@@ -42,7 +42,7 @@ func (r *Recorder) Hide(texts ...string) {
 	}
 }
 
-// Mask masks a text. It replaces each recorded or hidden identity in the same way as in the recording.
+// Mask replaces each recorded or hidden identity in a text, in the same way as in the recording.
 func (r *Recorder) Mask(text string) string {
 	if r.Serials {
 		return text

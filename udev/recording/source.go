@@ -152,7 +152,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	text, after, err := readRecording(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// An editor may be saving the file. When it has finished, there will be another event.
+		// An editor may be replacing the file, which causes another event.
 		return nil, nil
 	case err != nil:
 		return nil, err
