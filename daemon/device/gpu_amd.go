@@ -157,7 +157,10 @@ func (r *recipe) addPartition(d Device) {
 // page, and F means that the page could not be retired. The flag R means that the page is retired, and the flag P means that its
 // retirement is pending.
 func amdWarning(h *Host, d Device) string {
-	text, _ := h.ReadAll(d.SysPath + "/ras/gpu_vram_bad_pages") // only some chips of AMD have this attribute
+	if pciVendor(*d.Udev) != vendorAMD {
+		return ""
+	}
+	text, _ := h.ReadAll(d.SysPath + "/ras/gpu_vram_bad_pages") // only some chips have this attribute
 	bad := 0
 	for line := range strings.Lines(text) {
 		if strings.HasSuffix(strings.TrimSpace(line), ": F") {
