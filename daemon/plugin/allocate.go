@@ -20,7 +20,7 @@ var errUnknown = errors.New("not a device of this resource")
 
 // pick returns the devices that the given shares belong to, sorted by ID and without duplicates. For each device, it also
 // returns the IDs that the kubelet used. All devices must be healthy. If the flag again is set, an unhealthy device is also
-// accepted if mayGoOn allows it.
+// accepted if mayRestart allows it.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -33,7 +33,7 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 		if d == nil {
 			return nil, nil, fmt.Errorf("%s: %w %s", shorten(share), errUnknown, s.Resource.Name)
 		}
-		if !d.Healthy && !(again && mayGoOn(d)) {
+		if !d.Healthy && !(again && mayRestart(d)) {
 			return nil, nil, fmt.Errorf("%s is unhealthy: %s", d.Device.ID, d.Reason)
 		}
 		devices = append(devices, d)
@@ -45,10 +45,10 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayGoOn reports whether a container may start with an unhealthy device. There are two such cases. In the first, the device
+// mayRestart reports whether a container may start with an unhealthy device. There are two such cases. In the first, the device
 // has no fault except a cordon, and the container's pod already holds it. In the second, this start is a retry after a
 // failed reset.
-func mayGoOn(d *inventory.Status) bool {
+func mayRestart(d *inventory.Status) bool {
 	for _, part := range d.Parts() {
 		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
 			return false
@@ -70,10 +70,10 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 	return nil
 }
 
-// unused returns an error if a device may be used only by the pod that already holds it. The kubelet gives such a device to
+// checkUnreserved returns an error if a device may be used only by the pod that already holds it. The kubelet gives such a device to
 // a new pod only after it has taken the device from the old one. Therefore the old pod is gone, but the new pod must not see
 // the old pod's data.
-func (s service) unused(devices []*inventory.Status) error {
+func (s service) checkUnreserved(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
 			return fmt.Errorf("%s is unhealthy: a pod holds it as %s, from a configuration with a different number of shares", d.Device.ID, old[0])

@@ -55,26 +55,26 @@ const (
 // conflict holds the facts that an endpoint knows about another plugin with the same resource name. Only Run uses these
 // facts, except for the field asked.
 type conflict struct {
-	e       *Endpoint
-	asked   atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
-	last    time.Time         // time of the last answer
-	next    time.Time         // time of the next query, or zero if only an event triggers one
-	events  int               // number of events from other plugins before the last query
-	suspect string            // evidence in the last answer, which the next answer must confirm
-	given   map[string]string // containers that had a device from another plugin when this endpoint registered
-	taken   time.Time         // time of the last registration that an answer caused
-	ended   int               // number of plugins that had ended at that registration
-	hold    *hold             // nil if the resource is not held back
+	e            *Endpoint
+	asked        atomic.Bool       // the kubelet has requested devices from this endpoint while the resource was held back
+	last         time.Time         // time of the last answer
+	next         time.Time         // time of the next query, or zero if only an event triggers one
+	events       int               // number of events from other plugins before the last query
+	suspect      string            // evidence in the last answer, which the next answer must confirm
+	given        map[string]string // containers that had a device from another plugin when this endpoint registered
+	reregistered time.Time         // time of the last registration that an answer caused
+	ended        int               // number of plugins that had ended at that registration
+	hold         *hold             // nil if the resource is not held back
 }
 
 // hold holds the facts about the other plugin while the resource is held back.
 type hold struct {
 	kubelet identity
 	// The kubelet has restarted, and has not yet counted devices of the other plugin since then.
-	restarted bool
-	rival     int       // number of the newest plugin when the hold began, probably the other plugin, or 0
-	ended     int       // number of plugins that have ended so far
-	until     time.Time // deadline for the other plugin to return, or zero if no plugin has ended
+	restarted      bool
+	rival          int       // number of the newest plugin when the hold began, probably the other plugin, or 0
+	ended          int       // number of plugins that have ended so far
+	returnDeadline time.Time // deadline for the other plugin to return, or zero if no plugin has ended
 }
 
 // forget discards the evidence so far. It also records which containers now have devices of another plugin, because these
@@ -92,7 +92,7 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 		return c.unpark()
 	}
 	counted, err := e.Counted(ctx)
-	live, _, _ := e.Watch.others()
+	live, _, _ := e.Watch.otherPlugins()
 	switch {
 	case errors.Is(err, kubelet.ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(live) == 0:
 		c.suspect = ""
@@ -100,7 +100,7 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 	case err != nil && time.Since(e.kubelet.since) < eager:
 		wait = settlePause / 10
 	case err != nil:
-		return e.again(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
+		return e.retryLater(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
 			"in a [[resource]] of that name", e.Resource.Name, err))
 	case c.suspect == "": // the kubelet may still have the list from an earlier endpoint
 		c.suspect, wait = counted[0], askAgain
@@ -116,7 +116,7 @@ func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Durat
 // wait for an event. The endpoint's stream must be open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
-	_, ended, events := e.Watch.others()
+	_, ended, events := e.Watch.otherPlugins()
 	if events != c.events && c.suspect == "" {
 		c.next = c.last.Add(askPause)
 	}
@@ -153,7 +153,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		c.suspect = ""
 		return 0
 	}
-	switch again := time.Until(c.taken.Add(registerAgainAfter)); {
+	switch again := time.Until(c.reregistered.Add(registerAgainAfter)); {
 	case c.suspect != before:
 		return c.askIn(askAgain)
 	case foreign != "":
@@ -162,9 +162,9 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		return c.askIn(again)
 	}
 	// The kubelet has mistaken the end of another plugin for the end of this endpoint.
-	c.taken, c.ended, c.suspect = time.Now(), ended, ""
+	c.reregistered, c.ended, c.suspect = time.Now(), ended, ""
 	e.Log.Warn("registration repeated", "err", errors.New("the kubelet counts no device of the resource"))
-	e.streams.end()
+	e.streams.closeAll()
 	return settlePause
 }
 
@@ -212,7 +212,7 @@ func (e *Endpoint) Foreign(counted []string) string {
 // holdBack starts to hold back the resource, and returns the delay until the next check.
 func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 	e := c.e
-	live, ended, _ := e.Watch.others()
+	live, ended, _ := e.Watch.otherPlugins()
 	c.hold = &hold{kubelet: sock, rival: newest(live), ended: ended}
 	c.suspect, c.next = "", time.Time{}
 	c.asked.Store(false)
@@ -221,7 +221,7 @@ func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart of metalplugd may disconnect the other plugin: %w", err))
 	}
 	c.setHeld(shows)
-	e.Log.Warn("resource held back", "reason", e.last().Held,
+	e.Log.Warn("resource held back", "reason", e.lastStatus().Held,
 		"remedy", "stop the other plugin, or set takeover = true in a [[resource]] of that name")
 	return heldInterval
 }
@@ -249,7 +249,7 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 			return c.release()
 		}
 		e.Parked.drop(e.Resource.Name)
-		h.kubelet, h.restarted, h.until = sock, true, time.Now().Add(kubeletGrace)
+		h.kubelet, h.restarted, h.returnDeadline = sock, true, time.Now().Add(kubeletGrace)
 		c.setHeld(fmt.Sprintf("this was before the kubelet restarted, and metalplug takes over unless that plugin registers within %v", kubeletGrace))
 	}
 	if wait := time.Until(c.last.Add(askPause)); wait > 0 {
@@ -259,26 +259,26 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 	if c.last = time.Now(); err != nil {
 		return backstop
 	}
-	live, ended, _ := e.Watch.others()
+	live, ended, _ := e.Watch.otherPlugins()
 	if h.restarted && len(counted) > 0 {
-		h.restarted, h.rival, h.until = false, newest(live), time.Time{}
+		h.restarted, h.rival, h.returnDeadline = false, newest(live), time.Time{}
 		c.setHeld("the kubelet counts " + counted[0])
 	}
 	back := c.last.Add(returnPause)
-	if noPlugin := h.until.IsZero() && len(live) == 0 && len(counted) == 0; (noPlugin || ended != h.ended) && h.until.Before(back) {
-		h.until = back
+	if noPlugin := h.returnDeadline.IsZero() && len(live) == 0 && len(counted) == 0; (noPlugin || ended != h.ended) && h.returnDeadline.Before(back) {
+		h.returnDeadline = back
 	}
 	h.ended = ended
-	if h.until.IsZero() {
+	if h.returnDeadline.IsZero() {
 		return heldInterval
 	}
-	if wait := time.Until(h.until); wait > 0 {
+	if wait := time.Until(h.returnDeadline); wait > 0 {
 		return wait
 	}
 	if len(counted) == 0 || c.leftover(live) {
 		return c.release()
 	}
-	if h.until = (time.Time{}); !slices.Contains(live, h.rival) { // the other plugin has restarted
+	if h.returnDeadline = (time.Time{}); !slices.Contains(live, h.rival) { // the other plugin has restarted
 		h.rival = newest(live)
 	}
 	return heldInterval
@@ -315,7 +315,7 @@ func (c *conflict) unpark() time.Duration {
 		return 0
 	}
 	if open {
-		c.e.streams.end()
+		c.e.streams.closeAll()
 	}
 	c.e.kubelet.notBefore = time.Now().Add(restartPause)
 	return restartPause

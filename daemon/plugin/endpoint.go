@@ -111,15 +111,15 @@ type Endpoint struct {
 
 // Status returns the registration state of the endpoint.
 func (e *Endpoint) Status() api.Standing {
-	s := e.last()
+	s := e.lastStatus()
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
 		s.Complaint = "" // a complaint about one kubelet does not apply to the next one
 	}
 	return s
 }
 
-// last returns the status as Run last set it.
-func (e *Endpoint) last() api.Standing {
+// lastStatus returns the status as Run last set it.
+func (e *Endpoint) lastStatus() api.Standing {
 	s, _ := e.status.Load().(api.Standing)
 	return s
 }
@@ -195,7 +195,7 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	}
 	path := filepath.Join(e.Dir, kubeletSocket)
 	kubelet := socketIdentity(path)
-	e.kubelet.look(kubelet, e.Before)
+	e.kubelet.updateKubelet(kubelet, e.Before)
 	if kubelet == (identity{}) {
 		e.complain("waiting for the kubelet", absent(path))
 		return backstop
@@ -205,7 +205,7 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 			return wait
 		}
 	}
-	opened, _, _ := e.streams.last()
+	opened, _, _ := e.streams.lastStream()
 	switch {
 	case e.streams.open() && kubelet == e.kubelet.registered:
 		return e.conflict.compare(ctx, kubelet)
@@ -248,7 +248,7 @@ func absent(path string) error {
 // resource. A missing directory is normal before the kubelet has started for the first time.
 func (e *Endpoint) complain(message string, err error) {
 	complaint := message + ": " + err.Error()
-	if complaint == e.last().Complaint {
+	if complaint == e.lastStatus().Complaint {
 		return
 	}
 	e.set(func(s *api.Standing) { s.Complaint = complaint })
@@ -271,7 +271,7 @@ func (e *Endpoint) setRegistered(registered bool) {
 
 // set changes the status. Only Run calls it.
 func (e *Endpoint) set(change func(*api.Standing)) {
-	s := e.last()
+	s := e.lastStatus()
 	change(&s)
 	e.status.Store(s)
 	e.Changed()

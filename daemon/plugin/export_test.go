@@ -12,7 +12,7 @@ import (
 var RemoveStale = removeStale
 
 // Others exports others for tests.
-func (w *Watch) Others() (live []int, ended, events int) { return w.others() }
+func (w *Watch) Others() (live []int, ended, events int) { return w.otherPlugins() }
 
 // Service returns the service without a socket, for tests with their own clock.
 func (e *Endpoint) Service() pluginapi.DevicePluginServer {

@@ -24,7 +24,7 @@ func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatc
 	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	// The exact size is computed only if necessary, because the computation takes as long as sending the list.
 	if all := len(list.Devices); roughSize(list) > listSize && proto.Size(list) > listSize {
-		list.Devices = cut(list.Devices, r.held(offer))
+		list.Devices = truncate(list.Devices, r.heldIDs(offer))
 		left = all - len(list.Devices)
 	}
 	return list, left
@@ -39,8 +39,8 @@ func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
 	return bytes
 }
 
-// held returns the IDs of all shares of the devices that pods hold.
-func (r *Resource) held(offer *inventory.Offer) map[string]bool {
+// heldIDs returns the IDs of all shares of the devices that pods hold.
+func (r *Resource) heldIDs(offer *inventory.Offer) map[string]bool {
 	held := make(map[string]bool)
 	for _, s := range offer.Devices {
 		for n := range max(1, r.Shares) {
@@ -55,8 +55,8 @@ func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 	return held
 }
 
-// cut returns as many devices as fit into a list. Devices that pods hold come first.
-func cut(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.Device {
+// truncate returns as many devices as fit into a list. Devices that pods hold come first.
+func truncate(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.Device {
 	room := listSize
 	kept := make([]*pluginapi.Device, 0, len(devices))
 	for _, first := range []bool{true, false} {

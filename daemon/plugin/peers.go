@@ -49,13 +49,13 @@ type neighbor struct {
 	stop   context.CancelFunc
 }
 
-// others returns the numbers of the other plugins that are running, sorted from the oldest to the newest. It also returns
+// otherPlugins returns the numbers of the other plugins that are running, sorted from the oldest to the newest. It also returns
 // how many plugins have ended, and the number of events so far (see [peers]). It reads the directory, but does not wait for
 // any plugin.
-func (w *Watch) others() (live []int, ended, events int) {
+func (w *Watch) otherPlugins() (live []int, ended, events int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.compare()
+	w.updatePlugins()
 	for _, p := range w.peers.known {
 		if p.live {
 			live = append(live, p.number)
@@ -65,25 +65,25 @@ func (w *Watch) others() (live []int, ended, events int) {
 	return live, w.peers.ended, w.peers.events
 }
 
-// stir records an event in the kubelet's directory. Either another plugin's socket has appeared or disappeared, or the
+// directoryChanged records an event in the kubelet's directory. Either another plugin's socket has appeared or disappeared, or the
 // kubelet may have processed a list from any plugin. The kubelet writes its checkpoint after each list (kubernetes v1.36
 // pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
-func (w *Watch) stir() {
-	if live, _, _ := w.others(); len(live) > 0 {
+func (w *Watch) directoryChanged() {
+	if live, _, _ := w.otherPlugins(); len(live) > 0 {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.note()
+		w.recordEvent()
 	}
 }
 
-// note records an event. The caller holds mu.
-func (w *Watch) note() {
+// recordEvent records an event. The caller holds mu.
+func (w *Watch) recordEvent() {
 	w.peers.events++
-	w.poke()
+	w.hintLocked()
 }
 
-// compare compares the sockets in the directory with the known plugins. The caller holds mu.
-func (w *Watch) compare() {
+// updatePlugins compares the sockets in the directory with the known plugins. The caller holds mu.
+func (w *Watch) updatePlugins() {
 	if w.peers.ctx == nil {
 		return
 	}
@@ -98,20 +98,20 @@ func (w *Watch) compare() {
 		ctx, stop := context.WithCancel(w.peers.ctx)
 		p := &neighbor{stop: stop}
 		w.peers.known[file] = p
-		w.set(p, true)
+		w.setLive(p, true)
 		go w.follow(ctx, path, p)
 	}
 	for file, p := range w.peers.known {
 		if !there[file] {
-			w.set(p, false)
+			w.setLive(p, false)
 			p.stop()
 			delete(w.peers.known, file)
 		}
 	}
 }
 
-// set records that a plugin has started or ended. The caller holds mu.
-func (w *Watch) set(p *neighbor, live bool) {
+// setLive records that a plugin has started or ended. The caller holds mu.
+func (w *Watch) setLive(p *neighbor, live bool) {
 	switch {
 	case live == p.live:
 		return
@@ -122,7 +122,7 @@ func (w *Watch) set(p *neighbor, live bool) {
 		w.peers.ended++
 	}
 	p.live = live
-	w.note()
+	w.recordEvent()
 }
 
 // follow keeps a connection to a plugin until the plugin or ctx ends.
@@ -157,7 +157,7 @@ func (w *Watch) follow(ctx context.Context, path string, p *neighbor) {
 			ended := state == connectivity.TransientFailure
 			w.mu.Lock()
 			if ctx.Err() == nil {
-				w.set(p, !ended)
+				w.setLive(p, !ended)
 			}
 			w.mu.Unlock()
 			if ended && connected {

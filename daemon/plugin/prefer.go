@@ -40,9 +40,9 @@ type tree struct {
 	root   *bundle.Node
 }
 
-// of returns the tree of an offer. If the device list has not changed, it returns the cached tree. Otherwise it builds
+// treeFor returns the tree of an offer. If the device list has not changed, it returns the cached tree. Otherwise it builds
 // the tree, which takes some milliseconds for 10,000 devices. In a flat tree, all distances are equal.
-func (p *places) of(offer *inventory.Offer, flat bool) *tree {
+func (p *places) treeFor(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last != nil && p.last.listed == offer.Listed && len(p.last.index) == len(offer.Devices) {
@@ -86,7 +86,7 @@ func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []s
 	if n <= 0 {
 		return nil
 	}
-	t := p.of(offer, r.Spread)
+	t := p.treeFor(offer, r.Spread)
 	best := r.request(t, offer, available, must, n).cheapest(t.root, 0)
 	if n >= len(best) || best[n].cost == noChoice {
 		return nil
@@ -163,14 +163,14 @@ func (q *request) cheapest(node *bundle.Node, above int) []choice {
 	}
 	for k := range best {
 		if k > 0 && best[k].cost != noChoice {
-			best[k].cost += cost + way(above, node.Depth)*int64(k)*int64(q.n-k)
+			best[k].cost += cost + steps(above, node.Depth)*int64(k)*int64(q.n-k)
 		}
 	}
 	return best
 }
 
-// way returns the number of steps down the tree from one depth to another.
-func way(from, to int) int64 {
+// steps returns the number of steps down the tree from one depth to another.
+func steps(from, to int) int64 {
 	switch {
 	case to < 2: // a NUMA node
 		return 0
@@ -186,7 +186,7 @@ func (q *request) singles(node *bundle.Node) []choice {
 	best, fixed := make([]choice, 1, len(node.Leaves)+1), 0
 	for _, l := range node.Leaves {
 		for i, share := range q.shares[l.Index] {
-			cost := way(node.Depth, l.Depth)*int64(q.n-2*i-1) + int64(sameDeviceCost*i)
+			cost := steps(node.Depth, l.Depth)*int64(q.n-2*i-1) + int64(sameDeviceCost*i)
 			if q.taken != nil {
 				cost = int64(q.taken[l.Index] + i)
 			}

@@ -35,9 +35,9 @@ type registration struct {
 	notBefore  time.Time     // earliest time of the next attempt
 }
 
-// look records the current kubelet.sock. If this socket is older than the parameter before, its kubelet knew an earlier
+// updateKubelet records the current kubelet.sock. If this socket is older than the parameter before, its kubelet knew an earlier
 // endpoint, and may still be processing the end of that endpoint.
-func (r *registration) look(kubelet identity, before time.Time) {
+func (r *registration) updateKubelet(kubelet identity, before time.Time) {
 	if kubelet == r.seen {
 		return
 	}
@@ -65,7 +65,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	defer conn.Close()
 	peer, err := clients.Peer(conn)
 	if err != nil {
-		return e.again(err)
+		return e.retryLater(err)
 	}
 	// The PID is 0 if the process is in a PID namespace that metalplugd cannot see.
 	if c := e.streams.client(); c != nil && c.Pid == peer.Pid {
@@ -73,7 +73,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 		e.setRegistered(true)
 		return 0
 	}
-	e.streams.end()
+	e.streams.closeAll()
 	e.kubelet.registered = identity{}
 	return settlePause
 }
@@ -86,7 +86,7 @@ func (e *Endpoint) afterStream(kubelet identity) {
 		return
 	}
 	message := "stream ended"
-	opened, ended, lived := e.streams.last()
+	opened, ended, lived := e.streams.lastStream()
 	if !opened {
 		message, ended, lived = "stream not opened", time.Now(), 0
 	}
@@ -110,7 +110,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	// The kubelet empties its directory before it creates kubelet.sock, and may have removed the endpoint's socket.
 	// Therefore the socket is checked again when the kubelet answers.
 	if err := e.ensureSocket(); err != nil {
-		return e.again(err)
+		return e.retryLater(err)
 	}
 	e.streams.expect()
 	e.streams.mute(false)
@@ -118,7 +118,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	err = e.callRegister(ctx, conn)
 	e.Metrics.Registered(e.Resource.Name, err)
 	if err != nil {
-		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
+		return e.retryLater(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}
 	e.conflict.forget()
 	if e.kubelet.known { // even after all pauses, the kubelet may still be processing the end of the earlier endpoint
@@ -168,11 +168,11 @@ func (e *Endpoint) unanswered(err error) time.Duration {
 		e.kubelet.notBefore = time.Now().Add(eagerPause)
 		return eagerPause
 	}
-	return e.again(err)
+	return e.retryLater(err)
 }
 
-// again records that an attempt has failed, and returns the delay before the next one.
-func (e *Endpoint) again(err error) time.Duration {
+// retryLater records that an attempt has failed, and returns the delay before the next one.
+func (e *Endpoint) retryLater(err error) time.Duration {
 	e.complain("endpoint not registered", err)
 	return e.kubelet.backOff()
 }

@@ -70,19 +70,19 @@ func options() *pluginapi.DevicePluginOptions {
 
 // GetDevicePluginOptions answers immediately, because the kubelet calls it during the Register call.
 func (s service) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	s.streams.call(clientOf(ctx))
+	s.streams.noteClient(clientOf(ctx))
 	return options(), nil
 }
 
 // ListAndWatch sends the current list immediately, and a new list after each change, until the kubelet disconnects.
 func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	st := s.streams.begin(clientOf(kubelet.Context()))
-	defer s.streams.over(st)
+	st := s.streams.add(clientOf(kubelet.Context()))
+	defer s.streams.remove(st)
 	sent, last, first, full := uint64(0), 0, true, false
 	for {
 		snapshot, changed := s.Inventory.Snapshot()
 		offer := snapshot.Offer(s.Resource.Name)
-		if round, send := s.streams.now(); send && (first || offer.Listed != sent || round != last) {
+		if round, send := s.streams.sendState(); send && (first || offer.Listed != sent || round != last) {
 			list, left := s.Resource.response(offer)
 			if left > 0 && !full {
 				s.logLeft(left)
@@ -120,7 +120,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 		if err != nil {
 			return nil, s.refuse("Allocate", err)
 		}
-		if err := s.unused(devices); err != nil {
+		if err := s.checkUnreserved(devices); err != nil {
 			return nil, s.refuse("Allocate", err)
 		}
 		answer, err := s.answer(devices)

@@ -60,7 +60,7 @@ func TestPauseAfterAnotherEndpoint(t *testing.T) {
 		want   bool
 	}{{time.Time{}, false}, {now.Add(-time.Minute), false}, {now.Add(time.Minute), true}} {
 		r := registration{begun: now}
-		r.look(kubelet, test.before)
+		r.updateKubelet(kubelet, test.before)
 		if r.known != test.want || r.notBefore.Equal(now.Add(restartPause)) != test.want {
 			t.Errorf("%v: known %v, not before %v", test.before, r.known, r.notBefore)
 		}

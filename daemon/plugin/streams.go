@@ -58,8 +58,8 @@ func (s *streams) expect() {
 	s.kubelet, s.waiting, s.opened = nil, true, time.Time{}
 }
 
-// call records that a client has made a call.
-func (s *streams) call(c *clients.Client) {
+// noteClient records that a client has made a call.
+func (s *streams) noteClient(c *clients.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting {
@@ -74,8 +74,8 @@ func (s *streams) isKubelet(c *clients.Client) bool {
 	return c == s.kubelet
 }
 
-func (s *streams) begin(c *clients.Client) *stream {
-	s.call(c)
+func (s *streams) add(c *clients.Client) *stream {
+	s.noteClient(c)
 	st := &stream{client: c, opened: time.Now(), stop: make(chan struct{}), wake: make(chan struct{}, 1)}
 	s.mu.Lock()
 	if s.live == nil {
@@ -90,7 +90,7 @@ func (s *streams) begin(c *clients.Client) *stream {
 	return st
 }
 
-func (s *streams) over(st *stream) {
+func (s *streams) remove(st *stream) {
 	s.mu.Lock()
 	delete(s.live, st)
 	if st.client == s.kubelet {
@@ -113,9 +113,9 @@ func (s *streams) open() bool {
 	return false
 }
 
-// last reports whether the kubelet has opened a stream since the endpoint began to register. It also returns when the
+// lastStream reports whether the kubelet has opened a stream since the endpoint began to register. It also returns when the
 // last stream ended, and how long that stream was open.
-func (s *streams) last() (any bool, ended time.Time, lived time.Duration) {
+func (s *streams) lastStream() (any bool, ended time.Time, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.opened.IsZero(), s.ended, s.lived
@@ -132,8 +132,8 @@ func (s *streams) mute(silent bool) {
 	}
 }
 
-// now returns the current round, and reports whether a list may be sent.
-func (s *streams) now() (round int, send bool) {
+// sendState returns the current round, and reports whether a list may be sent.
+func (s *streams) sendState() (round int, send bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.round, !s.silent
@@ -165,8 +165,8 @@ func (s *streams) client() *clients.Client {
 	return s.kubelet
 }
 
-// end ends all streams.
-func (s *streams) end() {
+// closeAll ends all streams.
+func (s *streams) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.live {

@@ -56,7 +56,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	complaint := w.rearm("")
 	w.mu.Lock()
 	w.peers.ctx, w.peers.known = ctx, make(map[socketFile]*neighbor)
-	w.compare()
+	w.updatePlugins()
 	w.mu.Unlock()
 	started()
 	for {
@@ -83,7 +83,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 		if lost {
 			complaint = w.rearm(complaint)
 			w.hint()
-			w.stir()
+			w.directoryChanged()
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (w *Watch) event(e directory.Event) (itself bool) {
 	case isSocketName(filepath.Base(e.Name)):
 		w.hint()
 	case isOther(filepath.Base(e.Name)) && directory.Moved(e):
-		w.stir()
+		w.directoryChanged()
 	}
 	return false
 }
@@ -129,11 +129,11 @@ func isOther(name string) bool { return !strings.HasPrefix(name, ".") }
 func (w *Watch) hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.poke()
+	w.hintLocked()
 }
 
-// poke does the same as hint, but the caller must hold mu.
-func (w *Watch) poke() {
+// hintLocked does the same as hint, but the caller must hold mu.
+func (w *Watch) hintLocked() {
 	for c := range w.hints {
 		liveness.Poke(c)
 	}
