@@ -116,12 +116,16 @@ func (s *Specs) writeSpec(sp *spec, offer *inventory.Offer) error {
 			nodes[d.Device.ID] = found
 		}
 	}
+	sp.version = offer.Version
+	if sp.written != nil && reflect.DeepEqual(sp.written, nodes) {
+		return nil
+	}
 	content := specs.Spec{Kind: Kind(sp.resource.Name)}
 	for _, id := range slices.Sorted(maps.Keys(nodes)) {
 		content.Devices = append(content.Devices, specs.Device{Name: id, ContainerEdits: specs.ContainerEdits{DeviceNodes: nodes[id]}})
 	}
 	before := sp.err
-	sp.version, sp.written, sp.err = offer.Version, nil, writeFile(sp.file, content)
+	sp.written, sp.err = nil, writeFile(sp.file, content)
 	if sp.err == nil {
 		sp.written = nodes
 	}
@@ -157,7 +161,10 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	if sp == nil {
 		return nil, fmt.Errorf("%s has no CDI spec any more: the configuration was reloaded", resource)
 	}
-	if _, missing := os.Stat(sp.file); missing != nil || !s.describes(sp, devices) {
+	if _, err := os.Stat(sp.file); err != nil {
+		sp.written = nil
+	}
+	if !s.describes(sp, devices) {
 		snapshot, _ := s.Inventory.Snapshot()
 		if err := s.writeSpec(sp, snapshot.Offer(resource)); err != nil {
 			return nil, fmt.Errorf("write the CDI spec of %s: %w", resource, err)
