@@ -98,7 +98,7 @@ func TestDiscardInGranules(t *testing.T) {
 	n.size(6826 * granule)                                          // 1.25 GiB, which needs two ranges
 	boundary := n.data[discardChunk-granule : discardChunk+granule] // the rest of the disk is blank
 	m.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
-		if request == blkDiscard {
+		if request == unix.BLKDISCARD {
 			from := int64(binary.NativeEndian.Uint64(b))
 			end := from + int64(binary.NativeEndian.Uint64(b[8:]))
 			first, last := max((from+granule-1)/granule*granule, discardChunk-granule), min(end/granule*granule, discardChunk+granule)

@@ -18,18 +18,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// ioctls of block devices (include/uapi/linux/fs.h).
-const (
-	blkRRPart     = 0x125f     // BLKRRPART reads the partition table again
-	blkFlsBuf     = 0x1261     // BLKFLSBUF writes the page cache back and drops it
-	blkSSZGet     = 0x1268     // BLKSSZGET returns the size of a logical block in bytes
-	blkDiscard    = 0x1277     // BLKDISCARD
-	blkSecDiscard = 0x127d     // BLKSECDISCARD
-	blkZeroOut    = 0x127f     // BLKZEROOUT
-	blkGetSize64  = 0x80081272 // BLKGETSIZE64
-	blkGetDiskSeq = 0x80081280 // BLKGETDISKSEQ, since Linux 5.15
-)
-
 // claim is an open disk.
 type claim struct {
 	*host
@@ -133,7 +121,7 @@ func (c *claim) inspect(sysPath string) (err error) {
 // diskseq to each disk that appears, so the numbers differ if another disk has replaced the open disk.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
-	seq, err = h.number(fd, blkGetDiskSeq, 8)
+	seq, err = h.number(fd, unix.BLKGETDISKSEQ, 8)
 	switch {
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
 		return 0, nil // before Linux 5.15, only the device number can be checked
@@ -170,8 +158,8 @@ func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 
 // sizes returns the size of an open disk and of its logical blocks, in bytes.
 func (h *host) sizes(fd int) (size, block int64, err error) {
-	all, err1 := h.number(fd, blkGetSize64, 8)
-	one, err2 := h.number(fd, blkSSZGet, 4)
+	all, err1 := h.number(fd, unix.BLKGETSIZE64, 8)
+	one, err2 := h.number(fd, unix.BLKSSZGET, 4)
 	return int64(all), int64(one), cmp.Or(err1, err2)
 }
 
@@ -181,7 +169,7 @@ func (c *claim) flush() error {
 	if err := c.fsync(c.fd); err != nil {
 		return errorf(Failed, "flush the cache of %s: %w", c.Name(), err)
 	}
-	if _, err := c.ioctl(c.fd, blkFlsBuf, nil); err != nil {
+	if _, err := c.ioctl(c.fd, unix.BLKFLSBUF, nil); err != nil {
 		return errorf(Failed, "flush the page cache of %s: %w", c.Name(), err)
 	}
 	return nil

@@ -32,9 +32,9 @@ type erasure struct {
 func erasures() map[string]erasure {
 	always := func(*claim) error { return nil }
 	return map[string]erasure{
-		"discard":        {mustVanish, always, inChunks("discard", "discarded", discardChunk, blkDiscard)},
-		"secure-discard": {mustChange, always, inChunks("secure-discard", "securely discarded", discardChunk, blkSecDiscard)},
-		"zero":           {mustBeZero, always, inChunks("zero", "wrote zeroes over", zeroChunk, blkZeroOut)},
+		"discard":        {mustVanish, always, inChunks("discard", "discarded", discardChunk, unix.BLKDISCARD)},
+		"secure-discard": {mustChange, always, inChunks("secure-discard", "securely discarded", discardChunk, unix.BLKSECDISCARD)},
+		"zero":           {mustBeZero, always, inChunks("zero", "wrote zeroes over", zeroChunk, unix.BLKZEROOUT)},
 		"format":         formatBy(eraseUserData),
 		"crypto-erase":   formatBy(eraseCrypto),
 		"sanitize":       {mustChange, sanitizable, sanitize},
@@ -145,7 +145,7 @@ func (c *claim) forgetPartitions() error {
 	if len(c.Partitions(c.sysPath)) == 0 {
 		return nil
 	}
-	if _, err := c.ioctl(c.fd, blkRRPart, nil); err != nil {
+	if _, err := c.ioctl(c.fd, unix.BLKRRPART, nil); err != nil {
 		return errorf(Failed, "read the partition table of %s again: %w", c.Name(), err)
 	}
 	return nil

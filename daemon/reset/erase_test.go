@@ -366,7 +366,7 @@ func TestVerification(t *testing.T) {
 			m, n := oneNVMe(t)
 			n.fill()
 			m.onIoctl = func(n *fakeNode, request uintptr, _ []byte) (int, error) {
-				if request != blkFlsBuf {
+				if request != unix.BLKFLSBUF {
 					c.erases(n)
 				}
 				return 0, nil
@@ -401,11 +401,11 @@ func TestErasureGoesWrong(t *testing.T) {
 		want    Result
 		detail  string
 	}{
-		{blkZeroOut, unix.EIO, Failed, "zero on nvme0n1 at byte 0: input/output error"},
-		{blkZeroOut, unix.EOPNOTSUPP, Unsupported, "zero on nvme0n1: operation not supported"},
-		{blkZeroOut, unix.ENODEV, Gone, "no such device"},
-		{blkFlsBuf, unix.EACCES, Failed, "flush the page cache of nvme0n1: permission denied"},
-		{blkRRPart, unix.EBUSY, Failed, "read the partition table of nvme0n1 again: device or resource busy"},
+		{unix.BLKZEROOUT, unix.EIO, Failed, "zero on nvme0n1 at byte 0: input/output error"},
+		{unix.BLKZEROOUT, unix.EOPNOTSUPP, Unsupported, "zero on nvme0n1: operation not supported"},
+		{unix.BLKZEROOUT, unix.ENODEV, Gone, "no such device"},
+		{unix.BLKFLSBUF, unix.EACCES, Failed, "flush the page cache of nvme0n1: permission denied"},
+		{unix.BLKRRPART, unix.EBUSY, Failed, "read the partition table of nvme0n1 again: device or resource busy"},
 	} {
 		t.Run(fmt.Sprintf("%#x %v", c.request, c.err), func(t *testing.T) {
 			m, _ := oneNVMe(t)
@@ -417,7 +417,7 @@ func TestErasureGoesWrong(t *testing.T) {
 				return 0, nil
 			}
 			got := m.ask(eraseOf0("zero"))
-			if got.Result != c.want || !strings.Contains(got.Detail, c.detail) || got.Done != "" && c.request == blkZeroOut {
+			if got.Result != c.want || !strings.Contains(got.Detail, c.detail) || got.Done != "" && c.request == unix.BLKZEROOUT {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 			}
 		})
@@ -431,7 +431,7 @@ func TestTimeIsUp(t *testing.T) {
 		m, n := oneNVMe(t)
 		n.size(256 << 20)
 		m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
-			if request == blkZeroOut {
+			if request == unix.BLKZEROOUT {
 				clock.Pass(30500 * time.Millisecond)
 			}
 			return 0, nil
@@ -450,7 +450,7 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		m, _ := oneNVMe(t)
 		end := make(chan struct{})
 		m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
-			if request == blkZeroOut {
+			if request == unix.BLKZEROOUT {
 				<-end
 			}
 			return 0, nil

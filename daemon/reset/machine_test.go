@@ -341,18 +341,18 @@ func (m *machine) writeAttr(name, value string) error {
 func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 	n := m.at(fd)
 	switch request {
-	case blkGetSize64:
+	case unix.BLKGETSIZE64:
 		binary.NativeEndian.PutUint64(b, uint64(len(n.data)))
 		return 0, nil
-	case blkSSZGet:
+	case unix.BLKSSZGET:
 		binary.NativeEndian.PutUint32(b, 512)
 		return 0, nil
-	case blkGetDiskSeq:
+	case unix.BLKGETDISKSEQ:
 		binary.NativeEndian.PutUint64(b, n.seq)
 		return 0, nil
 	case nvmeIoctlID:
 		return n.nsid, nil
-	case loopGetStatus64:
+	case unix.LOOP_GET_STATUS64:
 		binary.NativeEndian.PutUint64(b[16:], n.below)
 		binary.NativeEndian.PutUint32(b[40:], 7)
 		return 0, n.belowError
@@ -361,7 +361,7 @@ func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 	if m.onIoctl != nil {
 		return m.onIoctl(n, request, b)
 	}
-	if request == blkDiscard || request == blkZeroOut || request == blkSecDiscard {
+	if request == unix.BLKDISCARD || request == unix.BLKZEROOUT || request == unix.BLKSECDISCARD {
 		from, length := binary.NativeEndian.Uint64(b), binary.NativeEndian.Uint64(b[8:])
 		clear(n.data[from : from+length])
 		n.volatile = true

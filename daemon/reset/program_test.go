@@ -77,7 +77,7 @@ func killing() error {
 	h.kernel.open = func(path string, flags int) (int, error) { die(); return open(path, flags) }
 	h.kernel.ioctl = func(fd int, request uintptr, b []byte) (int, error) {
 		die()
-		if request == blkZeroOut { // the kernel has done only a part of this ioctl
+		if request == unix.BLKZEROOUT { // the kernel has done only a part of this ioctl
 			ranged := func(from, length uint64) (int, error) { return ioctl(fd, request, rangeOf(from, length)) }
 			for from := uint64(0); from < size; from += size / 16 {
 				if _, err := ranged(from, size/16); err != nil {

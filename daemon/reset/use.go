@@ -67,13 +67,11 @@ func (h *host) looped(d sysfs.Disk) error {
 	return nil
 }
 
-// loopGetStatus64 is LOOP_GET_STATUS64 (include/uapi/linux/loop.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16
-// and lo_number at 40. All loop devices have the major number 7 (include/uapi/linux/major.h).
-const loopGetStatus64 = 0x4c05
-
 // below returns the number of the block device that backs a loop device, or "0:0" for a regular file. The path of the backing
 // file does not show this number. A machine may have many loop devices, so the function makes only a few calls for each. To check
-// that it has opened the right device, it compares the number that the loop device reports with the number in the name.
+// that it has opened the right device, it compares the number that the loop device reports with the number in the name. All loop
+// devices have the major number 7 (include/uapi/linux/major.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16 and
+// lo_number at 40 (include/uapi/linux/loop.h).
 func (h *host) below(loop string) (number string, err error) {
 	name := "/dev/" + loop
 	fd, err := h.open(h.Path(name), unix.O_RDONLY)
@@ -84,7 +82,7 @@ func (h *host) below(loop string) (number string, err error) {
 	info := make([]byte, 232)
 	is, err := h.node(fd)
 	if err == nil && is.block && strings.HasPrefix(is.number, "7:") {
-		_, err = h.ioctl(fd, loopGetStatus64, info)
+		_, err = h.ioctl(fd, unix.LOOP_GET_STATUS64, info)
 	} else {
 		loop = "" // an answer would be from another device
 	}

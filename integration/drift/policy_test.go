@@ -5,9 +5,12 @@ package drift
 import (
 	"fmt"
 	"go/ast"
+	"go/parser"
 	"go/token"
 	"maps"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -113,10 +116,10 @@ func byFolder(all []source) map[string][]source {
 }
 
 // ioctls returns the ioctls of a package, by their low 16 bits. An ioctl is the argument of a parameter named "request"
-// (see daemon/reset/kernel.go). The constant must be in the same package.
+// (see daemon/reset/kernel.go). The constant must be in the same package or in golang.org/x/sys/unix.
 func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
 	t.Helper()
-	constants, takers := make(map[string]uint64), make(map[string]int)
+	constants, takers := unixConstants(t), make(map[string]int)
 	for _, s := range files {
 		ast.Inspect(s.File, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -166,6 +169,29 @@ func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
 		})
 	}
 	return made
+}
+
+// unixConstants returns the constants of golang.org/x/sys/unix that are plain numbers.
+func unixConstants(t *testing.T) map[string]uint64 {
+	t.Helper()
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "golang.org/x/sys/unix").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	constants := make(map[string]uint64)
+	for _, name := range []string{"zerrors_linux.go", "zerrors_linux_amd64.go"} { // arm64 has the same numbers
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(strings.TrimSpace(string(dir)), name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if n, ok := n.(*ast.ValueSpec); ok && len(n.Values) > 0 {
+				addConstant(constants, n.Names[0].Name, n.Values[0])
+			}
+			return true
+		})
+	}
+	return constants
 }
 
 // addConstant records a constant that is a plain number.
