@@ -183,7 +183,7 @@ const lockedFor = 5 * time.Second
 // (systemd.io/BLOCK_DEVICE_LOCKING). The parameter how is LOCK_SH or LOCK_EX. Inspections use LOCK_SH, so that several of them
 // can have the lock.
 func (c *claim) lock(ctx context.Context, how int) error {
-	err := c.flocked(ctx, c.fd, how, lockedFor)
+	err := waitForLock(ctx, c.flock, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return errorf(Busy, "%s is locked by another process", c.Name())
 	} else if err != nil {

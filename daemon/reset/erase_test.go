@@ -232,7 +232,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"exports unknown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
 		}, Busy, "cannot determine whether nvme0n1 is exported: read "},
-		{"another request", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{disk0: true} }, Busy, "another request for "},
+		{"another request", func(m *machine, n *fakeNode, r *Request) { m.lockElsewhere(disk0) }, Busy, "another request for "},
 		{"nothing identifies it", func(m *machine, n *fakeNode, r *Request) { r.Identity = nil }, Refused, "nothing in the request identifies the device"},
 		{"a cache that is not written back", func(m *machine, n *fakeNode, r *Request) { m.syncError = unix.EIO }, Failed, "flush the cache of nvme0n1: input/output error"},
 		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Scrub = "nvme-controller" }, Refused, `invalid scrub "nvme-controller": must be one of crypto-erase, discard,`},

@@ -33,10 +33,6 @@ type kernel struct {
 	// writes the buffer data. The controller returns the status, which is 0 after success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
 	write func(path, value string) error // writes a sysfs attribute
-	// openLock opens a lock file that no other user can open.
-	openLock func(file string) (fd int, err error)
-	// idle moves the calling thread to the idle I/O class.
-	idle func()
 }
 
 // node describes an open device node.
@@ -57,9 +53,6 @@ func theKernel() kernel {
 		ioctl: ioctl,
 		pass:  pass,
 		write: writeAttribute,
-
-		openLock: openLock,
-		idle:     idle,
 	}
 }
 
@@ -118,14 +111,15 @@ func writeAttribute(path, value string) error {
 	return nil
 }
 
-// idle moves the calling thread to the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). If the
-// kernel refuses this, reads keep their normal priority.
-func idle() {
+// useIdleIO moves the calling goroutine to the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). If the
+// kernel refuses this, reads keep their normal priority. The class applies to the thread, so the goroutine stays on its thread.
+func useIdleIO() {
 	const (
 		whoProcess = 1 // IOPRIO_WHO_PROCESS, with 0 for the calling thread
 		classIdle  = 3 // IOPRIO_CLASS_IDLE
 		classShift = 13
 	)
+	runtime.LockOSThread()
 	unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle<<classShift)
 }
 

@@ -35,8 +35,7 @@ type machine struct {
 	mu     sync.Mutex
 	open   map[int]*fakeNode
 	next   int
-	locked map[string]bool // paths of devices that another instance has locked
-	turn   chan struct{}   // lets one read at a time run the hooks of a test
+	turn   chan struct{} // lets one read at a time run the hooks of a test
 	config config.Config
 	others []cgroup.Holder // processes that have nodes open
 	unread error           // error of the request for holders
@@ -89,9 +88,9 @@ func newMachine(t *testing.T) *machine {
 	m.host = &host{Tree: sysfs.At(root), kernel: kernel{
 		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.at(fd).node, nil },
 		flock: m.lockNode, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
-		ioctl: m.ioctlNode, pass: m.passNode, openLock: m.openLock, idle: func() {},
+		ioctl: m.ioctlNode, pass: m.passNode,
 	}}
-	m.run, m.locks, m.selects = root+"/run", "/locks", m.selected
+	m.run, m.locks, m.selects = root+"/run", root+"/locks", m.selected
 	m.settings = func() (config.Config, error) { return m.config, nil }
 	m.host.holders = func(_ context.Context, _ config.Config, asked []cgroup.Number) (cgroup.Answer, error) {
 		all := slices.DeleteFunc(slices.Clone(m.others), func(o cgroup.Holder) bool { return !slices.Contains(asked, o.Number) })
@@ -250,17 +249,14 @@ func (m *machine) openNode(name string, flags int) (int, error) {
 	return fd, nil
 }
 
-// openLock opens the lock file of a device.
-func (m *machine) openLock(file string) (int, error) {
-	n := &fakeNode{name: file}
-	for sysPath := range m.locked {
-		n.locked = n.locked || file == m.locks+"/"+lockName(sysPath)
+// lockElsewhere locks a device as another instance does.
+func (m *machine) lockElsewhere(sysPath string) {
+	m.Helper()
+	unlock, err := m.lockDevice(m.Context(), sysPath)
+	if err != nil {
+		m.Fatal(err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.next++
-	m.open[m.next] = n
-	return m.next, nil
+	m.Cleanup(unlock)
 }
 
 // at returns the node that is open under a descriptor.

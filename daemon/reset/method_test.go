@@ -378,7 +378,7 @@ func TestFunctionReset(t *testing.T) {
 		}, ok("flr"), []string{writeFLR, writeReset, writeBack}},
 		{"by the disk, while another instance resets the function", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
 			*r = resetOf0("pci:flr")
-			m.locked = map[string]bool{function0: true}
+			m.lockElsewhere(function0)
 		}, Answer{Result: Busy, Detail: "another request for " + function0 + " is in progress"}, nil},
 		{"no driver", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.remove(function0 + "/driver")
@@ -450,7 +450,7 @@ func TestFunctionReset(t *testing.T) {
 		{"nothing works", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.onWrite = func(string, string) error { return unix.ENOTTY }
 		}, Answer{Result: Unsupported, Detail: "reset " + address0 + ": no method works: inappropriate ioctl for device"}, []string{writeReset}},
-		{"another request", "pci", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{function0: true} }, Answer{Result: Busy, Detail: "another request for " + function0 + " is in progress"}, nil},
+		{"another request", "pci", func(m *machine, n *fakeNode, r *Request) { m.lockElsewhere(function0) }, Answer{Result: Busy, Detail: "another request for " + function0 + " is in progress"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)

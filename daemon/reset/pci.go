@@ -188,7 +188,7 @@ func (t *task) resetFunctions(ctx context.Context, choice string) (string, error
 
 func (t *task) resetFunction(ctx context.Context, f function, choice string) (string, error) {
 	if f.path != t.SysPath {
-		unlock, err := t.only(ctx, f.path)
+		unlock, err := t.lockDevice(ctx, f.path)
 		if err != nil {
 			return "", err
 		}

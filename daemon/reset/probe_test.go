@@ -195,7 +195,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		}
 		close(end)
 		synctest.Wait()
-		m.locked = map[string]bool{disk0: true} // the process of the first probe still has the lock
+		m.lockElsewhere(disk0) // the process of the first probe still has the lock
 		n.busy, n.readHook = true, nil
 		if got := m.ask(r); got.Result != Late || got.Detail != "another request for "+disk0+" is in progress" {
 			t.Errorf("the next answer is %+v", got)
@@ -207,7 +207,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 func TestProbeLeavesPodsAlone(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.busy, n.readError = true, unix.EIO
-	m.locked = map[string]bool{disk0: true}
+	m.lockElsewhere(disk0)
 	r := probeOf0()
 	r.Do = Look
 	if got := m.ask(r); got.Result != OK || !got.Smart.Known {

@@ -104,7 +104,7 @@ func locking() error {
 			return err
 		}
 	}
-	_, err := h.only(context.Background(), os.Args[2])
+	_, err := h.lockDevice(context.Background(), os.Args[2])
 	word := "locked\n"
 	if err != nil {
 		word = err.Error() + "\n"
@@ -116,20 +116,20 @@ func locking() error {
 
 // TestLocksOfOthers checks that other users cannot open a lock, and that a link is refused.
 func TestLocksOfOthers(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new")
-	fd, err := openLock(filepath.Join(dir, "x"))
+	h := &host{locks: filepath.Join(t.TempDir(), "new")}
+	unlock, err := h.lockDevice(t.Context(), "/sys/devices/x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	unix.Close(fd)
-	if info, err := os.Stat(filepath.Join(dir, "x")); err != nil || info.Mode() != 0o600 {
+	unlock()
+	if info, err := os.Stat(lockFile(h.locks, "/sys/devices/x")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the lock is %v, %v", info, err)
 	}
-	if err := os.Symlink("/dev/null", filepath.Join(dir, "link")); err != nil {
+	if err := os.Symlink("/dev/null", lockFile(h.locks, "/sys/devices/link")); err != nil {
 		t.Fatal(err)
 	}
-	if fd, err := openLock(filepath.Join(dir, "link")); !errors.Is(err, unix.ELOOP) {
-		t.Errorf("a link is opened as %d, %v", fd, err)
+	if _, err := h.lockDevice(t.Context(), "/sys/devices/link"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a link is locked: %v", err)
 	}
 }
 

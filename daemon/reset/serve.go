@@ -140,7 +140,7 @@ func (t *task) do(ctx context.Context) error {
 	if t.Do == Look {
 		return t.probe(ctx)
 	}
-	unlock, err := t.only(ctx, t.SysPath)
+	unlock, err := t.lockDevice(ctx, t.SysPath)
 	// The lock may belong to an earlier request that hangs in the kernel. Such a request does not mean that the disk is in use.
 	if errors.Is(err, Busy) && t.Do != Prepare {
 		return errorf(Late, "%w", err)

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"iter"
-	"runtime"
 	"sync"
 	"time"
 	"unsafe"
@@ -165,10 +164,7 @@ const watchEvery = time.Second
 // readSurvey reads the disk for a survey, and records how many bytes at the start of the disk are blank.
 func (t *task) readSurvey(ctx context.Context, c *claim) error {
 	t.step.is("reading all of %s", c.Name())
-	idle := sync.OnceFunc(func() {
-		runtime.LockOSThread() // idle applies to this thread, which stays locked, because the program exits after the request
-		t.idle()
-	})
+	idle := sync.OnceFunc(useIdleIO)
 	start := chunk{b: aligned(int(min(blockSize, c.size)))}
 	if err := start.fill(c.read); err != nil {
 		return err

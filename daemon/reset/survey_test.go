@@ -248,7 +248,7 @@ func TestSurveyIsRefused(t *testing.T) {
 	if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "is not a disk") {
 		t.Errorf("answer is %+v", got)
 	}
-	m.locked = map[string]bool{disk0: true}
+	m.lockElsewhere(disk0)
 	if got := m.full(surveyOf0(0)); got.Result != Late || !strings.Contains(got.Detail, "another request for ") {
 		t.Errorf("answer is %+v", got)
 	}
