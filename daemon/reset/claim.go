@@ -192,21 +192,6 @@ func (c *claim) lock(ctx context.Context, how int) error {
 	return nil
 }
 
-// holdAll opens several disks exclusively. If one of the disks cannot be opened, it closes the others. The caller must close the
-// returned disks.
-func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
-	slices.Sort(sysPaths)
-	for _, p := range slices.Compact(sysPaths) {
-		c, err := h.hold(p, unix.O_RDONLY, sysPaths...)
-		if err != nil {
-			releaseAll(held)
-			return nil, err
-		}
-		held = append(held, c)
-	}
-	return held, nil
-}
-
 func releaseAll(held []*claim) {
 	for _, c := range held {
 		c.release()

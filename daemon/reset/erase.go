@@ -114,7 +114,7 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	if err := t.identified(); err != nil {
 		return nil, err
 	}
-	if before == "" || c.withheld(t.Scrub) {
+	if before == "" || t.unreadable(c) {
 		return nil, nil
 	}
 	s, err := c.surfaceOf(ctx, seedIn(before))

@@ -221,9 +221,13 @@ func (d drive) stateOf() (sanitizeState, error) {
 	}, nil
 }
 
-// unreadable reports whether a disk cannot be read, either because a sanitize operation is running or because it has failed.
-func (d drive) unreadable() bool {
-	s, err := d.sanitizing()
+// unreadable reports whether a disk cannot be read, either because a sanitize operation is running or because it has failed. It
+// returns false unless the request asks for another sanitize operation.
+func (t *task) unreadable(c *claim) bool {
+	if t.Scrub != "sanitize" {
+		return false
+	}
+	s, err := drive{c}.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
 

@@ -50,9 +50,15 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 			return nil, errorf(Refused, "%s would be affected too: the request does not list it among the disks that no pod has", path.Base(d))
 		}
 	}
-	held, err = t.holdAll(hit)
-	if err != nil {
-		return nil, err
+	slices.Sort(hit)
+	hit = slices.Compact(hit)
+	for _, d := range hit {
+		c, err := t.hold(d, unix.O_RDONLY, hit...)
+		if err != nil {
+			releaseAll(held)
+			return nil, err
+		}
+		held = append(held, c)
 	}
 	for _, c := range held {
 		err = errors.Join(err, c.shared())
@@ -88,21 +94,14 @@ func (t *task) resetControllers(context.Context) (string, error) {
 		return "", err
 	}
 	defer releaseAll(held)
+	var names []string
 	for _, c := range controllers {
 		if err := t.resetController(c); err != nil {
 			return "", err
 		}
+		names = append(names, path.Base(c))
 	}
-	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", namesOf(controllers), len(held)), nil
-}
-
-// namesOf returns the names of devices for use in a message.
-func namesOf(sysPaths []string) string {
-	var names []string
-	for _, p := range sysPaths {
-		names = append(names, path.Base(p))
-	}
-	return strings.Join(names, ", ")
+	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", strings.Join(names, ", "), len(held)), nil
 }
 
 // resetController resets one controller through its own node.

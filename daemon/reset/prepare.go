@@ -111,7 +111,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	if t.Written != nil && sysfs.Written(&t.Tree, c.sysPath) > *t.Written {
 		return "", errorf(Foreign, "a process wrote to %s after its last pod ended or the operator allowed its erasure", c.Name())
 	}
-	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || c.withheld(t.Scrub) {
+	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.unreadable(c) {
 		return "", nil
 	}
 	s, err := c.surfaceOf(ctx, c.seed(t.Fingerprint))
@@ -120,10 +120,6 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	}
 	return t.allowed(c, s)
 }
-
-// withheld reports whether an earlier sanitize operation prevents reading the disk. It returns false unless the request asks for
-// another sanitize operation.
-func (c *claim) withheld(scrub string) bool { return scrub == "sanitize" && drive{c}.unreadable() }
 
 // allowed returns an error if the disk contains data that the request does not allow. This is the case if the disk must be blank,
 // or if no pod wrote the data.

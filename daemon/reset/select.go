@@ -6,6 +6,7 @@ package reset
 // attacker may have taken over metalplugd, so the helper does not trust its requests.
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -92,10 +93,7 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 
 // whereOf returns the file and line that set a key of a resource.
 func whereOf(settings config.Config, resource, key string) string {
-	if where := settings.Where(resource, key); where != "" {
-		return where
-	}
-	return "built in"
+	return cmp.Or(settings.Where(resource, key), "built in")
 }
 
 // filesOf returns a list of the configuration files for use in a message.
