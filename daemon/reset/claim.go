@@ -40,19 +40,19 @@ type claim struct {
 // A disk may have several block devices, which are called twins. An exclusive open of one of them does not affect the others, so
 // the function opens the twins too. It skips the twins that the parameter besides lists, because the caller opens them itself.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
-	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
+	if c, err = h.openDisk(sysPath, flags|unix.O_EXCL); err != nil {
 		if d, gone := h.diskAt(sysPath); gone == nil { // the errno does not show what uses the disk
-			err = cmp.Or(h.unused(d), err)
+			err = cmp.Or(h.checkUnused(d), err)
 		}
 		return nil, err
 	}
-	err = h.unused(c.Disk)
+	err = h.checkUnused(c.Disk)
 	for _, twin := range c.Twins {
 		if err != nil || slices.Contains(besides, twin) {
 			continue
 		}
 		var fd int
-		if fd, err = h.opened(twin, unix.O_RDONLY|unix.O_EXCL); err == nil {
+		if fd, err = h.openDevice(twin, unix.O_RDONLY|unix.O_EXCL); err == nil {
 			c.twins = append(c.twins, fd)
 		}
 	}
@@ -63,10 +63,10 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 	return c, nil
 }
 
-// look opens a disk, and checks that it is the disk that sysfs describes. If the parameter flags contains neither O_EXCL nor a
-// write mode, the open disturbs no other process.
-func (h *host) look(sysPath string, flags int) (*claim, error) {
-	fd, err := h.opened(sysPath, flags)
+// openDisk opens a disk, and checks that it is the disk that sysfs describes. If the parameter flags contains neither O_EXCL nor
+// a write mode, the open disturbs no other process.
+func (h *host) openDisk(sysPath string, flags int) (*claim, error) {
+	fd, err := h.openDevice(sysPath, flags)
 	if err != nil {
 		return nil, err
 	}
@@ -78,10 +78,10 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// claimedFor is how long the helper waits for a disk that cannot be opened exclusively, if nothing else shows that the disk is in
-// use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). If the disk cannot
-// be opened within this time, the helper treats it as in use.
-const claimedFor = time.Second
+// exclusiveOpenLimit is how long the helper waits for a disk that cannot be opened exclusively, if nothing else shows that the
+// disk is in use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). If the
+// disk cannot be opened within this time, the helper treats it as in use.
+const exclusiveOpenLimit = time.Second
 
 // checkExclusive returns the reason why a disk cannot be opened exclusively, or nil. It closes the disk again immediately.
 func (h *host) checkExclusive(sysPath string) error {
@@ -101,7 +101,7 @@ func (c *claim) release() {
 
 // inspect checks that the open disk is the disk that sysfs describes.
 func (c *claim) inspect(sysPath string) (err error) {
-	if c.seq, err = c.sameAppearance(c.fd, sysPath); err != nil {
+	if c.seq, err = c.checkDiskseq(c.fd, sysPath); err != nil {
 		return err
 	}
 	if c.Disk, err = c.diskAt(sysPath); err != nil {
@@ -117,9 +117,9 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// sameAppearance checks that an open disk has the same diskseq as in sysfs, and returns this number. The kernel assigns a higher
+// checkDiskseq checks that an open disk has the same diskseq as in sysfs, and returns this number. The kernel assigns a higher
 // diskseq to each disk that appears, so the numbers differ if another disk has replaced the open disk.
-func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
+func (h *host) checkDiskseq(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
 	seq, err = h.number(fd, unix.BLKGETDISKSEQ, 8)
 	switch {
@@ -137,9 +137,9 @@ func otherDisk(sysPath string, was, is uint64) error {
 	return errorf(Gone, "%s was replaced by another disk: the diskseq is %d, not %d", sysPath, is, was)
 }
 
-// same checks that the disk is the one that was open before. The parameter seq is the diskseq of the earlier disk, or 0 if it is
-// unknown. Another disk may have taken over the name and device number of the earlier disk.
-func (c *claim) same(seq uint64) error {
+// checkSameDisk checks that the disk is the one that was open before. The parameter seq is the diskseq of the earlier disk, or 0
+// if it is unknown. Another disk may have taken over the name and device number of the earlier disk.
+func (c *claim) checkSameDisk(seq uint64) error {
 	if seq != 0 && c.seq != seq {
 		return otherDisk(c.sysPath, seq, c.seq)
 	}
@@ -175,15 +175,15 @@ func (c *claim) flush() error {
 	return nil
 }
 
-// lockedFor is how long the helper waits until another process releases its lock on a disk. udev locks a disk only while it
+// udevLockLimit is how long the helper waits until another process releases its lock on a disk. udev locks a disk only while it
 // inspects the disk.
-const lockedFor = 5 * time.Second
+const udevLockLimit = 5 * time.Second
 
 // lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool has locked the disk
 // (systemd.io/BLOCK_DEVICE_LOCKING). The parameter how is LOCK_SH or LOCK_EX. Inspections use LOCK_SH, so that several of them
 // can have the lock.
 func (c *claim) lock(ctx context.Context, how int) error {
-	err := waitForLock(ctx, c.flock, c.fd, how, lockedFor)
+	err := waitForLock(ctx, c.flock, c.fd, how, udevLockLimit)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return errorf(Busy, "%s is locked by another process", c.Name())
 	} else if err != nil {

@@ -27,12 +27,12 @@ import (
 )
 
 const (
-	edge        = 16 << 20 // number of bytes that are read at each end of a disk
-	piece       = 1 << 20  // number of bytes that are read at a time at an end
-	blockSize   = 4096     // number of bytes that are compared at a time
-	randomCount = 4096     // number of random blocks
-	turnedCount = 1024     // number of random blocks if the disk rotates
-	readers     = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
+	edgeSize      = 16 << 20 // number of bytes that are read at each end of a disk
+	pieceSize     = 1 << 20  // number of bytes that are read at a time at an end
+	blockSize     = 4096     // number of bytes that are compared at a time
+	randomCount   = 4096     // number of random blocks
+	rotatingCount = 1024     // number of random blocks if the disk rotates
+	readers       = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
 	// After maxBad unreadable blocks, the rest of a chunk is skipped, because a drive may take seconds to read each of them.
 	maxBad = 16
 )
@@ -66,7 +66,7 @@ func (c *claim) seed(fingerprint string) (s seed) {
 // count returns the number of random blocks to read.
 func (s seed) count() int {
 	if s[0]&1 != 0 {
-		return turnedCount
+		return rotatingCount
 	}
 	return randomCount
 }
@@ -80,7 +80,7 @@ func seedIn(fingerprint string) (s seed) {
 
 // surfaceOf runs the quick check on a disk.
 func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
-	c.step.is("reading %s", c.Name())
+	c.step.set("reading %s", c.Name())
 	return readSurface(ctx, c.size, s, c.read)
 }
 
@@ -89,20 +89,20 @@ func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
-		for ; at < end; at += piece {
-			s.chunks = append(s.chunks, chunk{at: at, b: make([]byte, min(piece, end-at))})
+		for ; at < end; at += pieceSize {
+			s.chunks = append(s.chunks, chunk{at: at, b: make([]byte, min(pieceSize, end-at))})
 		}
 	}
-	if size <= 2*edge+2*randomCount*blockSize {
+	if size <= 2*edgeSize+2*randomCount*blockSize {
 		add(0, size)
 	} else {
-		add(0, edge)
+		add(0, edgeSize)
 		for _, at := range places(size, from) {
 			add(at, at+blockSize)
 		}
 		add(lastFrom(size), size)
 	}
-	return s, together(ctx, s.chunks, read)
+	return s, fillAll(ctx, s.chunks, read)
 }
 
 // chunk is a contiguous part of a disk.
@@ -164,9 +164,9 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// together fills all given chunks, several at a time. It stops when the drive fails or ctx ends, but it continues after an
+// fillAll fills all given chunks, several at a time. It stops when the drive fails or ctx ends, but it continues after an
 // unreadable block.
-func together(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
+func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
 	var first error
 	var once sync.Once
@@ -198,10 +198,10 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 // places returns the sorted offsets of random blocks between the ends of a disk. Each block is equally likely. The same seed
 // gives the same offsets (ChaCha8, C2SP chacha8rand).
 func places(size int64, from seed) (chosen []int64) {
-	blocks := uint64(lastFrom(size)-edge) / blockSize
+	blocks := uint64(lastFrom(size)-edgeSize) / blockSize
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
 	for range from.count() {
-		chosen = append(chosen, edge+int64(source.Uint64()%blocks)*blockSize)
+		chosen = append(chosen, edgeSize+int64(source.Uint64()%blocks)*blockSize)
 	}
 	slices.Sort(chosen)
 	return slices.Compact(chosen)
@@ -209,7 +209,7 @@ func places(size int64, from seed) (chosen []int64) {
 
 // lastFrom returns the offset at which the last part of the disk begins. This offset is a multiple of the block size, and at
 // least 16 MiB before the end.
-func lastFrom(size int64) int64 { return (size - edge) &^ (blockSize - 1) }
+func lastFrom(size int64) int64 { return (size - edgeSize) &^ (blockSize - 1) }
 
 // read fills the buffer p from a disk. If the kernel returns 0 bytes, the disk was removed.
 func (c *claim) read(p []byte, offset int64) error {
@@ -226,8 +226,8 @@ func (c *claim) read(p []byte, offset int64) error {
 	return nil
 }
 
-// has reports whether the disk contains a text at the given offset.
-func (s *surface) has(at int64, text string) bool {
+// contains reports whether the disk contains a text at the given offset.
+func (s *surface) contains(at int64, text string) bool {
 	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found {
 		i-- // the last chunk that begins at or before this offset
@@ -238,8 +238,8 @@ func (s *surface) has(at int64, text string) bool {
 // content returns the names of the signatures on a disk. If there is other data, it returns the offset of this data. It returns
 // "" for a blank disk.
 func (s *surface) content() string {
-	for at, b := range s.filled() {
-		if found := s.signs(); len(found) > 0 {
+	for at, b := range s.dataBlocks() {
+		if found := s.signatures(); len(found) > 0 {
 			return strings.Join(found, ", ")
 		}
 		if b == nil {
@@ -275,13 +275,13 @@ func (s *surface) fingerprint() string {
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// filled yields the blocks that contain data, in order. On a disk that is otherwise filled with 00, a block of ff may be data.
-// The reverse also applies.
-func (s *surface) filled() iter.Seq2[int64, []byte] {
+// dataBlocks yields the blocks that contain data, in order. On a disk that is otherwise filled with 00, a block of ff may be
+// data. The reverse also applies.
+func (s *surface) dataBlocks() iter.Seq2[int64, []byte] {
 	filler := s.filler()
 	return func(yield func(int64, []byte) bool) {
 		for at, b := range s.blocks() {
-			if holds(b, filler) && !yield(at, b) {
+			if hasData(b, filler) && !yield(at, b) {
 				return
 			}
 		}
@@ -298,8 +298,8 @@ func (s *surface) filler() byte {
 	return 0
 }
 
-// holds reports whether a block contains data. The filler is the byte that unwritten blocks of the disk contain.
-func holds(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
+// hasData reports whether a block contains data. The filler is the byte that unwritten blocks of the disk contain.
+func hasData(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
 
 // blocks yields all blocks, in order. An unreadable block is nil.
 func (s *surface) blocks() iter.Seq2[int64, []byte] {

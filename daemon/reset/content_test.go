@@ -87,7 +87,7 @@ func TestContentOfRealTools(t *testing.T) {
 	for _, s := range all {
 		t.Run(s.want+"/"+s.command, func(t *testing.T) {
 			want := "unknown data at byte "
-			if slices.ContainsFunc(signatures(), func(sig signature) bool { return sig.name == s.want }) {
+			if slices.ContainsFunc(knownSignatures(), func(sig signature) bool { return sig.name == s.want }) {
 				want = s.want
 			}
 			if got := surfaceFrom(t, s.size, s.at).content(); !strings.HasPrefix(got, want) {
@@ -152,7 +152,7 @@ func TestSurfaceStaysOnTheDisk(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	const size = 1<<40 + 512
 	all := places(size, seed{4})
-	if len(all) < randomCount-8 || len(all) > randomCount || !slices.IsSorted(all) || all[0] < edge || all[len(all)-1] >= size-edge ||
+	if len(all) < randomCount-8 || len(all) > randomCount || !slices.IsSorted(all) || all[0] < edgeSize || all[len(all)-1] >= size-edgeSize ||
 		slices.ContainsFunc(all, func(o int64) bool { return o%blockSize != 0 }) {
 		t.Errorf("%d places from %d to %d", len(all), all[0], all[len(all)-1])
 	}
@@ -171,7 +171,7 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("they are not spread evenly: %v", quarters)
 		}
 	}
-	if turned := places(size, seed{1}); len(turned) < turnedCount-8 || len(turned) > turnedCount {
+	if turned := places(size, seed{1}); len(turned) < rotatingCount-8 || len(turned) > rotatingCount {
 		t.Errorf("%d places of a disk that turns", len(turned))
 	}
 }

@@ -37,7 +37,7 @@ func erasures() map[string]erasure {
 		"zero":           {mustBeZero, always, inChunks("zero", "wrote zeroes over", zeroChunk, unix.BLKZEROOUT)},
 		"format":         formatBy(eraseUserData),
 		"crypto-erase":   formatBy(eraseCrypto),
-		"sanitize":       {mustChange, sanitizable, sanitize},
+		"sanitize":       {mustChange, checkSanitize, sanitize},
 	}
 }
 
@@ -59,7 +59,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := c.flush(); err != nil { // otherwise the kernel would write the cache to the disk after the erasure
 		return "", err
 	}
-	now, err := t.examined(ctx, c, before)
+	now, err := t.examineAgain(ctx, c, before)
 	if err != nil {
 		return "", err
 	}
@@ -68,30 +68,30 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	if err := e.ready(c); err != nil { // refuse the request now, and not after an hour of reading
 		return "", err
 	}
-	had, err := c.written(ctx, e.promise, now)
+	had, err := c.collectEvidence(ctx, e.promise, now)
 	if err != nil {
 		return "", err
 	}
-	if err := t.unheld(ctx, c); err != nil {
+	if err := t.checkNotOpen(ctx, c); err != nil {
 		return "", err
 	}
 	// These are the last checks before the erasure. No slow step may follow, because a process may open the disk after the check
 	// for open files. The checks for exports, loop devices and other hosts are repeated, because the read took time, and because
 	// an exclusive open does not detect these uses.
-	if err := cmp.Or(e.ready(c), t.unused(c.Disk), c.shared(), t.identified(anyAppearance)); err != nil {
+	if err := cmp.Or(e.ready(c), t.checkUnused(c.Disk), c.checkNotShared(), t.checkIdentity(anyAppearance)); err != nil {
 		return "", err
 	}
-	t.step.is("erasing %s by %s", c.Name(), t.Scrub)
+	t.step.set("erasing %s by %s", c.Name(), t.Scrub)
 	began := time.Now()
 	if done, err = e.run(ctx, c, had); err != nil {
 		return "", err
 	}
-	seen, err := t.verified(ctx, c, had)
+	seen, err := t.verifyErasure(ctx, c, had)
 	if err != nil {
 		return done, err
 	}
-	if time.Since(began) > passingFor { // a process may have opened the disk and written to it during a long erasure
-		if err := t.unheld(ctx, c); err != nil {
+	if time.Since(began) > closeLimit { // a process may have opened the disk and written to it during a long erasure
+		if err := t.checkNotOpen(ctx, c); err != nil {
 			return done, err
 		}
 	}
@@ -102,16 +102,16 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	return done + "; " + seen, nil
 }
 
-// examined reads a disk again before its erasure. It checks that this is the disk that was examined earlier, and that the content
-// is still the same. It returns nil if the disk was not read earlier or cannot be read.
-func (t *task) examined(ctx context.Context, c *claim, before string) (*surface, error) {
-	switch err := c.same(t.seq); {
+// examineAgain reads a disk again before its erasure. It checks that this is the disk that was examined earlier, and that the
+// content is still the same. It returns nil if the disk was not read earlier or cannot be read.
+func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surface, error) {
+	switch err := c.checkSameDisk(t.seq); {
 	case err != nil && t.Method != "":
 		return nil, errorf(Failed, "%w: another medium may be in its place; erase the disk without a reset", err)
 	case err != nil:
 		return nil, err
 	}
-	if err := t.identified(); err != nil {
+	if err := t.checkIdentity(); err != nil {
 		return nil, err
 	}
 	if before == "" || t.unreadable(c) {
@@ -124,20 +124,20 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	return s, err
 }
 
-// verified waits until an erased disk is present again. It checks that the disk is still the same, and that its blocks have the
-// content that the erase method promises. It returns a description of the blocks.
-func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
-	if err := cmp.Or(t.back(ctx), c.sameSize()); err != nil {
+// verifyErasure waits until an erased disk is present again. It checks that the disk is still the same, and that its blocks have
+// the content that the erase method promises. It returns a description of the blocks.
+func (t *task) verifyErasure(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
+	if err := cmp.Or(t.awaitReturn(ctx), c.checkSize()); err != nil {
 		return "", err
 	}
-	if _, err := t.sameAppearance(c.fd, c.sysPath); err != nil {
+	if _, err := t.checkDiskseq(c.fd, c.sysPath); err != nil {
 		return "", errorf(Failed, "the erasure of %s cannot be verified: %w", c.Name(), err)
 	}
 	s, err := c.verify(ctx, had)
-	if err == nil && had.noise > 0 {
+	if err == nil && had.random > 0 {
 		t.answer.Fingerprint = s.fingerprint()
 	}
-	return had.inWords(), err
+	return had.describe(), err
 }
 
 // forgetPartitions makes the kernel drop the partitions of an erased disk, because the kernel does not drop them automatically.

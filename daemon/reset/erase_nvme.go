@@ -22,7 +22,7 @@ const (
 func formatBy(ses uint32) erasure {
 	return erasure{
 		promise: mustChange,
-		ready:   func(c *claim) error { return drive{c}.formattable(ses) },
+		ready:   func(c *claim) error { return drive{c}.checkFormat(ses) },
 		run:     func(_ context.Context, c *claim, _ *evidence) (string, error) { return drive{c}.format(ses) },
 	}
 }
@@ -35,7 +35,7 @@ func (d drive) format(ses uint32) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d.step.is("formatting %s", d.Name())
+	d.step.set("formatting %s", d.Name())
 	word := formatWord(ns, ses)
 	if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: ns.nsid, cdw10: word}, formatTime, nil); err != nil {
 		return "", commandError("format "+d.Name(), err)
@@ -43,8 +43,8 @@ func (d drive) format(ses uint32) (string, error) {
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", ns.nsid, ses, formatOf(ns)), nil
 }
 
-// formattable checks that the controller can format this namespace without changing other namespaces.
-func (d drive) formattable(ses uint32) error {
+// checkFormat checks that the controller can format this namespace without changing other namespaces.
+func (d drive) checkFormat(ses uint32) error {
 	id, err := d.localController()
 	switch {
 	case err != nil:
@@ -54,7 +54,7 @@ func (d drive) formattable(ses uint32) error {
 	case ses == eraseCrypto && !id.has(cryptoFormat):
 		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", d.Name())
 	case id.has(formatHitsAll):
-		return d.sole()
+		return d.checkSoleNamespace()
 	}
 	return nil
 }
@@ -72,8 +72,8 @@ func formatWord(ns namespace, ses uint32) uint32 {
 // formatOf returns the number of the current LBA format. FLBAS bits 3:0 are its low bits, and bits 6:5 are its high bits.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
-// sameSize checks that a disk still has the size and the block size that it had when it was opened.
-func (c *claim) sameSize() error {
+// checkSize checks that a disk still has the size and the block size that it had when it was opened.
+func (c *claim) checkSize() error {
 	size, block, err := c.sizes(c.fd)
 	if err != nil {
 		return commandError("get the size of "+c.Name(), err)
@@ -107,9 +107,9 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// sole returns an error unless the disk is the only namespace of the NVM subsystem. It is called before the whole subsystem is
-// erased.
-func (d drive) sole() error {
+// checkSoleNamespace returns an error unless the disk is the only namespace of the NVM subsystem. It is called before the whole
+// subsystem is erased.
+func (d drive) checkSoleNamespace() error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (d drive) sole() error {
 	if err := d.checkControllers(); err != nil {
 		return err
 	}
-	return d.noOther()
+	return d.checkOtherNamespaces()
 }
 
 // checkControllers checks that this kernel drives all controllers in the NVM subsystem. A virtual machine may use a controller
@@ -153,9 +153,9 @@ func (d drive) checkControllers() error {
 	return nil
 }
 
-// noOther checks that the drive has no other namespace. It also finds namespaces that are attached only to another controller, or
-// to no controller. Without Namespace Management, all namespaces are attached.
-func (d drive) noOther() error {
+// checkOtherNamespaces checks that the drive has no other namespace. It also finds namespaces that are attached only to another
+// controller, or to no controller. Without Namespace Management, all namespaces are attached.
+func (d drive) checkOtherNamespaces() error {
 	id, err := d.controllerOf()
 	if err != nil {
 		return err
@@ -208,8 +208,8 @@ const (
 	onePass        = 1 << 4 // Overwrite Pass Count, where 0 would mean 16 passes
 )
 
-// stateOf reads the Sanitize Status log page.
-func (d drive) stateOf() (sanitizeState, error) {
+// readSanitizeState reads the Sanitize Status log page.
+func (d drive) readSanitizeState() (sanitizeState, error) {
 	b, err := d.log(logSanitize)
 	if err != nil {
 		return sanitizeState{}, commandError("read the sanitize status", err)
@@ -238,13 +238,15 @@ func (d drive) sanitizing() (sanitizeState, error) {
 	if err != nil || !id.has(canSanitize) {
 		return sanitizeState{}, err
 	}
-	return d.stateOf()
+	return d.readSanitizeState()
 }
 
-func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status == sanitizeDoneNoFree }
+func (s sanitizeState) isDone() bool {
+	return s.status == sanitizeDone || s.status == sanitizeDoneNoFree
+}
 
-// sanitizable checks that the controller can sanitize the drive, and that the drive has no other namespace.
-func sanitizable(c *claim) error {
+// checkSanitize checks that the controller can sanitize the drive, and that the drive has no other namespace.
+func checkSanitize(c *claim) error {
 	d := drive{c}
 	id, err := d.localController()
 	switch {
@@ -253,7 +255,7 @@ func sanitizable(c *claim) error {
 	case !id.has(canSanitize):
 		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", d.Name())
 	}
-	return d.sole()
+	return d.checkSoleNamespace()
 }
 
 // sanitize erases the whole subsystem. If a sanitize operation is already running, the function waits until this operation ends,
@@ -266,20 +268,20 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	state, err := d.stateOf()
+	state, err := d.readSanitizeState()
 	if err != nil {
 		return "", err
 	}
-	blank := had.known && len(had.at) == 0
+	blank := had.known && len(had.hashes) == 0
 	switch {
 	case state.status == sanitizeRunning:
-	case state.over() && state.erased && blank:
+	case state.isDone() && state.erased && blank:
 	default:
 		if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, queryTimeout, nil); err != nil {
 			return "", commandError("sanitize "+d.Name(), err)
 		}
 	}
-	return d.followed(ctx)
+	return d.awaitSanitize(ctx)
 }
 
 // actionFor chooses the action of a sanitize operation. A block erase is the safest action, a cryptographic erasure is the
@@ -295,11 +297,11 @@ func actionFor(id controller) uint32 {
 	return actOverwrite | onePass
 }
 
-// followed waits until a sanitize operation has ended. If ctx ends earlier, the error is [Running].
-func (d drive) followed(ctx context.Context) (string, error) {
+// awaitSanitize waits until a sanitize operation has ended. If ctx ends earlier, the error is [Running].
+func (d drive) awaitSanitize(ctx context.Context) (string, error) {
 	began := time.Now()
 	for {
-		state, err := d.stateOf()
+		state, err := d.readSanitizeState()
 		if err != nil {
 			return "", err
 		}

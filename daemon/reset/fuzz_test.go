@@ -14,7 +14,7 @@ func FuzzContent(f *testing.F) {
 	f.Add(int64(4<<20), int64(4096), []byte("\xfc\x4e\x2b\xa9\x01\x00\x00\x00"))
 	f.Add(int64(4096), int64(0), []byte("XFSB"))
 	f.Add(int64(4<<20), int64(4<<20-4096), []byte{})
-	f.Add(int64(40<<20), int64(40<<20-edge), []byte{1})
+	f.Add(int64(40<<20), int64(40<<20-edgeSize), []byte{1})
 	f.Fuzz(func(t *testing.T, size, at int64, text []byte) {
 		if size < 4096 || size > 40<<20 || at < 0 || at >= size {
 			return
@@ -32,7 +32,7 @@ func FuzzContent(f *testing.F) {
 			}
 			something = something || !blank(b)
 		}
-		seen := at+int64(len(text)) <= edge || at >= lastFrom(size)
+		seen := at+int64(len(text)) <= edgeSize || at >= lastFrom(size)
 		switch {
 		case something && seen && content == "":
 			t.Errorf("%d bytes with %q at %d are empty", size, text, at)

@@ -111,8 +111,9 @@ func writeAttribute(path, value string) error {
 	return nil
 }
 
-// useIdleIO moves the calling goroutine to the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). If the
-// kernel refuses this, reads keep their normal priority. The class applies to the thread, so the goroutine stays on its thread.
+// useIdleIO moves the calling goroutine to the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). If
+// the kernel refuses this, reads keep their normal priority. The class applies to the thread, so the goroutine stays on its
+// thread.
 func useIdleIO() {
 	const (
 		whoProcess = 1 // IOPRIO_WHO_PROCESS, with 0 for the calling thread

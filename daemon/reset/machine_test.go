@@ -90,7 +90,7 @@ func newMachine(t *testing.T) *machine {
 		flock: m.lockNode, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
 		ioctl: m.ioctlNode, pass: m.passNode,
 	}}
-	m.run, m.locks, m.selects = root+"/run", root+"/locks", m.selected
+	m.run, m.locks, m.selects = root+"/run", root+"/locks", m.checkSelected
 	m.settings = func() (config.Config, error) { return m.config, nil }
 	m.host.holders = func(_ context.Context, _ config.Config, asked []cgroup.Number) (cgroup.Answer, error) {
 		all := slices.DeleteFunc(slices.Clone(m.others), func(o cgroup.Holder) bool { return !slices.Contains(asked, o.Number) })

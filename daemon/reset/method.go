@@ -21,7 +21,7 @@ func (t *task) reset(ctx context.Context) (done string, err error) {
 	if done, err = t.resetter()(ctx); err != nil {
 		return "", err
 	}
-	return done, t.back(ctx)
+	return done, t.awaitReturn(ctx)
 }
 
 const knownMethods = "must be nvme-controller, dfl-port, vfio, pci or pci:METHOD"
@@ -61,12 +61,12 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 		held = append(held, c)
 	}
 	for _, c := range held {
-		err = errors.Join(err, c.shared())
+		err = errors.Join(err, c.checkNotShared())
 		if c.sysPath == t.SysPath {
-			err = errors.Join(err, c.same(t.seq))
+			err = errors.Join(err, c.checkSameDisk(t.seq))
 		}
 	}
-	if err = errors.Join(err, t.identified()); err != nil {
+	if err = errors.Join(err, t.checkIdentity()); err != nil {
 		releaseAll(held)
 		return nil, err
 	}
@@ -106,16 +106,16 @@ func (t *task) resetControllers(context.Context) (string, error) {
 
 // resetController resets one controller through its own node.
 func (t *task) resetController(sysPath string) error {
-	fd, err := t.opened(sysPath, unix.O_RDONLY)
+	fd, err := t.openDevice(sysPath, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer t.close(fd)
-	if err := t.identified(); err != nil { // another controller may have taken over the name and number
+	if err := t.checkIdentity(); err != nil { // another controller may have taken over the name and number
 		return err
 	}
 	name := path.Base(sysPath)
-	t.step.is("the reset of %s", name)
+	t.step.set("the reset of %s", name)
 	switch _, err := t.ioctl(fd, nvmeIoctlReset, nil); {
 	case err == nil:
 		return nil
@@ -143,29 +143,29 @@ func (t *task) resetPort(context.Context) (string, error) {
 	if t.Link(t.SysPath, "driver") != "dfl-port" {
 		return "", errorf(Refused, "%s is not a DFL port", name)
 	}
-	fd, err := t.opened(t.SysPath, unix.O_RDWR|unix.O_EXCL)
+	fd, err := t.openDevice(t.SysPath, unix.O_RDWR|unix.O_EXCL)
 	if err != nil {
 		return "", err
 	}
 	defer t.close(fd)
-	if err := t.identified(); err != nil {
+	if err := t.checkIdentity(); err != nil {
 		return "", err
 	}
-	t.step.is("the reset of %s", name)
+	t.step.set("the reset of %s", name)
 	if _, err := t.ioctl(fd, dflPortReset, nil); err != nil {
 		return "", commandError("reset "+name, err)
 	}
 	return "reset port " + name, nil
 }
 
-// back waits until a device that was reset or erased is present again. It checks that the device is still the same and that it
-// works. If no attribute shows the state of the device, the function assumes that the device works. It ignores the diskseq of a
-// disk, which may have changed.
-func (t *task) back(ctx context.Context) error {
+// awaitReturn waits until a device that was reset or erased is present again. It checks that the device is still the same and
+// that it works. If no attribute shows the state of the device, the function assumes that the device works. It ignores the
+// diskseq of a disk, which may have changed.
+func (t *task) awaitReturn(ctx context.Context) error {
 	name := path.Base(t.SysPath)
-	t.step.is("waiting for %s to come back", name)
+	t.step.set("waiting for %s to come back", name)
 	for {
-		err := t.works()
+		err := t.checkWorking()
 		if err == nil {
 			return nil
 		}
@@ -175,8 +175,8 @@ func (t *task) back(ctx context.Context) error {
 	}
 }
 
-// works returns nil if the device is present and works. Otherwise, it returns the reason.
-func (t *task) works() error {
+// checkWorking returns nil if the device is present and works. Otherwise, it returns the reason.
+func (t *task) checkWorking() error {
 	if err := t.find(anyAppearance); err != nil {
 		return err
 	}

@@ -276,7 +276,7 @@ func TestSanitizeHitsAll(t *testing.T) {
 	d.sanicap = sanitizeBlock
 	first.bigger().noiseAt(45<<20, 4096)
 	first.onRead = func(_ int64, length int) {
-		if length == stretch {
+		if length == stretchSize {
 			t.Error("all of the disk is read")
 		}
 	}
@@ -297,7 +297,7 @@ func TestSanitizeIsVerifiedInFull(t *testing.T) {
 	d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
 	read := 0
 	first.onRead = func(_ int64, length int) {
-		if length == stretch {
+		if length == stretchSize {
 			read += length
 		}
 	}

@@ -42,15 +42,15 @@ func (h *host) functionAt(sysPath string) function { return function{h, sysPath}
 // name returns the address of the function, such as "0000:02:00.0".
 func (f function) name() string { return path.Base(f.path) }
 
-// vfio reports whether the function has a VFIO driver.
-func (f function) vfio() bool {
+// hasVFIODriver reports whether the function has a VFIO driver.
+func (f function) hasVFIODriver() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
 
-// may returns the reason why the function must not be reset, or nil. It examines only the attributes in sysfs.
-func (f function) may() error {
+// checkResettable returns the reason why the function must not be reset, or nil. It examines only the attributes in sysfs.
+func (f function) checkResettable() error {
 	driver := f.Link(f.path, "driver")
-	if driver != "" && !f.vfio() && !slices.Contains(resetSafeDrivers(), driver) {
+	if driver != "" && !f.hasVFIODriver() && !slices.Contains(resetSafeDrivers(), driver) {
 		return errorf(Refused, "%s is bound to %s, which would not survive a reset; unbind that driver first", f.name(), driver)
 	}
 	if driver != "" && f.Present(f.path+"/infiniband") {
@@ -94,7 +94,7 @@ func (f function) reset(choice, listed string) (done string, err error) {
 			}
 		}()
 	}
-	f.step.is("the reset of %s", f.name())
+	f.step.set("the reset of %s", f.name())
 	switch err := f.write(f.Path(f.path+"/reset"), "1"); {
 	case err == nil:
 		return "pci reset of " + f.name() + " by " + cmp.Or(choice, strings.ReplaceAll(listed, " ", " or "), "the kernel's choice"), nil
@@ -203,7 +203,7 @@ func (t *task) resetFunction(ctx context.Context, f function, choice string) (st
 		return "", err
 	}
 	defer letGo()
-	if err := cmp.Or(f.may(), t.identified()); err != nil {
+	if err := cmp.Or(f.checkResettable(), t.checkIdentity()); err != nil {
 		return "", err
 	}
 	return f.reset(choice, listed)
@@ -229,7 +229,7 @@ func (t *task) functions() ([]function, error) {
 	switch {
 	case f.path == "":
 		return nil, errorf(Refused, "%s is not on a PCI function", t.SysPath)
-	case t.Method == "vfio" && !f.vfio():
+	case t.Method == "vfio" && !f.hasVFIODriver():
 		return nil, errorf(Refused, "%s is not bound to a VFIO driver", t.SysPath)
 	}
 	return []function{f}, nil
@@ -240,7 +240,7 @@ func (t *task) functions() ([]function, error) {
 // The function must not have a network interface, and its disks must not be in use. If it has a VFIO driver, no process may have
 // the group open. metalplug-holders finds other processes that have a node of the function open.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
-	if err := f.may(); err != nil {
+	if err := f.checkResettable(); err != nil {
 		return nil, err
 	}
 	scope := f.scope(methods)
@@ -259,7 +259,7 @@ func (t *task) freeFunction(f function, methods string) (letGo func(), err error
 		}
 		hit = append(hit, disks...)
 	}
-	if f.vfio() {
+	if f.hasVFIODriver() {
 		fd, err := t.openGroup(t.Link(f.path, "iommu_group"))
 		if err != nil {
 			return nil, err

@@ -98,10 +98,10 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
 		return "", err
 	}
-	if err := t.identified(); err != nil {
+	if err := t.checkIdentity(); err != nil {
 		return "", err
 	}
-	if err := c.shared(); err != nil {
+	if err := c.checkNotShared(); err != nil {
 		return "", err
 	}
 	t.seq, t.answer.Size = c.seq, c.size
@@ -118,13 +118,13 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return t.allowed(c, s)
+	return t.checkContent(c, s)
 }
 
-// allowed returns an error if the disk contains data that the request does not allow. This is the case if the disk must be blank,
-// or if no pod wrote the data.
-func (t *task) allowed(c *claim, s *surface) (print string, err error) {
-	print, content, signs := s.fingerprint(), s.content(), s.signs()
+// checkContent returns an error if the disk contains data that the request does not allow. This is the case if the disk must be
+// blank, or if no pod wrote the data.
+func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
+	print, content, signs := s.fingerprint(), s.content(), s.signatures()
 	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {
 		content = knownPartitions
 	}

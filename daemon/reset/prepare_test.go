@@ -67,9 +67,9 @@ func TestBlankDiskIsProven(t *testing.T) {
 		{"1 MiB at the end", func(n *fakeNode) { n.noiseAt(79<<20, 1<<20) }, "unknown data at byte 82837504"},
 		{"a sector of the last 16 MiB", func(n *fakeNode) { n.noiseAt(64<<20, 512) }, "unknown data at byte 67108864"},
 		{"LUKS", func(n *fakeNode) { copy(n.data, "LUKS\xba\xbe\x00\x02") }, "crypto_LUKS"},
-		{"btrfs after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+0x10040:], "_BHRfS_M") }, "unknown data at byte 1114112"},
-		{"md after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+4096:], "\xfc\x4e\x2b\xa9") }, "linux_raid_member"},
-		{"ZFS after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+128<<10:], "\x0c\xb1\xba\x00\x00\x00\x00\x00") }, "zfs_member"},
+		{"btrfs after a firstPartition table", func(n *fakeNode) { copy(n.data[1<<20+0x10040:], "_BHRfS_M") }, "unknown data at byte 1114112"},
+		{"md after a firstPartition table", func(n *fakeNode) { copy(n.data[1<<20+4096:], "\xfc\x4e\x2b\xa9") }, "linux_raid_member"},
+		{"ZFS after a firstPartition table", func(n *fakeNode) { copy(n.data[1<<20+128<<10:], "\x0c\xb1\xba\x00\x00\x00\x00\x00") }, "zfs_member"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
@@ -250,7 +250,7 @@ func TestTooLittleTime(t *testing.T) {
 		m, n := oneNVMe(t)
 		n.bigger().noiseAt(50<<20, 4096)
 		n.onRead = func(_ int64, length int) {
-			if length == stretch {
+			if length == stretchSize {
 				time.Sleep(time.Second)
 			}
 		}
@@ -402,7 +402,7 @@ func TestOpenElsewhere(t *testing.T) {
 					}
 					return
 				}
-				if got.Result != Busy || got.Detail != c.want || n.blank() || time.Since(began) < passingFor {
+				if got.Result != Busy || got.Detail != c.want || n.blank() || time.Since(began) < closeLimit {
 					t.Errorf("after %v the answer is %+v", time.Since(began), got)
 				}
 				if slices.ContainsFunc(m.calls, func(call string) bool { return strings.Contains(call, "0x127f") }) {

@@ -15,8 +15,8 @@ import (
 // other processes. For example, if an operator runs "mkfs DISK && mount DISK", mkfs causes a probe, and the probe must not make
 // mount fail.
 func (t *task) probe(ctx context.Context) error {
-	t.step.is("identifying %s", path.Base(t.SysPath))
-	c, err := t.look(t.SysPath, unix.O_RDONLY)
+	t.step.set("identifying %s", path.Base(t.SysPath))
+	c, err := t.openDisk(t.SysPath, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -28,27 +28,27 @@ func (t *task) probe(ctx context.Context) error {
 			return errorf(Running, "a sanitize operation on %s is in progress (%d %%): nothing can be read", c.Name(), s.percent())
 		}
 	}
-	if err := c.shared(); err != nil {
+	if err := c.checkNotShared(); err != nil {
 		return err
 	}
-	if err := t.unused(c.Disk); err != nil || t.Do == Look {
+	if err := t.checkUnused(c.Disk); err != nil || t.Do == Look {
 		return err
 	}
 	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
 		return err
 	}
-	err = t.contentOf(ctx, c)
+	err = t.readContent(ctx, c)
 	t.answer.Claimed = errors.Is(err, errClaimed)
 	return err
 }
 
-// contentOf reads an open disk. If the disk could be offered, contentOf also tries to open it exclusively for a moment. If this
-// fails, another process has the disk open exclusively, and may have written to it.
-func (t *task) contentOf(ctx context.Context, c *claim) error {
-	waiting, cancel := context.WithTimeout(ctx, claimedFor)
+// readContent reads an open disk. If the disk could be offered, readContent also tries to open it exclusively for a moment. If
+// this fails, another process has the disk open exclusively, and may have written to it.
+func (t *task) readContent(ctx context.Context, c *claim) error {
+	waiting, cancel := context.WithTimeout(ctx, exclusiveOpenLimit)
 	defer cancel()
 	for claimed := false; ; {
-		err := t.contentIn(ctx, c)
+		err := t.readContentOnce(ctx, c)
 		if err != nil || t.answer.Content != "" && t.Do != Offer {
 			return err
 		}
@@ -64,9 +64,9 @@ func (t *task) contentOf(ctx context.Context, c *claim) error {
 	}
 }
 
-// contentIn describes the content of an open disk and its partitions.
-func (t *task) contentIn(ctx context.Context, c *claim) error {
-	if err := t.identified(); err != nil {
+// readContentOnce describes the content of an open disk and its partitions.
+func (t *task) readContentOnce(ctx context.Context, c *claim) error {
+	if err := t.checkIdentity(); err != nil {
 		return err
 	}
 	a := &t.answer

@@ -154,7 +154,7 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 		{"for a moment, and writes to it", 90 * time.Millisecond, func(m *machine) {
 			m.nodes["/dev/nvme0n1"].ext4()
 		}, Answer{Result: OK, Report: device.Report{Content: "unknown data at byte 0"}}, 100 * time.Millisecond},
-		{"for longer", time.Hour, nil, Answer{Result: Busy, Detail: claimed}, claimedFor},
+		{"for longer", time.Hour, nil, Answer{Result: Busy, Detail: claimed}, exclusiveOpenLimit},
 		{"until it is mounted", 90 * time.Millisecond, func(m *machine) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n"})
 		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data"}, 100 * time.Millisecond},

@@ -17,16 +17,16 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// selected returns an error if the resource of the request does not select the device, or does not name the method or the
+// checkSelected returns an error if the resource of the request does not select the device, or does not name the method or the
 // erasure.
-func (h *host) selected(r Request) error {
+func (h *host) checkSelected(r Request) error {
 	settings, err := h.settings()
 	if err != nil {
 		return errorf(Refused, "read the configuration: %w", err)
 	}
 	i := slices.IndexFunc(settings.Resources, func(one config.Resource) bool { return one.Name == r.Resource })
 	if i < 0 {
-		return errorf(Refused, "no resource %q is configured (%s): nothing is done to %s", r.Resource, filesOf(settings), r.SysPath)
+		return errorf(Refused, "no resource %q is configured (%s): nothing is done to %s", r.Resource, listFiles(settings), r.SysPath)
 	}
 	resource := settings.Resources[i]
 	machine := &device.Host{Tree: h.Tree}
@@ -34,18 +34,18 @@ func (h *host) selected(r Request) error {
 	if err != nil {
 		return errorf(Refused, "cannot determine which resource selects %s: %w", r.SysPath, err)
 	}
-	sighting, err := matched(machine, settings, resource, &seen, r.SysPath)
+	sighting, err := sightingOf(machine, settings, resource, &seen, r.SysPath)
 	if err != nil {
 		return err
 	}
-	if err := methodNamed(settings, resource, sighting, r); err != nil {
+	if err := checkMethod(settings, resource, sighting, r); err != nil {
 		return err
 	}
-	return scrubNamed(settings, resource, sighting, r)
+	return checkScrub(settings, resource, sighting, r)
 }
 
-// matched returns the sighting of a device if the resource selects the device.
-func matched(machine *device.Host, settings config.Config, resource config.Resource, seen *udev.Device, sysPath string) (device.Sighting, error) {
+// sightingOf returns the sighting of a device if the resource selects the device.
+func sightingOf(machine *device.Host, settings config.Config, resource config.Resource, seen *udev.Device, sysPath string) (device.Sighting, error) {
 	var reasons []string
 	for _, s := range device.Look(machine, settings.Rules(), seen) {
 		switch {
@@ -60,10 +60,10 @@ func matched(machine *device.Host, settings config.Config, resource config.Resou
 	if len(reasons) == 0 {
 		reasons = append(reasons, "no class matches the device")
 	}
-	return device.Sighting{}, errorf(Refused, "resource %s (%s) does not select %s: %s", resource.Name, whereOf(settings, resource.Name, "match"), path.Base(sysPath), strings.Join(reasons, "; "))
+	return device.Sighting{}, errorf(Refused, "resource %s (%s) does not select %s: %s", resource.Name, locationOf(settings, resource.Name, "match"), path.Base(sysPath), strings.Join(reasons, "; "))
 }
 
-func methodNamed(settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
+func checkMethod(settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
 	auto := ""
 	if s.Target != nil {
 		auto = s.Target.Auto
@@ -72,12 +72,12 @@ func methodNamed(settings config.Config, resource config.Resource, s device.Sigh
 	case r.Method == "", r.Method == named, r.Method == auto && (r.ByHand || named == config.Auto):
 		return nil
 	default:
-		return errorf(Refused, "resource %s (%s) has reset method %q, not %q", resource.Name, whereOf(settings, resource.Name, "reset.method"), named, r.Method)
+		return errorf(Refused, "resource %s (%s) has reset method %q, not %q", resource.Name, locationOf(settings, resource.Name, "reset.method"), named, r.Method)
 	}
 }
 
-func scrubNamed(settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
-	where := whereOf(settings, resource.Name, "reset.scrub")
+func checkScrub(settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
+	where := locationOf(settings, resource.Name, "reset.scrub")
 	switch {
 	case r.Scrub == "":
 		return nil
@@ -91,13 +91,13 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 	return errorf(Refused, "resource %s (%s) has scrub %q, not %q", resource.Name, where, resource.Reset.Scrub, r.Scrub)
 }
 
-// whereOf returns the file and line that set a key of a resource.
-func whereOf(settings config.Config, resource, key string) string {
+// locationOf returns the file and line that set a key of a resource.
+func locationOf(settings config.Config, resource, key string) string {
 	return cmp.Or(settings.Where(resource, key), "built in")
 }
 
-// filesOf returns a list of the configuration files for use in a message.
-func filesOf(settings config.Config) string {
+// listFiles returns a list of the configuration files for use in a message.
+func listFiles(settings config.Config) string {
 	if len(settings.Files) == 0 {
 		return fmt.Sprintf("%s does not exist", config.DefaultFile)
 	}

@@ -27,7 +27,7 @@ func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 func newHost(file string) *host {
 	h := &host{Tree: sysfs.At(""), kernel: theKernel(), run: "/run", holders: askHolders}
 	h.settings = sync.OnceValues(func() (config.Config, error) { return config.Load(file) }) // the process answers one request
-	h.selects = h.selected
+	h.selects = h.checkSelected
 	// If systemd has created a directory for this program, RUNTIME_DIRECTORY= names it (systemd.exec(5)). A child process of
 	// metalplugd uses a directory below the configured run directory instead, because metalplugd can write there.
 	if h.locks = os.Getenv("RUNTIME_DIRECTORY"); h.locks == "" {
@@ -43,7 +43,7 @@ func newHost(file string) *host {
 // step contains the name of the current step, which the message "... cannot be interrupted and continues" shows.
 type step struct{ text atomic.Value }
 
-func (s *step) is(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
+func (s *step) set(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
 
 // String returns the name of the current step. The first step is the inspection.
 func (s *step) String() string {

@@ -21,16 +21,16 @@ import (
 	"strings"
 )
 
-// shared returns [Busy] if an NVMe drive reports that another host or a virtual machine uses the disk. It also returns [Busy] if
-// the drive does not answer this question. It returns nil for any other kind of disk.
-func (c *claim) shared() error {
+// checkNotShared returns [Busy] if an NVMe drive reports that another host or a virtual machine uses the disk. It also returns
+// [Busy] if the drive does not answer this question. It returns nil for any other kind of disk.
+func (c *claim) checkNotShared() error {
 	if !c.IsNVMe(c.sysPath) {
 		return nil
 	}
 	d := drive{c}
 	ns, err := d.namespace()
 	if err == nil {
-		err = cmp.Or(d.attachedElsewhere(ns), d.reserved(ns))
+		err = cmp.Or(d.checkAttachments(ns), d.checkReservations(ns))
 	}
 	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
 		return err
@@ -38,8 +38,8 @@ func (c *claim) shared() error {
 	return errorf(Busy, "cannot determine whether another host uses %s: %w", c.Name(), err)
 }
 
-// attachedElsewhere returns [Busy] if the namespace is attached to a controller that this kernel does not drive.
-func (d drive) attachedElsewhere(ns namespace) error {
+// checkAttachments returns [Busy] if the namespace is attached to a controller that this kernel does not drive.
+func (d drive) checkAttachments(ns namespace) error {
 	if !ns.shared {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (d drive) attachedElsewhere(ns namespace) error {
 // foreignControllers returns those IDs in a Controller List that do not belong to a controller of this kernel. The list consists
 // of a count, followed by the IDs, with 16 bits each (Base Specification, Controller List).
 func (d drive) foreignControllers(list []byte) (strange []string, err error) {
-	seen, err := d.ownIDs()
+	seen, err := d.controllerIDs()
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func (d drive) foreignControllers(list []byte) (strange []string, err error) {
 	return strange, nil
 }
 
-// ownIDs returns the IDs that the drive has assigned to the controllers of this kernel.
-func (d drive) ownIDs() (ids []string, err error) {
+// controllerIDs returns the IDs that the drive has assigned to the controllers of this kernel.
+func (d drive) controllerIDs() (ids []string, err error) {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
 		return nil, err
@@ -101,8 +101,8 @@ const (
 	extendedEntry       = 64
 )
 
-// reserved returns [Busy] if another host is registered with the namespace, or has reserved it.
-func (d drive) reserved(ns namespace) error {
+// checkReservations returns [Busy] if another host is registered with the namespace, or has reserved it.
+func (d drive) checkReservations(ns namespace) error {
 	id, err := d.controllerOf()
 	if err != nil || !id.has(reserves) {
 		return err
@@ -149,7 +149,7 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 // registrants describes the registrants in a report, except the controllers of this kernel. It also mentions registrants that do
 // not fit into the report.
 func (d drive) registrants(report []byte, size int) (strange []string, err error) {
-	seen, err := d.ownIDs()
+	seen, err := d.controllerIDs()
 	if err != nil {
 		return nil, err
 	}

@@ -21,23 +21,24 @@ type signature struct {
 }
 
 // places returns the possible offsets of the signature on a disk of the given size. The signature may also be at the same offset
-// in the first partition (see zapped).
+// in the first partition (see firstPartition).
 func (s signature) places(size int64) (all []int64) {
 	for _, at := range s.at {
 		if at < 0 {
 			all = append(all, size-size%max(s.align, 1)+at)
 			continue
 		}
-		all = append(all, at, zapped+at)
+		all = append(all, at, firstPartition+at)
 	}
 	return all
 }
 
-// zapped is the usual start of the first partition. If the partition table is lost, the signatures in this partition remain.
-const zapped = 1 << 20
+// firstPartition is the usual start of the first partition. If the partition table is lost, the signatures in this partition
+// remain.
+const firstPartition = 1 << 20
 
-// signatures returns all known signatures.
-func signatures() []signature {
+// knownSignatures returns all known signatures.
+func knownSignatures() []signature {
 	const (
 		md     = "\xfc\x4e\x2b\xa9" // include/uapi/linux/raid/md_p.h MD_SB_MAGIC
 		bcache = "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"
@@ -97,10 +98,10 @@ func uberblocks() (all []int64) {
 	return all
 }
 
-// signs returns the names of the signatures on the disk, without duplicates.
-func (s *surface) signs() (found []string) {
-	for _, sig := range signatures() {
-		has := func(at int64) bool { return s.has(at, sig.magic) }
+// signatures returns the names of the signatures on the disk, without duplicates.
+func (s *surface) signatures() (found []string) {
+	for _, sig := range knownSignatures() {
+		has := func(at int64) bool { return s.contains(at, sig.magic) }
 		if !slices.Contains(found, sig.name) && slices.ContainsFunc(sig.places(s.size), has) {
 			found = append(found, sig.name)
 		}

@@ -17,9 +17,9 @@ import (
 
 // This file reads a whole disk.
 
-// stretch is the size of one read in bytes. It is so large that the kernel splits a read into commands that the drive executes in
-// parallel. It is so small that the data stays in the processor's cache until it is compared.
-const stretch = 2 << 20
+// stretchSize is the size of one read in bytes. It is so large that the kernel splits a read into commands that the drive
+// executes in parallel. It is so small that the data stays in the processor's cache until it is compared.
+const stretchSize = 2 << 20
 
 // sweep reads a disk from an offset to its end, and yields one stretch after another. While the caller processes a stretch, the
 // function reads the next one. The bytes of a stretch are valid only until yield returns. If a read fails or ctx ends, the
@@ -36,9 +36,9 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 		results := make(chan result) // unbuffered, so that the previous stretch is free again when a send returns
 		go func() {
 			defer close(results)
-			this, other := aligned(stretch), aligned(stretch)
-			for at := from; at < size; at += stretch {
-				r := result{chunk{at: at, b: this[:min(stretch, size-at)]}, ctx.Err()}
+			this, other := aligned(stretchSize), aligned(stretchSize)
+			for at := from; at < size; at += stretchSize {
+				r := result{chunk{at: at, b: this[:min(stretchSize, size-at)]}, ctx.Err()}
 				if r.err == nil {
 					r.err = r.fill(read)
 				}
@@ -67,12 +67,12 @@ func aligned(n int) []byte {
 	return b[skip:][:n:n]
 }
 
-// filled returns the offsets of the first and the last block that contain data or cannot be read. It returns -1 if there are
+// dataRange returns the offsets of the first and the last block that contain data or cannot be read. It returns -1 if there are
 // none.
-func (c *chunk) filled(filler byte) (first, last int64) {
+func (c *chunk) dataRange(filler byte) (first, last int64) {
 	first, last = -1, -1
 	for at, b := range c.blocks() {
-		if !holds(b, filler) {
+		if !hasData(b, filler) {
 			continue
 		}
 		if first < 0 {
@@ -86,13 +86,13 @@ func (c *chunk) filled(filler byte) (first, last int64) {
 // readUntil reads a disk from its start to its end. It stops earlier if the function enough returns true. The text purpose
 // becomes part of the name of the current step.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
-	c.step.is("reading all of %s to %s", c.Name(), purpose)
-	direct, err := c.look(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
+	c.step.set("reading all of %s to %s", c.Name(), purpose)
+	direct, err := c.openDisk(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return err
 	}
 	defer direct.release()
-	if err := direct.same(c.seq); err != nil {
+	if err := direct.checkSameDisk(c.seq); err != nil {
 		return err
 	}
 	for one, err := range sweep(ctx, 0, c.size, direct.read) {
@@ -113,7 +113,7 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 // starts to use the disk, the result is [Busy]. A survey does not read random blocks, because a probe has already done that, and
 // because random reads take too long on a slow disk.
 func (t *task) survey(ctx context.Context) error {
-	c, err := t.look(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
+	c, err := t.openDisk(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return err
 	}
@@ -124,15 +124,15 @@ func (t *task) survey(ctx context.Context) error {
 	a := &t.answer
 	a.Size, a.Read = c.size, t.From
 	written := sysfs.Written(&t.Tree, c.sysPath)
-	if err := cmp.Or(t.untaken(c), c.shared()); err != nil {
+	if err := cmp.Or(t.checkStillUnused(c), c.checkNotShared()); err != nil {
 		return err
 	}
 	if c.unallocated() {
 		a.Read = c.size
-		return t.untaken(c)
+		return t.checkStillUnused(c)
 	}
 	// A process that has the disk open without O_EXCL could write to blocks that were already read.
-	if err := t.unheld(ctx, c); err != nil {
+	if err := t.checkNotOpen(ctx, c); err != nil {
 		return err
 	}
 	if err := t.readSurvey(ctx, c); err != nil {
@@ -145,7 +145,7 @@ func (t *task) survey(ctx context.Context) error {
 	if a.Read < c.size {
 		return nil
 	}
-	return cmp.Or(t.unheld(ctx, c), c.shared()) // the checks before the read are out of date
+	return cmp.Or(t.checkNotOpen(ctx, c), c.checkNotShared()) // the checks before the read are out of date
 }
 
 // unallocated reports whether the disk is an NVMe namespace of which, according to the drive, no block is in use. With thin
@@ -158,12 +158,12 @@ func (c *claim) unallocated() bool {
 	return err == nil && ns.thin && ns.used == 0
 }
 
-// watchEvery is how often a survey checks that no other process has started to use the disk.
-const watchEvery = time.Second
+// recheckInterval is how often a survey checks that no other process has started to use the disk.
+const recheckInterval = time.Second
 
 // readSurvey reads the disk for a survey, and records how many bytes at the start of the disk are blank.
 func (t *task) readSurvey(ctx context.Context, c *claim) error {
-	t.step.is("reading all of %s", c.Name())
+	t.step.set("reading all of %s", c.Name())
 	idle := sync.OnceFunc(useIdleIO)
 	start := chunk{b: aligned(int(min(blockSize, c.size)))}
 	if err := start.fill(c.read); err != nil {
@@ -181,7 +181,7 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 		} else if err != nil {
 			return err
 		}
-		if first, _ := one.filled(filler); first >= 0 {
+		if first, _ := one.dataRange(filler); first >= 0 {
 			a.Read = max(a.Read, first)
 			if len(one.bad) > 0 && one.bad[0].at == first {
 				return one.bad[0].err
@@ -190,28 +190,28 @@ func (t *task) readSurvey(ctx context.Context, c *claim) error {
 			break
 		}
 		a.Read = max(a.Read, one.at+int64(len(one.b)))
-		if time.Since(looked) < watchEvery {
+		if time.Since(looked) < recheckInterval {
 			continue
 		}
 		looked = time.Now()
-		if err := t.untaken(c); err != nil {
+		if err := t.checkStillUnused(c); err != nil {
 			return err
 		}
 	}
-	return t.untaken(c)
+	return t.checkStillUnused(c)
 }
 
-// untaken checks that the disk is still the same, and that no other process has started to use it. A survey repeats this check
-// while it reads.
-func (t *task) untaken(c *claim) error {
+// checkStillUnused checks that the disk is still the same, and that no other process has started to use it. A survey repeats this
+// check while it reads.
+func (t *task) checkStillUnused(c *claim) error {
 	now := *c // the disk that is being read
 	if err := now.inspect(t.SysPath); err != nil {
 		return err
 	}
-	if err := t.unused(now.Disk); err != nil {
+	if err := t.checkUnused(now.Disk); err != nil {
 		return err
 	}
-	if err := t.identified(); err != nil {
+	if err := t.checkIdentity(); err != nil {
 		return errorf(Gone, "%w", err)
 	}
 	if len(t.Partitions(t.SysPath)) > 0 {

@@ -117,7 +117,7 @@ func TestReadingEndsWithItsAsker(t *testing.T) {
 				asked, gone := context.WithCancel(t.Context())
 				var reads atomic.Int64
 				n.onRead = func(_ int64, length int) {
-					if length < piece {
+					if length < pieceSize {
 						return
 					}
 					time.Sleep(time.Second)
@@ -162,10 +162,10 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 				var claimed atomic.Bool
 				n.claimed = claimed.Load
 				n.onRead = func(offset int64, length int) {
-					if length == stretch {
+					if length == stretchSize {
 						time.Sleep(time.Second / 2)
 					}
-					if offset == 40<<20 && length == stretch && !done {
+					if offset == 40<<20 && length == stretchSize && !done {
 						done = true
 						if c.change == nil {
 							claimed.Store(true)
@@ -222,7 +222,7 @@ func TestSurveyOfAThinNamespace(t *testing.T) {
 		}
 		stretches := 0
 		n.onRead = func(_ int64, length int) {
-			if length == stretch {
+			if length == stretchSize {
 				stretches++
 			}
 		}

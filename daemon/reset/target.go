@@ -17,7 +17,7 @@ import (
 // skip. find checks the class only if the class is "nvme". For other classes, the helper compares the class with the
 // configuration before it changes the device.
 func (t *task) find(ignored ...string) error {
-	if err := t.resolved(t.SysPath); err != nil {
+	if err := t.checkPath(t.SysPath); err != nil {
 		return err
 	}
 	subsystem := t.Link(t.SysPath, "subsystem")
@@ -25,15 +25,15 @@ func (t *task) find(ignored ...string) error {
 		return errorf(Refused, "%s is not an nvme device: its subsystem is %s", t.SysPath, subsystem)
 	}
 	if subsystem == "block" {
-		if err := t.wholeDisk(t.SysPath); err != nil {
+		if err := t.checkWholeDisk(t.SysPath); err != nil {
 			return err
 		}
 	}
-	return t.identified(ignored...)
+	return t.checkIdentity(ignored...)
 }
 
-// resolved checks that a path belongs to a device and contains neither a link nor "..".
-func (h *host) resolved(sysPath string) error {
+// checkPath checks that a path belongs to a device and contains neither a link nor "..".
+func (h *host) checkPath(sysPath string) error {
 	if !strings.HasPrefix(sysPath, devices) || path.Clean(sysPath) != sysPath {
 		return errorf(Refused, "%q is not the path of a device below %s", sysPath, devices)
 	}
@@ -51,8 +51,8 @@ func (h *host) resolved(sysPath string) error {
 
 func (h *host) isDisk(sysPath string) bool { return h.Link(sysPath, "subsystem") == "block" }
 
-// wholeDisk checks that a block device is a disk, and not a partition or a single path of a multipath disk.
-func (h *host) wholeDisk(sysPath string) error {
+// checkWholeDisk checks that a block device is a disk, and not a partition or a single path of a multipath disk.
+func (h *host) checkWholeDisk(sysPath string) error {
 	switch {
 	case h.Present(sysPath + "/partition"):
 		return errorf(Refused, "%s is a partition, but only whole disks are reset and erased", sysPath)
@@ -64,8 +64,9 @@ func (h *host) wholeDisk(sysPath string) error {
 	return nil
 }
 
-// identified checks that all attributes in the request have the expected values. The parameter ignored lists attributes to skip.
-func (t *task) identified(ignored ...string) error {
+// checkIdentity checks that all attributes in the request have the expected values. The parameter ignored lists attributes to
+// skip.
+func (t *task) checkIdentity(ignored ...string) error {
 	for _, a := range t.Identity {
 		if !isAttribute(a.Name) {
 			return errorf(Refused, "%q is not the name of an attribute", a.Name)
@@ -103,9 +104,9 @@ func isAttribute(name string) bool {
 	return name != "" && name[0] != '.' && strings.Trim(name, chars) == ""
 }
 
-// opened opens the node of a device. It checks the number of the node, because the name in /dev may belong to another device. The
-// error is [Busy] if the kernel reports that the device is busy.
-func (h *host) opened(sysPath string, flags int) (fd int, err error) {
+// openDevice opens the node of a device. It checks the number of the node, because the name in /dev may belong to another device.
+// The error is [Busy] if the kernel reports that the device is busy.
+func (h *host) openDevice(sysPath string, flags int) (fd int, err error) {
 	number, err := h.Attr(sysPath, "dev")
 	if err != nil {
 		return -1, err

@@ -33,27 +33,28 @@ func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
 	return d, nil
 }
 
-// unused returns nil if nothing shows that a disk is in use. Otherwise, it returns a [Busy] error that describes the use.
-func (h *host) unused(d sysfs.Disk) error {
+// checkUnused returns nil if nothing shows that a disk is in use. Otherwise, it returns a [Busy] error that describes the use.
+func (h *host) checkUnused(d sysfs.Disk) error {
 	if err := h.InUse(d, false); err != nil {
 		return errorf(Busy, "%w", err)
 	}
 	if !h.Present("/proc/1/mountinfo") { // other mount namespaces must also be checked, such as that of process 1
 		return errorf(Busy, "cannot determine whether %s is mounted: /proc/1/mountinfo is missing", d.Name())
 	}
-	return h.looped(d)
+	return h.checkLoopDevices(d)
 }
 
-// looped returns an error if a loop device is set up on a disk. A loop device does not open the disk exclusively, so an exclusive
-// open of the disk does not fail. The backing file may have any path, so the function asks the loop device for the device number.
-func (h *host) looped(d sysfs.Disk) error {
+// checkLoopDevices returns an error if a loop device is set up on a disk. A loop device does not open the disk exclusively, so an
+// exclusive open of the disk does not fail. The backing file may have any path, so the function asks the loop device for the
+// device number.
+func (h *host) checkLoopDevices(d sysfs.Disk) error {
 	const virtual = devices + "virtual/block/" // loop devices have no parent (drivers/block/loop.c, loop_add)
 	for _, name := range h.Names(virtual) {
 		setUp := func() bool { return h.Present(virtual + name + "/loop/backing_file") }
 		if !setUp() {
 			continue // this is not a loop device, or the loop device has no backing file
 		}
-		number, err := h.below(name)
+		number, err := h.backingDevice(name)
 		switch {
 		case err != nil && !setUp(), errors.Is(err, unix.ENXIO):
 			continue // another process has detached the loop device
@@ -67,12 +68,12 @@ func (h *host) looped(d sysfs.Disk) error {
 	return nil
 }
 
-// below returns the number of the block device that backs a loop device, or "0:0" for a regular file. The path of the backing
-// file does not show this number. A machine may have many loop devices, so the function makes only a few calls for each. To check
-// that it has opened the right device, it compares the number that the loop device reports with the number in the name. All loop
-// devices have the major number 7 (include/uapi/linux/major.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16 and
-// lo_number at 40 (include/uapi/linux/loop.h).
-func (h *host) below(loop string) (number string, err error) {
+// backingDevice returns the number of the block device that backs a loop device, or "0:0" for a regular file. The path of the
+// backing file does not show this number. A machine may have many loop devices, so the function makes only a few calls for each.
+// To check that it has opened the right device, it compares the number that the loop device reports with the number in the name.
+// All loop devices have the major number 7 (include/uapi/linux/major.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16
+// and lo_number at 40 (include/uapi/linux/loop.h).
+func (h *host) backingDevice(loop string) (number string, err error) {
 	name := "/dev/" + loop
 	fd, err := h.open(h.Path(name), unix.O_RDONLY)
 	if err != nil {
@@ -96,22 +97,22 @@ func (h *host) below(loop string) (number string, err error) {
 // This part finds processes that have a disk open. An exclusive open does not detect a process that has opened the node
 // without O_EXCL, such as a virtual machine. metalplug-holders finds such a process, because it sees all processes.
 
-// passingFor is how long the helper waits until other processes have closed a disk. For example, udevd's workers have a disk open
+// closeLimit is how long the helper waits until other processes have closed a disk. For example, udevd's workers have a disk open
 // only for a moment.
-const passingFor = 2 * time.Second
+const closeLimit = 2 * time.Second
 
-// questionLimit is the time limit of one request to metalplug-holders. On a busy node, systemd may take seconds to start
+// holdersLimit is the time limit of one request to metalplug-holders. On a busy node, systemd may take seconds to start
 // the program.
-const questionLimit = 10 * time.Second
+const holdersLimit = 10 * time.Second
 
 // askHolders sends a request to the program metalplug-holders.
 func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (cgroup.Answer, error) {
 	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, func() []cgroup.Number { return numbers })
 }
 
-// unheld checks that no other process has a disk open, nor one of its partitions or controllers. A process that cannot be
+// checkNotOpen checks that no other process has a disk open, nor one of its partitions or controllers. A process that cannot be
 // inspected is treated as a user of the disk.
-func (t *task) unheld(ctx context.Context, c *claim) error {
+func (t *task) checkNotOpen(ctx context.Context, c *claim) error {
 	settings, err := t.settings()
 	if err != nil { // a survey does not need the configuration, and an erasure has already read it
 		settings = config.Default()
@@ -126,21 +127,21 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 			names[n] = node.Name()
 		}
 	}
-	t.step.is("checking which processes have %s open", c.Name())
-	for end := time.Now().Add(passingFor); ; {
-		limited, cancel := context.WithTimeout(ctx, questionLimit)
+	t.step.set("checking which processes have %s open", c.Name())
+	for end := time.Now().Add(closeLimit); ; {
+		limited, cancel := context.WithTimeout(ctx, holdersLimit)
 		answer, err := t.holders(limited, settings, slices.Collect(maps.Keys(names)))
 		cancel()
-		err = t.free(c, names, answer, err)
+		err = t.checkHolders(c, names, answer, err)
 		if err == nil || time.Now().After(end) || !pause(ctx, 100*time.Millisecond) {
 			return err
 		}
 	}
 }
 
-// free returns [Busy] if another process has, or may have, one of the nodes open. The parameter err is the error from the request
-// to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod may have held the disk.
-func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
+// checkHolders returns [Busy] if another process has, or may have, one of the nodes open. The parameter err is the error from the
+// request to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod may have held the disk.
+func (t *task) checkHolders(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {
 			return errorf(Busy, "%s is open in process %d (%s)", names[holder.Number], holder.PID, holder.Comm)

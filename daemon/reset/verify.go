@@ -28,53 +28,52 @@ const (
 	mustChange
 )
 
-// enough is the number of stretches with data that the quick check must find. If it finds fewer, the helper reads more of the
-// disk.
-const enough = 16
+// minStretches is the number of stretches with data that the quick check must find. If it finds fewer, the helper reads more of
+// the disk.
+const minStretches = 16
 
 // evidence records the blocks of a disk that contained data before an erasure, and the content of these blocks after the erasure.
 type evidence struct {
-	must  promise
-	known bool // the disk could be read before the erasure
-	seed  maphash.Seed
-	at    map[int64]uint64 // hashes by offset; 0 for a block that could not be read
+	promise promise
+	known   bool // the disk could be read before the erasure
+	seed    maphash.Seed
+	hashes  map[int64]uint64 // hashes of the blocks by offset; 0 for a block that could not be read
 
-	noise, other int
-	zeroes       int
-	unknown      int64 // offset of a block with data that was not read before the erasure, or -1
-	bad          error
+	zeroes, ones, random int   // number of blocks that contain only 00, only ff, or other data after the erasure
+	uncertain            int64 // offset of a block with data that was not read before the erasure, or -1
+	failure              error // why the erasure is not verified, or nil
 }
 
 // add records a block before the erasure. The data b is nil if the block cannot be read.
 func (e *evidence) add(at int64, b []byte) {
-	if e.at[at] = 0; b != nil {
-		e.at[at] = maphash.Bytes(e.seed, b)
+	if e.hashes[at] = 0; b != nil {
+		e.hashes[at] = maphash.Bytes(e.seed, b)
 	}
 }
 
-// written finds blocks that contain data or cannot be read. The parameter s is the result of the quick check, or nil if a
+// collectEvidence finds blocks that contain data or cannot be read. The parameter s is the result of the quick check, or nil if a
 // sanitize operation prevents reading. If s contains too few blocks with data, the function reads the disk from the start until
-// it has found enough. It then records only the first and the last of these blocks in each [stretch].
-func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
-	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
+// it has found enough. It then records only the first and the last of these blocks in each stretch (see [stretchSize]).
+func (c *claim) collectEvidence(ctx context.Context, promised promise, s *surface) (*evidence, error) {
+	e := &evidence{promise: promised, known: s != nil, seed: maphash.MakeSeed(), hashes: make(map[int64]uint64), uncertain: -1}
 	if s == nil {
 		return e, nil
 	}
 	part, parts := int64(-1), 0
-	for at, b := range s.filled() {
+	for at, b := range s.dataBlocks() {
 		e.add(at, b)
-		if at/stretch != part {
-			part = at / stretch
+		if at/stretchSize != part {
+			part = at / stretchSize
 			parts++
 		}
 	}
-	if parts >= enough {
+	if parts >= minStretches {
 		return e, nil
 	}
 	parts = 0
 	filler := s.filler()
 	err := c.readUntil(ctx, "find the blocks that prove its erasure", func(one chunk) bool {
-		first, last := one.filled(filler)
+		first, last := one.dataRange(filler)
 		if first < 0 {
 			return false
 		}
@@ -84,7 +83,7 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 			}
 		}
 		parts++
-		return parts >= enough
+		return parts >= minStretches
 	})
 	return e, err
 }
@@ -96,19 +95,19 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err
 	}
-	c.step.is("reading %s back", c.Name())
-	held := make([]chunk, 0, len(e.at))
-	for _, at := range slices.Sorted(maps.Keys(e.at)) {
+	c.step.set("reading %s back", c.Name())
+	held := make([]chunk, 0, len(e.hashes))
+	for _, at := range slices.Sorted(maps.Keys(e.hashes)) {
 		held = append(held, chunk{at: at, b: make([]byte, min(blockSize, c.size-at))})
 	}
-	if err := together(ctx, held, c.read); err != nil {
+	if err := fillAll(ctx, held, c.read); err != nil {
 		return nil, err
 	}
 	each := func(one chunk) bool {
 		for at, b := range one.blocks() {
 			e.block(at, b)
 		}
-		return e.bad != nil
+		return e.failure != nil
 	}
 	for _, one := range held {
 		each(one)
@@ -118,16 +117,16 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 		return nil, err
 	}
 	for at, b := range s.blocks() {
-		if _, done := e.at[at]; !done {
+		if _, done := e.hashes[at]; !done {
 			e.block(at, b)
 		}
 	}
-	if !e.known && e.bad == nil {
+	if !e.known && e.failure == nil {
 		if err := c.readUntil(ctx, "check that nothing is left", each); err != nil {
 			return nil, err
 		}
 	}
-	if err := e.verdict(); err != nil {
+	if err := e.check(); err != nil {
 		return nil, errorf(Failed, "verify %s: %w", c.Name(), err)
 	}
 	return s, nil
@@ -135,57 +134,57 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 
 // block checks a block that was read after the erasure.
 func (e *evidence) block(at int64, b []byte) {
-	before, held := e.at[at]
+	hash, hadData := e.hashes[at]
 	switch {
-	case e.bad != nil:
+	case e.failure != nil:
 	case b == nil:
-		e.bad = fmt.Errorf("byte %d cannot be read, although an erased block must be readable; replace the drive", at)
+		e.failure = fmt.Errorf("byte %d cannot be read, although an erased block must be readable; replace the drive", at)
 	case bytes.Count(b, []byte{0}) == len(b):
 		e.zeroes++
-	case e.must == mustBeZero:
-		e.bad = fmt.Errorf("the block at byte %d is not all zeroes", at)
+	case e.promise == mustBeZero:
+		e.failure = fmt.Errorf("the block at byte %d is not all zeroes", at)
 	case blank(b):
-		e.other++
-	case e.must == mustVanish:
-		e.bad = fmt.Errorf("data is still present at byte %d%s", at, keeps)
-	case !e.known, held && before == 0:
-		e.unknown = max(e.unknown, at)
-	case held && before == maphash.Bytes(e.seed, b):
-		e.bad = fmt.Errorf("the content at byte %d has not changed", at)
+		e.ones++
+	case e.promise == mustVanish:
+		e.failure = fmt.Errorf("data is still present at byte %d%s", at, keepsData)
+	case !e.known, hadData && hash == 0:
+		e.uncertain = max(e.uncertain, at)
+	case hadData && hash == maphash.Bytes(e.seed, b):
+		e.failure = fmt.Errorf("the content at byte %d has not changed", at)
 	default:
-		e.noise++
+		e.random++
 	}
 }
 
-// keeps is the part of a message that explains that a drive keeps discarded data, and that names a remedy.
-const keeps = `: this drive keeps data that is discarded; scrub = "zero" erases it`
+// keepsData is the part of a message that explains that a drive keeps discarded data, and that names a remedy.
+const keepsData = `: this drive keeps data that is discarded; scrub = "zero" erases it`
 
-// verdict returns the reason why the erasure is not verified, or nil. After a change of the key, a block contains random data. If
+// check returns the reason why the erasure is not verified, or nil. After a change of the key, a block contains random data. If
 // a block could not be read before the erasure, it counts as changed only if another block has changed. Blocks of ff among blocks
 // of 00 may be data.
-func (e *evidence) verdict() error {
-	if e.bad == nil && e.zeroes > 0 && e.other > 0 {
-		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.other, keeps)
+func (e *evidence) check() error {
+	if e.failure == nil && e.zeroes > 0 && e.ones > 0 {
+		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.ones, keepsData)
 	}
-	if e.bad == nil && e.unknown >= 0 && e.noise == 0 {
-		return fmt.Errorf("the data at byte %d may be old, because it could not be read before the erasure; erase the disk again", e.unknown)
+	if e.failure == nil && e.uncertain >= 0 && e.random == 0 {
+		return fmt.Errorf("the data at byte %d may be old, because it could not be read before the erasure; erase the disk again", e.uncertain)
 	}
-	return e.bad
+	return e.failure
 }
 
-// inWords describes the content of the blocks after the erasure.
-func (e *evidence) inWords() string {
-	had := fmt.Sprintf("%d blocks of %d bytes contained data before", len(e.at), blockSize)
+// describe describes the content of the blocks after the erasure.
+func (e *evidence) describe() string {
+	had := fmt.Sprintf("%d blocks of %d bytes contained data before", len(e.hashes), blockSize)
 	switch {
 	case !e.known:
 		had = "the disk could not be read before"
-	case len(e.at) == 0:
+	case len(e.hashes) == 0:
 		had = "the disk was blank"
 	}
 	switch {
-	case e.noise > 0:
-		return fmt.Sprintf("%s, all have changed, %d have random content", had, e.noise)
-	case e.other > 0:
+	case e.random > 0:
+		return fmt.Sprintf("%s, all have changed, %d have random content", had, e.random)
+	case e.ones > 0:
 		return had + ", all read as ff"
 	}
 	return had + ", all read as zeroes"

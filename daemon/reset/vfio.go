@@ -19,7 +19,7 @@ const vfioGroupClass = "/sys/devices/virtual/vfio/"
 func (h *host) inGroup(group string) (functions []function, err error) {
 	all := "/sys/kernel/iommu_groups/" + path.Base(group) + "/devices/"
 	for _, name := range h.Names(all) {
-		if f := h.functionAt(h.Resolve(all + name)); f.vfio() {
+		if f := h.functionAt(h.Resolve(all + name)); f.hasVFIODriver() {
 			functions = append(functions, f)
 		}
 	}
@@ -35,7 +35,7 @@ func (h *host) openGroup(group string) (fd int, err error) {
 	if !h.Present(vfioGroupClass + group) {
 		return -1, errorf(Unsupported, "VFIO group %q has no node; perhaps there is no IOMMU, or the kernel only supports IOMMUFD", group)
 	}
-	fd, err = h.opened(vfioGroupClass+group, unix.O_RDWR)
+	fd, err = h.openDevice(vfioGroupClass+group, unix.O_RDWR)
 	if errors.Is(err, Busy) {
 		return -1, errorf(Busy, "VFIO group %s is open: a virtual machine or a pod uses it", group)
 	}

@@ -41,7 +41,7 @@ func ParseRequest(message []byte) (r Request, err error) {
 // Encode returns the answer as a message. It shortens long strings and replaces control characters, so that the client
 // always gets an answer.
 func (a Answer) Encode() []byte {
-	a.Detail, a.Content, a.Done = plain(a.Detail), plain(a.Content), plain(a.Done)
+	a.Detail, a.Content, a.Done = cleanText(a.Detail), cleanText(a.Content), cleanText(a.Done)
 	return exchange.Encode(a)
 }
 
@@ -71,8 +71,8 @@ func (r Request) validate() error {
 	return nil
 }
 
-// plain prepares a text for use in a message. It replaces control characters and invalid UTF-8, and shortens a long text.
-func plain(text string) string {
+// cleanText prepares a text for use in a message. It replaces control characters and invalid UTF-8, and shortens a long text.
+func cleanText(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
 			return '?'
@@ -99,15 +99,15 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
 	a, err := exchange.Call[Answer](ctx, c.Peer, r.Encode)
-	if err == nil && !a.fits(r) {
+	if err == nil && !a.matches(r) {
 		return Answer{}, fmt.Errorf("read the answer of %s: %w: it is not the answer to a %s", c.Peer.Program, exchange.ErrMessage, r.Do)
 	}
 	return a, err
 }
 
-// fits reports whether the fields of an answer prove that the request was executed. Without this check, an empty answer from a
+// matches reports whether the fields of an answer prove that the request was executed. Without this check, an empty answer from a
 // helper of another version could mean that a disk is blank or erased.
-func (a Answer) fits(r Request) bool {
+func (a Answer) matches(r Request) bool {
 	return a.Result != OK || (a.Done != "") == (r.Do == Prepare) && a.Erased == (r.Do == Prepare && r.Scrub != "") &&
 		(r.Do != Survey || a.Size > 0 && a.Read >= r.From)
 }
