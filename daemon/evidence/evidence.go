@@ -37,8 +37,8 @@ type Evidence struct {
 	// includes no writes by an unknown process. In each presence, the kernel starts to count at 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
-	// Asked is the presence in which metalplug last checked, just before it offered the disk, that no process had the disk
-	// open.
+	// Asked is the presence in which metalplug last checked that no process had the disk open. The check is made just before the
+	// disk is offered.
 	Asked string `json:"asked,omitempty"`
 }
 

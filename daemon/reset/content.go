@@ -45,8 +45,8 @@ type surface struct {
 }
 
 // seed determines which random blocks are read. Each check uses a new seed, so an attacker cannot prepare a disk for the check.
-// The lowest bit is set for a rotating disk, of which fewer blocks are read. A disk with 7,200 rpm takes up to 10 ms to read a
-// block, and a probe must end within 16 s.
+// The lowest bit is set for a rotating disk, because fewer of its blocks are read. A disk with 7,200 rpm takes up to 10 ms to
+// read a block, and a probe must end within 16 s.
 type seed [8]byte
 
 // seed returns the seed that a fingerprint contains. If the text is not a fingerprint, it returns a new seed for the disk

@@ -72,7 +72,7 @@ const (
 	cnsController          = 0x01
 	cnsActiveNamespaces    = 0x02
 	cnsNamespaces          = 0x10 // includes the inactive namespaces, but requires Namespace Management
-	cnsAttachedControllers = 0x12 // the IDs of the controllers to which a namespace is attached
+	cnsAttachedControllers = 0x12 // the IDs of the controllers that have a namespace attached
 	cnsControllers         = 0x13 // the IDs of all controllers in the NVM subsystem
 )
 

@@ -154,5 +154,5 @@ func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 // byHand is the command that an operator can use to erase a disk.
 const byHand = "metalplugctl reset ID --scrub zero"
 
-// knownPartitions describes the content of a blank disk for which the kernel still shows partitions.
+// knownPartitions describes a blank disk if the kernel still shows partitions of its earlier content.
 const knownPartitions = "partitions that the kernel has not dropped yet"

@@ -148,7 +148,7 @@ func (t *task) survey(ctx context.Context) error {
 	return cmp.Or(t.checkNotOpen(ctx, c), c.checkNotShared()) // the checks before the read are out of date
 }
 
-// unallocated reports whether the disk is an NVMe namespace of which, according to the drive, no block is in use. With thin
+// unallocated reports whether the disk is an NVMe namespace and the drive reports that none of its blocks is in use. With thin
 // provisioning, NUSE is the number of blocks in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
 func (c *claim) unallocated() bool {
 	if !c.IsNVMe(c.sysPath) {
