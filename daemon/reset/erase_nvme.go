@@ -142,7 +142,7 @@ func (d drive) checkControllers() error {
 	if err != nil {
 		return errorf(Refused, "cannot determine whether other hosts use a controller of the NVM subsystem: %w", err)
 	}
-	strange, err := d.foreignControllers(list)
+	strange, err := d.foreignControllers(listedControllers(list))
 	if err != nil {
 		return err
 	}

@@ -51,45 +51,44 @@ func (d drive) checkAttachments(ns namespace) error {
 	} else if err != nil {
 		return err
 	}
-	strange, err := d.foreignControllers(list)
-	if err == nil && len(strange) > 0 {
+	foreign, err := d.foreignControllers(listedControllers(list))
+	if err == nil && len(foreign) > 0 {
 		err = errorf(Busy, "%s is shared: controller %s, which is not bound to this host's driver nvme, also has namespace %d; detach it there",
-			d.Name(), strings.Join(strange, ", "), ns.nsid)
+			d.Name(), strings.Join(foreign, ", "), ns.nsid)
 	}
 	return err
 }
 
-// foreignControllers returns those IDs in a Controller List that do not belong to a controller of this kernel. The list consists
-// of a count, followed by the IDs, with 16 bits each (Base Specification, Controller List).
-func (d drive) foreignControllers(list []byte) (strange []string, err error) {
-	seen, err := d.controllerIDs()
-	if err != nil {
-		return nil, err
-	}
+// listedControllers returns the IDs in a Controller List. The list consists of a count, followed by the IDs, with 16 bits each
+// (Base Specification, Controller List).
+func listedControllers(list []byte) (ids []uint16) {
 	const most = identifySize/2 - 1
 	for i := range min(int(binary.LittleEndian.Uint16(list)), most) {
-		cntlid := strconv.Itoa(int(binary.LittleEndian.Uint16(list[2+2*i:])))
-		if !slices.Contains(seen, cntlid) {
-			strange = append(strange, cntlid)
-		}
+		ids = append(ids, binary.LittleEndian.Uint16(list[2+2*i:]))
 	}
-	return strange, nil
+	return ids
 }
 
-// controllerIDs returns the IDs that the drive has assigned to the controllers of this kernel.
-func (d drive) controllerIDs() (ids []string, err error) {
+// foreignControllers returns those of the given IDs that do not belong to a controller of this kernel.
+func (d drive) foreignControllers(ids []uint16) (foreign []string, err error) {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
 		return nil, err
 	}
+	var own []string
 	for _, one := range d.NVMeSiblings(controllers[0]) {
 		id, err := d.Attr(one, "cntlid")
 		if err != nil {
 			return nil, errorf(Busy, "the ID of controller %s is not known: %w", path.Base(one), err)
 		}
-		ids = append(ids, id)
+		own = append(own, id)
 	}
-	return ids, nil
+	for _, id := range ids {
+		if text := strconv.Itoa(int(id)); !slices.Contains(own, text) {
+			foreign = append(foreign, text)
+		}
+	}
+	return foreign, nil
 }
 
 // Reservation Report is an I/O command. It returns the Reservation Status data structure (NVM Express Base Specification 2.0). In
@@ -116,12 +115,12 @@ func (d drive) checkReservations(ns namespace) error {
 	case err != nil:
 		return err
 	}
-	strange, err := d.registrants(report, entry)
+	foreign, err := d.foreignRegistrants(report, entry)
 	switch {
 	case err != nil:
 		return err
-	case len(strange) > 0:
-		return errorf(Busy, "%s is reserved: %s registered with namespace %d; release it there", d.Name(), strings.Join(strange, ", "), ns.nsid)
+	case len(foreign) > 0:
+		return errorf(Busy, "%s is reserved: other hosts are registered with namespace %d (controllers: %s); release it there", d.Name(), ns.nsid, strings.Join(foreign, ", "))
 	}
 	return nil
 }
@@ -146,32 +145,22 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	return report, entry, err
 }
 
-// registrants describes the registrants in a report, except the controllers of this kernel. It also mentions registrants that do
-// not fit into the report.
-func (d drive) registrants(report []byte, size int) (strange []string, err error) {
-	seen, err := d.controllerIDs()
-	if err != nil {
-		return nil, err
-	}
-	count := int(binary.LittleEndian.Uint16(report[5:]))
-	fit := len(report)/size - 1
+// foreignRegistrants returns the IDs of the registrants in a report, except the controllers of this kernel. It also mentions
+// registrants that do not fit into the report.
+func (d drive) foreignRegistrants(report []byte, size int) (foreign []string, err error) {
+	count, fit := int(binary.LittleEndian.Uint16(report[5:])), len(report)/size-1
+	var ids []uint16
 	for i := range min(count, fit) {
-		entry := report[(i+1)*size:]
-		cntlid := strconv.Itoa(int(binary.LittleEndian.Uint16(entry)))
-		if slices.Contains(seen, cntlid) {
-			continue
-		}
-		state := "is"
-		if entry[2]&1 != 0 {
-			state = "holds a reservation and is"
-		}
-		strange = append(strange, "controller "+cntlid+" "+state)
+		ids = append(ids, binary.LittleEndian.Uint16(report[(i+1)*size:]))
 	}
-	if count > fit {
-		strange = append(strange, fmt.Sprintf("%d more controllers are", count-fit))
+	foreign, err = d.foreignControllers(ids)
+	switch kind := report[4]; {
+	case err != nil:
+		return nil, err
+	case count > fit:
+		foreign = append(foreign, fmt.Sprintf("%d that are not listed", count-fit))
+	case count == 0 && kind != 0:
+		foreign = append(foreign, fmt.Sprintf("unknown, with a reservation of type %d", kind))
 	}
-	if kind := report[4]; kind != 0 && count == 0 {
-		strange = append(strange, fmt.Sprintf("the holder of a reservation of type %d is", kind))
-	}
-	return strange, nil
+	return foreign, nil
 }
