@@ -16,14 +16,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// reset resets a device with the requested method, and returns a description of its work.
-func (t *task) reset(ctx context.Context) (done string, err error) {
-	if done, err = t.resetter()(ctx); err != nil {
-		return "", err
-	}
-	return done, t.awaitReturn(ctx)
-}
-
 const knownMethods = "must be nvme-controller, dfl-port, vfio, pci or pci:METHOD"
 
 // resetter returns the function that implements the requested method, or nil if the method is unknown.

@@ -45,7 +45,10 @@ func (t *task) prepare(ctx context.Context) error {
 		before, t.answer.Appearance = print, appearanceOf(t.seq)
 	}
 	if t.Method != "" {
-		text, err := t.reset(ctx)
+		text, err := t.resetter()(ctx)
+		if err == nil {
+			err = t.awaitReturn(ctx)
+		}
 		if err != nil {
 			return err
 		}
