@@ -46,7 +46,7 @@ type doctor struct {
 
 	status  *api.Status // nil if metalplugd does not answer
 	devices []api.Device
-	silence error // why metalplugd does not answer, or nil
+	askErr  error // why metalplugd does not answer, or nil
 
 	check string // name of the check in progress
 	found []finding
@@ -128,15 +128,15 @@ var errSilent = errors.New("the daemon does not answer")
 
 // examine runs all checks.
 func (d *doctor) examine() []finding {
-	d.silence = d.ask()
+	d.askErr = d.ask()
 	for _, c := range checks {
-		d.do(c)
+		d.runCheck(c)
 	}
 	return d.found
 }
 
-// do runs one check.
-func (d *doctor) do(c check) {
+// runCheck runs one check.
+func (d *doctor) runCheck(c check) {
 	before, fine := len(d.found), ""
 	d.check = c.name
 	switch {

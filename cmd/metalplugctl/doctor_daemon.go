@@ -45,8 +45,8 @@ func (d *doctor) ask() error {
 // checkDaemon checks that metalplugd answers and is ready, that it reads the expected configuration, and that it can
 // write its files.
 func (d *doctor) checkDaemon() (fine string) {
-	if d.silence != nil {
-		d.fail("systemctl start metalplugd; if that fails: journalctl -u metalplugd -e", "%v", d.silence)
+	if d.askErr != nil {
+		d.fail("systemctl start metalplugd; if that fails: journalctl -u metalplugd -e", "%v", d.askErr)
 		return ""
 	}
 	status := *d.status

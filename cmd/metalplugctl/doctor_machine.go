@@ -11,9 +11,9 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// driven lists the PCI classes of hardware that metalplug can offer. The field class is the beginning of the text in the sysfs
-// attribute with that name (include/linux/pci_ids.h).
-var driven = []struct{ class, what string }{
+// pciClasses lists the PCI classes of hardware that metalplug can offer. The field class is the beginning of the text in the
+// sysfs attribute with that name (include/linux/pci_ids.h).
+var pciClasses = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
 
@@ -28,7 +28,7 @@ func (d *doctor) checkDrivers() (fine string) {
 		address := filepath.Base(name)
 		dir := "/sys/bus/pci/devices/" + address
 		class := d.read(dir + "/class")
-		for _, kind := range driven {
+		for _, kind := range pciClasses {
 			if !strings.HasPrefix(class, kind.class) || d.exists(dir+"/driver") {
 				continue
 			}

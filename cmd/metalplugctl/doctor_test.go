@@ -474,7 +474,7 @@ func (d *doctor) does(names ...string) []finding {
 	d.found = nil
 	for _, c := range checks {
 		if slices.Contains(names, c.name) {
-			d.do(c)
+			d.runCheck(c)
 		}
 	}
 	return d.found

@@ -38,14 +38,14 @@ func (o *clientOptions) eventsCommand() *cobra.Command {
 // retryPause is the time between two attempts to connect to metalplugd again.
 const retryPause = 500 * time.Millisecond
 
-// follow calls the function told with each event, until the command ends or told returns an error. If metalplugd stops after it
-// has answered, follow prints a note and waits until metalplugd runs again. The next event after that is "listening".
-func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(api.Event) error) error {
+// follow calls the function handle with each event, until the command ends or handle returns an error. If metalplugd stops after
+// it has answered, follow prints a note and waits until metalplugd runs again. The next event after that is "listening".
+func (o *clientOptions) follow(cmd *cobra.Command, answered bool, handle func(api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
 		err := o.stream(ctx, func(e api.Event) error {
 			answered, waiting = true, false
-			return told(e)
+			return handle(e)
 		})
 		switch {
 		case ctx.Err() != nil:
@@ -63,9 +63,9 @@ func (o *clientOptions) follow(cmd *cobra.Command, answered bool, told func(api.
 	}
 }
 
-// stream calls the function told with each event, until metalplugd stops or told returns an error. If metalplugd stops, the error
-// is [api.ErrNoAnswer].
-func (o *clientOptions) stream(ctx context.Context, told func(api.Event) error) error {
+// stream calls the function handle with each event, until metalplugd stops or handle returns an error. If metalplugd stops, the
+// error is [api.ErrNoAnswer].
+func (o *clientOptions) stream(ctx context.Context, handle func(api.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
 	if err != nil {
@@ -80,7 +80,7 @@ func (o *clientOptions) stream(ctx context.Context, told func(api.Event) error) 
 		} else if err != nil || e.Event == "" {
 			return fmt.Errorf("read the events of %s: %w: %s", c.Socket, cmp.Or(err, errors.New("the line is not an event")), api.OtherVersion)
 		}
-		if err := told(e); err != nil {
+		if err := handle(e); err != nil {
 			return err
 		}
 	}

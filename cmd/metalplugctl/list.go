@@ -94,8 +94,8 @@ func (s *screen) devices(devices []api.Device, resources []api.Resource, all boo
 // nameOf returns the ID of a device, or its kernel name if it has no ID. The command "why" accepts both.
 func nameOf(d api.Device) string { return cmp.Or(d.ID, path.Base(d.SysPath)) }
 
-// urgent sorts the devices by urgency. Devices with a problem come first, and devices that are not offered come last.
-func urgent(devices []api.Device) []api.Device {
+// byUrgency sorts the devices by urgency. Devices with a problem come first, and devices that are not offered come last.
+func byUrgency(devices []api.Device) []api.Device {
 	calm := func(d api.Device) int {
 		switch {
 		case d.Resource == "":

@@ -191,7 +191,7 @@ func (s *screen) preview(state previewState) {
 		s.WriteString("\n")
 	}
 	if len(state.Devices) > 0 {
-		s.devices(urgent(state.Devices), state.Resources, true)
+		s.devices(byUrgency(state.Devices), state.Resources, true)
 	}
 	s.WriteString("\n")
 }

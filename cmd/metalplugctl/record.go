@@ -72,22 +72,22 @@ func record(out io.Writer, r *recording.Recorder, c config.Config, devices []ude
 	return err
 }
 
-// always lists subsystems that classes read, in addition to the subsystems of their devices.
-var always = []string{
+// extraSubsystems lists subsystems that classes read, in addition to the subsystems of their devices.
+var extraSubsystems = []string{
 	"node", "block", "nvme", "nvme-subsystem", "drm", "accel", "kfd", "infiniband", "infiniband_verbs", "infiniband_mad", "infiniband_cm",
 	"fpga_region", "fpga_manager", "dfl", "vfio", "vfio-dev",
 }
 
-// drivers lists the sysfs directories of kernel modules. Classes read the parameters of these modules.
-var drivers = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
+// moduleDirs lists the sysfs directories of kernel modules. Classes read the parameters of these modules.
+var moduleDirs = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
 // relevant returns the devices that a class uses and the parents of these devices. It also returns the devices in certain other
-// subsystems, which the variable named always lists. It omits RAM disks and unused loop devices.
+// subsystems, which the variable extraSubsystems lists. It omits RAM disks and unused loop devices.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)
 	var subjects []string
 	for _, d := range devices {
-		if slices.Contains(always, d.Subsystem) && !idle(h, d) || slices.Contains(drivers, d.SysPath) ||
+		if slices.Contains(extraSubsystems, d.Subsystem) && !idle(h, d) || slices.Contains(moduleDirs, d.SysPath) ||
 			mayOffer(d) || len(device.Look(h, rules, &d)) > 0 {
 			subjects = append(subjects, d.SysPath)
 			keep[d.SysPath] = true

@@ -161,7 +161,7 @@ func (b *branch) rows(indent string) [][]cell {
 	name = indent + name
 	var rows [][]cell
 	for _, p := range b.devices {
-		rows = append(rows, cells(name, numaNode(p.NUMANode), cmp.Or(p.Link, "-"), cmp.Or(p.Name, "-"), placed(p), cmp.Or(p.Bundle, "-"), holder(p.Device)))
+		rows = append(rows, cells(name, numaNode(p.NUMANode), cmp.Or(p.Link, "-"), cmp.Or(p.Name, "-"), treeName(p), cmp.Or(p.Bundle, "-"), holder(p.Device)))
 		name = strings.Repeat(" ", len(name)) // one function may have several devices
 	}
 	if rows == nil {
@@ -173,8 +173,8 @@ func (b *branch) rows(indent string) [][]cell {
 	return rows
 }
 
-// placed returns the name that the tree shows for a device.
-func placed(p api.Place) string {
+// treeName returns the name that the tree shows for a device.
+func treeName(p api.Place) string {
 	if p.Resource == "" {
 		return cmp.Or(p.ID, p.Class) + " (not offered)"
 	}

@@ -123,10 +123,10 @@ func (v *view) forget() {
 }
 
 // change locks the view, calls the given function, and redraws the view. It returns the error of the last write.
-func (v *view) change(of func()) error {
+func (v *view) change(update func()) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	of()
+	update()
 	if frame := v.frame(); frame != v.shown && v.err == nil {
 		v.shown = frame
 		_, v.err = io.WriteString(v.out, frame)

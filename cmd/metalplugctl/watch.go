@@ -66,5 +66,5 @@ func (o *clientOptions) eachState(cmd *cobra.Command, follow bool, draw func([]a
 func (s *screen) watched(devices []api.Device, resources []api.Resource) {
 	s.standings(resources)
 	s.WriteString("\n")
-	s.devices(urgent(devices), resources, false)
+	s.devices(byUrgency(devices), resources, false)
 }

@@ -49,7 +49,7 @@ func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
 func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 	q := question{Server: s, what: name}
 	q.snapshot, _ = s.Inventory.Snapshot()
-	for _, d := range q.known() {
+	for _, d := range q.findKnown() {
 		for _, part := range d.Parts() { // a bundle is cordoned and reset through its members
 			ids = append(ids, part.Device.ID)
 		}

@@ -17,10 +17,10 @@ import (
 // typing error.
 const minBeginning = 4
 
-// known returns the devices in the inventory that the name in the question refers to. The name may be an ID or the ID of a
+// findKnown returns the devices in the inventory that the name in the question refers to. The name may be an ID or the ID of a
 // share, a serial number, a PCI address, a node or a kernel name. If the name is that of an absent node, the result is all
 // devices that need this node. Any other name is compared with the beginnings of IDs.
-func (q *question) known() (all []*inventory.Status) {
+func (q *question) findKnown() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
 		id = id[:at]
@@ -115,16 +115,16 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 		if own[0].Device.Class != nil {
 			all = append(all, own...)
 		} else if near {
-			all = append(all, q.near(q.devices[i].SysPath, own)...)
+			all = append(all, q.explainNearest(q.devices[i].SysPath, own)...)
 		}
 	}
 	return all
 }
 
-// near explains the device that is nearest to a path. It first tries a parent, such as the GPU of a render node. Next, it
-// tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI function, such as the RDMA
-// device of a node. If there is no such device, it returns the argument none.
-func (q *question) near(sysPath string, none []device.Explained) []device.Explained {
+// explainNearest explains the device that is nearest to a path. It first tries a parent, such as the GPU of a render node.
+// Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI function, such as
+// the RDMA device of a node. If there is no such device, it returns the argument none.
+func (q *question) explainNearest(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {
 			return found

@@ -148,24 +148,24 @@ func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of the present state.
 func (s scrape) Collect(to chan<- prometheus.Metric) {
-	gauge := func(of *prometheus.Desc, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, labels...)
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}
-	count := func(of *prometheus.Desc, value uint64) {
-		to <- prometheus.MustNewConstMetric(of, prometheus.CounterValue, float64(value))
+	count := func(desc *prometheus.Desc, value uint64) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value))
 	}
 	counts := s.Inventory.Counts()
 	count(eventsDesc, counts.Events)
 	count(overflowsDesc, counts.Overflows)
 	count(resyncsDesc, counts.Resyncs)
-	gauge(reloadDesc, one(s.configuration().Problem == ""))
+	gauge(reloadDesc, number(s.configuration().Problem == ""))
 	snapshot, _ := s.Inventory.Snapshot()
 	for _, r := range s.resources(snapshot) {
 		gauge(devicesDesc, float64(r.Healthy), r.Name, health(true))
 		gauge(devicesDesc, float64(r.Unhealthy), r.Name, health(false))
 		if !r.ByClaim() {
-			gauge(connectedDesc, one(r.Connected), r.Name)
-			gauge(conflictDesc, one(r.Held != ""), r.Name)
+			gauge(connectedDesc, number(r.Connected), r.Name)
+			gauge(conflictDesc, number(r.Held != ""), r.Name)
 		}
 	}
 	if snapshot.Version == 0 { // before the first snapshot, zeros would be wrong
@@ -191,7 +191,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 }
 
 // collect creates the metrics of one device.
-func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ...string), d *inventory.Status, holders []api.Pod) {
+func (s scrape) collect(gauge func(desc *prometheus.Desc, value float64, labels ...string), d *inventory.Status, holders []api.Pod) {
 	shown := NewDevice(d, nil)
 	id, resource := shown.ID, cmp.Or(d.Resource, d.Taker)
 	if id == "" || resource == "" {
@@ -199,11 +199,11 @@ func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ..
 	}
 	gauge(infoDesc, 1, resource, id, strings.ToValidUTF8(shown.Model, "?"), shown.PCI, strconv.Itoa(shown.NUMANode))
 	gauge(stateDesc, 1, resource, id, shown.State)
-	gauge(cordonedDesc, one(shown.Cordoned), resource, id)
+	gauge(cordonedDesc, number(shown.Cordoned), resource, id)
 	if d.Resource == "" { // the device is a disk that is not proven yet
 		return
 	}
-	gauge(healthDesc, one(d.Healthy), resource, id)
+	gauge(healthDesc, number(d.Healthy), resource, id)
 	if d.Bundle != "" {
 		gauge(bundleDesc, 1, resource, id, d.Bundle)
 	}
@@ -214,8 +214,8 @@ func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ..
 	}
 }
 
-// one returns 1 for true and 0 for false.
-func one(is bool) float64 {
+// number returns 1 for true and 0 for false.
+func number(is bool) float64 {
 	if is {
 		return 1
 	}

@@ -19,7 +19,7 @@ import (
 // function returns the sysfs path of the PCI function at a place.
 func function(p api.Place) string { return "/sys/devices/" + strings.Join(p.Path, "/") }
 
-func at(p api.Place) bundle.Place { return bundle.Place{Path: p.Path, NUMA: p.NUMANode} }
+func placeOf(p api.Place) bundle.Place { return bundle.Place{Path: p.Path, NUMA: p.NUMANode} }
 
 // Links reads the link speeds of PCI functions. The kernel reads them from the hardware (pcie_capability_read_word in
 // drivers/pci/access.c), so a read may never return. The zero value is ready to use. The methods of Links are safe for
@@ -110,7 +110,7 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 		t.Distances[from] = make(map[string]api.Distance)
 		for to, b := range ends {
 			if from != to {
-				t.Distances[from][to] = at(a).Distance(at(b))
+				t.Distances[from][to] = placeOf(a).Distance(placeOf(b))
 			}
 		}
 	}

@@ -80,7 +80,7 @@ func (q *question) answer() (answer api.Answer, err error) {
 	q.rules, answer.What = q.config.Rules(), q.what
 	q.snapshot, _ = q.Inventory.Snapshot()
 	var known *inventory.Status
-	users := q.known()
+	users := q.findKnown()
 	if len(users) > 0 {
 		known = users[0]
 	}
