@@ -84,7 +84,7 @@ var faults = []fault{
 	},
 	{
 		name: "it is not there at all",
-		ask:  []string{"why", "/dev/nvme9n1"}, code: exitProblem, cause: "udev does not know this device",
+		ask:  []string{"why", "/dev/nvme9n1"}, code: exitProblem, cause: "no such device",
 	},
 	{
 		name: "the daemon does not run", stopped: true,
