@@ -92,7 +92,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	}
 	if time.Since(began) > closeLimit { // a process may have opened the disk and written to it during a long erasure
 		if err := t.checkNotOpen(ctx, c); err != nil {
-			return done, err
+			return done, errorf(Foreign, "another process may have written to %s since it was erased: %w", c.Name(), err)
 		}
 	}
 	if err := c.forgetPartitions(); err != nil {
