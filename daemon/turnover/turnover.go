@@ -94,7 +94,7 @@ func (t *Turnover) policyFor(resource string) policy {
 
 // note writes an event about a device, or the failure of the work, to the audit log.
 func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e audit.Entry) {
-	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Resource, s.Device.ID, s.Target.Attributes(), "ok"
+	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Taker, s.Device.ID, s.Target.Attributes(), "ok"
 	if len(e.Pods) == 0 {
 		e.Pods = s.Tenants
 	}
