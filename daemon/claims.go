@@ -25,8 +25,8 @@ import (
 // s (defaultClientCallTimeout in kubernetes v1.36, pkg/kubelet/cm/dra/plugin). After an error, it repeats the request.
 const claimLimit = 40 * time.Second
 
-// claims prepares and releases devices for claims. The lease of each device records the claim that holds the device, so this type
-// stores only the work in progress. Only one piece of work is in progress for each claim at a time.
+// claims prepares and releases devices for claims. The lease of each device records the claims that hold the device, so this type
+// stores only the work in progress. For each claim, it does one piece of work at a time.
 type claims struct {
 	*daemon
 	mu      sync.Mutex
@@ -35,7 +35,7 @@ type claims struct {
 	all     sync.WaitGroup
 }
 
-// preparing is a piece of work on the devices of a claim, which may also be their release.
+// preparing is work in progress for a claim. The work either prepares the devices of the claim or releases them.
 type preparing struct {
 	releases bool // whether the work releases the devices instead of preparing them
 	began    time.Time
@@ -44,7 +44,7 @@ type preparing struct {
 	err      error        // why the work failed, or nil
 }
 
-// Run accepts work until ctx ends. After that, it waits for all work to end. It always returns nil.
+// Run accepts work until ctx ends. After that, Run waits for all work to end, and returns nil.
 func (c *claims) Run(ctx context.Context, ready func()) error {
 	c.mu.Lock()
 	c.ctx = ctx
@@ -58,9 +58,9 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Prepare assigns devices to a claim and prepares them for containers. The requests of the claim name these devices. It skips
-// devices that an earlier call has already prepared for the claim. If the work takes longer than [claimLimit], Prepare returns
-// [control.ErrWorking] and the work continues.
+// Prepare assigns devices to a claim and prepares them for containers. The requests of the claim name these devices. Prepare
+// skips devices that an earlier call has already prepared for the claim. If the work takes longer than [claimLimit], Prepare
+// returns [control.ErrWorking] and the work continues.
 func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim) (api.Prepared, error) {
 	var ids []string
 	for _, r := range ask.Requests {
@@ -78,7 +78,8 @@ func (c *claims) Prepare(ctx context.Context, claim api.ClaimRef, ask api.Claim)
 	})
 }
 
-// Unprepare releases the devices of a claim. They are cleaned up after that. Unprepare may be called repeatedly.
+// Unprepare releases the devices of a claim. After that, metalplugd cleans up the devices. A second call for the same claim does
+// nothing.
 func (c *claims) Unprepare(ctx context.Context, uid string) error {
 	_, err := c.await(ctx, uid, true, func(ctx context.Context) (p api.Prepared, err error) {
 		if err := c.inventory.Unclaim(ctx, uid); err != nil {
@@ -125,8 +126,8 @@ func (c *claims) await(ctx context.Context, uid string, releases bool, start fun
 	}
 }
 
-// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns nil when the state is on disk. The
-// work may begin before that, because metalplugd may repeat the work after a crash.
+// prepare assigns devices to a claim and prepares those that are not prepared yet. It returns nil when the new state is on disk.
+// The work may begin before the state is on disk, because after a crash, metalplugd can do the same work again.
 func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) error {
 	if err := c.inventory.Claim(ctx, claim, ids); err != nil {
 		return err
@@ -155,7 +156,7 @@ func (c *claims) prepare(ctx context.Context, claim api.ClaimRef, ids []string) 
 	return failed
 }
 
-// answer writes the CDI spec of a claim, and returns everything that containers get for the claim.
+// answer writes the CDI spec of a claim, and returns the answer to the request to prepare the claim.
 func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimRequest) (p api.Prepared, err error) {
 	var written []cdi.Request
 	for _, r := range requests {
@@ -178,8 +179,8 @@ func (c *claims) answer(ctx context.Context, uid string, requests []api.ClaimReq
 }
 
 // containerParts returns the nodes, variables and devices that a container gets for a request. The devices may belong to several
-// resources. If a device may give access to a disk, an administrator can only read it, because metalplug would mistake anything
-// written there for a tenant's data.
+// resources. A request with admin access gives the container only read permission for NVMe disks and for devices of the class
+// node, which may be disks. metalplug would mistake anything that an administrator writes there for a tenant's data.
 func (c *claims) containerParts(ctx context.Context, uid string, request api.ClaimRequest) (all plugin.Given, devices []*inventory.Status, err error) {
 	all.Env = make(map[string]string)
 	by := make(map[string][]*inventory.Status)

@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// controlSocket is the file name of the control socket in paths.run. It never changes, because other programs and the socket unit
-// use it.
+// controlSocket is the file name of the control socket in paths.run. This name must not change, because other programs and the
+// socket unit use it.
 const controlSocket = "control.sock"
 
 // newControl creates the server for the control socket. It must be called before the endpoints are created, because the endpoints
@@ -24,14 +24,14 @@ const controlSocket = "control.sock"
 func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, Preview: d.Preview, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
-		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // the host has no helpers, which could open device nodes
+		Host: &device.Host{Tree: d.host.Tree}, Log: d.Log, // has no helpers, so no request can open a device node
 		Standing:  func() map[string]api.Standing { return d.endpoints.standing() },
 		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },
 		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand, Claims: d.claims,
 	})
 }
 
-// unwritten describes each file that cannot be written.
+// unwritten returns a message for each state file or CDI spec that could not be written.
 func (d *daemon) unwritten() []string {
 	var all []string
 	if err := d.inventory.Store.Unkept(); err != nil {
@@ -44,9 +44,9 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveSocket returns a task that serves a socket. It uses the socket that systemd has passed. If there is none, the task serves
-// a socket that the function listen creates, or nothing if listen is nil. If the socket cannot be served, the daemon still offers
-// the devices.
+// serveSocket returns a task that serves a socket. It uses the socket that systemd has passed. If systemd has passed none, the
+// task serves a socket that the function listen creates. If listen is nil too, the task serves nothing. If the socket cannot be
+// served, the daemon still offers the devices.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {

@@ -41,7 +41,7 @@ type Options struct {
 	Config config.Config
 	File   string                        // absolute path of the main configuration file for messages, or empty
 	Load   func() (config.Config, error) // loads the configuration when a reload is requested
-	Reload <-chan os.Signal              // each signal requests a reload; may be nil
+	Reload <-chan os.Signal              // each signal requests a reload; if nil, the daemon cannot reload
 	Log    *slog.Logger
 	// Sockets contains the descriptors that the service manager has passed. These are "uevent", "kmsg", "control", "claims",
 	// "metrics", and descriptors that an earlier process has stored there.
@@ -50,7 +50,8 @@ type Options struct {
 	Preview bool   // whether the daemon runs for [Preview]
 	// Touch is used in place of the configured helpers if it is not nil.
 	Touch *device.Touch
-	// Watching is called with the inventory before any task runs, so that a caller can observe the inventory. It may be nil.
+	// Watching, unless it is nil, is called with the inventory before any task runs. A caller can use it to observe the
+	// inventory.
 	Watching func(*inventory.Inventory)
 }
 
@@ -66,9 +67,9 @@ type daemon struct {
 	specs       *cdi.Specs
 	turnover    *turnover.Turnover
 	audit       *audit.Log
-	lastHolders map[string][]api.Pod // holders in the last call of noteHolders; used only by askHolders
+	lastHolders map[string][]api.Pod // the pods that noteHolders got in its last call; only the goroutine of askHolders uses them
 	endpoints   *endpoints
-	pods        chan struct{} // has a buffer of one, which is filled when a pod has ended or has got devices since the last query
+	pods        chan struct{} // has a buffer of one, which is full if a pod has ended or got devices since the last query
 	control     *control.Server
 	claims      *claims
 	config      atomic.Pointer[config.Config] // current configuration, including reloads
@@ -132,8 +133,8 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// explainSocket adds a remedy to err if systemd has not passed the event socket. This happens, for example, if the unit was
-// changed while it was active. No process can open another event socket inside the unit's sandbox.
+// explainSocket adds a remedy to err if systemd has not passed the event socket. systemd may omit the socket, for example, if the
+// unit was changed while it was active. The sandbox of the unit does not allow metalplugd to open an event socket itself.
 func (d *daemon) explainSocket(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
@@ -164,7 +165,7 @@ func (d *daemon) build(last time.Time) {
 		Running:    d.running,
 		Owners:     func() (map[string][]string, error) { return kubelet.Owners(d.Config.Paths.DevicePlugins) },
 	}
-	// With a recording, vendor units are not run, because they could not find the hardware.
+	// If the hardware is simulated from a recording, vendor units are not run, because they could not find the hardware.
 	if d.Config.Hardware.Recording == "" {
 		d.turnover.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
@@ -179,8 +180,8 @@ func (d *daemon) build(last time.Time) {
 	d.endpoints = &endpoints{onChange: d.control.Changed, create: d.endpoint, changed: make(chan struct{}, 1), last: last}
 }
 
-// running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if there are no cgroups of
-// pods. If paths.cgroup is empty, running checks nothing and returns false.
+// running reports whether any process of a pod is still running. The error is [cgroup.ErrNoKubepods] if no pod on the node has a
+// cgroup. If paths.cgroup is empty, running checks nothing and returns false.
 func (d *daemon) running(pod string) (bool, error) {
 	root := d.Config.Paths.Cgroup
 	if root == "" {
@@ -278,8 +279,8 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints. It starts them when the inventory is complete and the CDI specs are written. The kubelet may start a
-// container with CDI names from before a reboot as soon as an endpoint is registered, so the specs must exist before. serve
+// serve runs the endpoints. It starts them when the inventory is complete and the CDI specs are written. As soon as an endpoint
+// is registered, the kubelet may start a container with CDI names from before a reboot. The specs must exist by then. serve
 // reloads the configuration at each signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {

@@ -21,17 +21,17 @@ import (
 // the endpoints of resources that have changed.
 type endpoints struct {
 	create   func(config.Resource) *plugin.Endpoint
-	changed  chan struct{} // has a buffer of one, which is filled when the set of endpoints or a registration state has changed
+	changed  chan struct{} // has a buffer of one, which is filled when an endpoint is added or removed, or its registration changes
 	onChange func()        // called whenever the channel changed is filled
-	// last is when an endpoint of this daemon or an earlier one was last registered or stopped. It is zero if this has not
-	// happened since boot.
+	// last is the time when an endpoint last registered with the kubelet or lost its connection, in this daemon or in an earlier
+	// one. It is zero if no daemon has run since boot.
 	last time.Time
 
 	mu      sync.Mutex
 	running map[string]*running
 }
 
-// running is an endpoint that runs, together with its resource.
+// running is an endpoint together with the resource that it serves.
 type running struct {
 	resource config.Resource
 	endpoint *plugin.Endpoint
@@ -40,8 +40,8 @@ type running struct {
 }
 
 // apply starts endpoints for new resources, restarts those of changed resources, and stops those of removed resources. A resource
-// that is served through DRA has no endpoint. The endpoints run until ctx ends. apply calls the function started when all new
-// endpoints have looked for the kubelet once.
+// that is served through DRA has no endpoint. The endpoints run until ctx ends. apply calls the function started when each new
+// endpoint has tried once to reach the kubelet.
 func (e *endpoints) apply(ctx context.Context, resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,8 +74,9 @@ func (e *endpoints) apply(ctx context.Context, resources []config.Resource, star
 	}()
 }
 
-// sameService reports whether an endpoint would serve the resources a and b in the same way. It ignores the keys match and
-// exclude, which only the inventory uses. It also ignores the keys for the work between two pods, which only the turnover uses.
+// sameService reports whether an endpoint would serve the resources a and b in the same way. It ignores the configuration keys
+// match and exclude, which only the inventory uses. It also ignores the keys for the work between two pods, which only the
+// package turnover uses.
 func sameService(a, b config.Resource) bool {
 	for _, r := range []*config.Resource{&a, &b} {
 		r.Match, r.Exclude, r.AllowInUse, r.Reset, r.Units = nil, nil, false, config.ResourceReset{}, config.Units{}
@@ -95,7 +96,8 @@ func (e *endpoints) start(ctx context.Context, resource config.Resource, started
 	return r
 }
 
-// foreign maps a resource to an ID that the kubelet counts but metalplug does not offer. It omits a resource without such an ID.
+// foreign returns, for each resource, one device ID that the kubelet counts but metalplug does not offer. The map has no key for
+// a resource without such an ID.
 func (e *endpoints) foreign(counted map[string][]string) map[string]string {
 	ids := make(map[string]string)
 	for name, endpoint := range e.all() {
@@ -106,7 +108,7 @@ func (e *endpoints) foreign(counted map[string][]string) map[string]string {
 	return ids
 }
 
-// all maps each resource to its running endpoint.
+// all returns the running endpoints by the names of their resources.
 func (e *endpoints) all() map[string]*plugin.Endpoint {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -122,7 +124,7 @@ func (e *endpoints) announce() {
 	liveness.Poke(e.changed)
 }
 
-// standing maps each resource to its registration state.
+// standing returns the registration states of all resources, by the names of the resources.
 func (e *endpoints) standing() map[string]api.Standing {
 	all := make(map[string]api.Standing)
 	for name, endpoint := range e.all() {
@@ -131,7 +133,8 @@ func (e *endpoints) standing() map[string]api.Standing {
 	return all
 }
 
-// cdiNames returns the function that an endpoint calls for the CDI names of devices, or nil.
+// cdiNames returns the function that an endpoint calls for the CDI names of devices. The function is nil if the resource does not
+// use CDI.
 func (d *daemon) cdiNames(r config.Resource) func([]*inventory.Status) ([]string, error) {
 	switch {
 	case r.Inject != config.InjectCDI:

@@ -17,16 +17,16 @@ import (
 // clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has ended or has got devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. The pod's
-// devices are free when they are missing twice in a row from both the kubelet's answer and its newly written checkpoint. If the
-// kubelet had listed the pod before, these queries are enough.
+// After a pod has ended or has got devices, metalplugd queries the kubelet soonRounds times, once every soonInterval. A device is
+// free when two answers in a row, and the checkpoint that the kubelet has written since, no longer name it. If the kubelet had
+// listed the pod before the pod ended, soonRounds queries are enough to find this out.
 const (
 	soonInterval = time.Second
 	soonRounds   = 6
 )
 
-// askHolders queries the kubelet for the devices that its pods hold. It does so while a pod holds a device, and while a device is
-// in the list only because a pod may hold it. Otherwise, askHolders sleeps.
+// askHolders queries the kubelet for the devices that its pods hold. It repeats the query while the inventory contains a device
+// that a pod holds or may hold. At other times, askHolders waits for the inventory to change.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
@@ -66,8 +66,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	}
 }
 
-// watchPods makes askHolders query the kubelet when a pod's cgroup is removed. If cgroups cannot be watched, askHolders still
-// queries the kubelet at intervals.
+// watchPods makes askHolders query the kubelet when a pod's cgroup is removed. If cgroups cannot be watched, askHolders queries
+// the kubelet only at intervals.
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	if root := d.Config.Paths.Cgroup; root != "" {
 		if err := cgroup.Watch(ctx, root, ready, func() { liveness.Poke(d.pods) }); err != nil {
@@ -79,13 +79,13 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// possiblyHeld returns the IDs of devices that a pod may hold. metalplugd must ask the kubelet about these devices.
+// possiblyHeld returns the IDs of the devices that a pod holds or may hold.
 func possiblyHeld(s *inventory.Snapshot) []string {
 	var ids []string
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
 			if (device.Held() || device.Stale) && len(device.Claims) == 0 {
-				// Include the bundle too, because the kubelet does not know the bundle's members.
+				// The ID may be that of a bundle, because the kubelet knows only bundles and not their members.
 				ids = append(ids, device.Device.ID)
 			}
 		}

@@ -14,16 +14,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// startMark is the name of a file in paths.run. If the file exists, a daemon has started since boot.
+// startMark is the name of a file in paths.run. If the file exists, metalplugd has already started once since boot.
 const startMark = "started"
 
 // errOther is returned if another instance is running.
 var errOther = errors.New("another metalplugd uses this directory; stop it, or configure another directory")
 
 // lockPaths locks the state directory and the kubelet's directory against other instances. Two instances would overwrite each
-// other's state or register the same resources. It creates the state directory if necessary. lockPaths locks the directories
-// themselves with flock(2). There is therefore no lock file that could be removed, and a path through a link leads to the same
-// lock. The kernel removes the locks when the process ends. A directory that cannot be opened is not locked. Without the state
+// other's state or register the same resources. lockPaths creates the state directory if necessary. It locks the directories
+// themselves with flock(2). A lock file could be removed, but a lock on a directory is found even through a symbolic link. The
+// kernel removes the locks when the process ends. If a directory cannot be opened, lockPaths does not lock it. Without the state
 // directory, the daemon works without a saved state. Without the kubelet's directory, the daemon waits for the kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs the error
@@ -50,10 +50,10 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// markStart returns when an earlier daemon was last registered with a kubelet. At the first start after boot, paths.run is empty,
-// and the time is zero.
+// markStart returns the time when an earlier daemon was last registered with a kubelet. The time is zero at the first start after
+// boot, when paths.run is still empty.
 func markStart(run string) (last time.Time) {
-	_ = os.MkdirAll(run, 0o755) // if this fails, creating the control socket also fails and is logged
+	_ = os.MkdirAll(run, 0o755) // if this fails, the control socket cannot be created either, and that error is logged
 	mark := filepath.Join(run, startMark)
 	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
@@ -67,8 +67,8 @@ func markStart(run string) (last time.Time) {
 	return info.ModTime()
 }
 
-// markRegistered is called when an endpoint has been registered or has lost its connection to the kubelet. It records this time
-// for the next start.
+// markRegistered is called when an endpoint has been registered or has lost its connection to the kubelet. It records the current
+// time, which markStart returns at the next start.
 func markRegistered(run string) {
 	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())
 }

@@ -13,8 +13,9 @@ import (
 // used for the enumeration and the first list for the kubelet.
 const startDelay = 4 * time.Second
 
-// returnMemory returns unused memory to the kernel after the start and every five minutes, because each periodic enumeration
-// uses as much memory as the start. A second garbage collection is needed to free memory in pools, such as the bytes of a list.
+// returnMemory returns unused memory to the kernel after the start and every five minutes, because each periodic enumeration uses
+// as much memory as the start. One garbage collection does not free the memory in a sync.Pool, such as the bytes of an encoded
+// device list. A second collection is therefore needed.
 func (d *daemon) returnMemory(ctx context.Context, ready func()) error {
 	ready()
 	select {

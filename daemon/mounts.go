@@ -20,16 +20,16 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// recheck is the delay after an event before the daemon compares the mounts again. rm -rf empties a directory, which causes the
-// event, before it removes the directory.
+// recheck is how long the daemon waits after an event before it compares the mounts. The command rm -rf first empties a
+// directory, which causes the event, and then removes the directory.
 const recheck = time.Second
 
-// view identifies the directory at a path by its file system and its path within that file system. All mounts of the directory
-// have the same view.
+// view identifies the directory at a path by its file system and its path within that file system. If a directory is mounted at
+// several paths, all these paths have the same view.
 type view struct{ device, path string }
 
-// deleted is the suffix of a mount's root if the mounted directory was removed (d_path in fs/d_path.c; show_mountinfo adds a
-// slash).
+// deleted is the suffix that the kernel appends to the root of a mount in mountinfo after the mounted directory was removed
+// (d_path in fs/d_path.c; show_mountinfo adds a slash).
 const deleted = "//deleted"
 
 // viewOf returns the view of a path in a mount namespace, or the zero view if it is unknown. The parameter mountinfo is the text
@@ -52,8 +52,8 @@ func viewOf(mountinfo, path string) view {
 	return found
 }
 
-// visible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A later mount over such a
-// path hides v.
+// visible reports whether v can be reached at any path in the mount namespace that mountinfo describes. A path does not count if
+// a later mount covers it.
 func (v view) visible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
@@ -68,7 +68,8 @@ func (v view) visible(mountinfo string) bool {
 	return false
 }
 
-// mount is a directory that the sandbox may bind. It contains the views of the daemon and of process 1.
+// mount is a directory that the sandbox of the unit may bind-mount. It records which directory the daemon and process 1 see at
+// the path.
 type mount struct {
 	key               string // configuration key that sets the path
 	path              string
@@ -77,7 +78,7 @@ type mount struct {
 	visible bool
 }
 
-// newMount records which directory is at a path now.
+// newMount records which directory the daemon and process 1 see at a path now.
 func newMount(proc, key, path string) mount {
 	m := mount{key: key, path: path}
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
@@ -92,7 +93,7 @@ func newMount(proc, key, path string) mount {
 	return m
 }
 
-// hidden reports whether the path is missing in the sandbox, but may exist for process 1.
+// hidden reports whether the daemon cannot find the path in its sandbox although the path may exist outside the sandbox.
 func (m mount) hidden() bool {
 	_, err := os.Stat(m.path)
 	return m.ownView != m.hostView && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.ownView.path, deleted)
@@ -109,9 +110,9 @@ func (m mount) replaced(proc string) error {
 	return fmt.Errorf("%s: %s was replaced, but the sandbox still shows the old directory (%s); systemctl restart metalplugd", m.key, m.path, now.ownView.path)
 }
 
-// watchMounts runs until one of the kubelet's directories is replaced. In that case, it returns an error, so that systemd
-// restarts the daemon with new mounts. It compares the mounts after each event in the kubelet's directory and after each change
-// to the node's mounts. It also compares them every five minutes.
+// watchMounts runs until one of the kubelet's directories is replaced. It then returns an error, so that systemd restarts the
+// daemon with new mounts. It compares the mounts after each event in the kubelet's directory and after each change to the node's
+// mounts. It also compares them every five minutes.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	dirs := []mount{
@@ -130,7 +131,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	mounted := make(chan struct{}, 1)
 	var table sync.WaitGroup
 	table.Go(func() {
-		// If the mount table cannot be watched, the other checks remain.
+		// If the mount table cannot be watched, the daemon still compares the mounts after events and every five minutes.
 		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) })
 	})
 	defer table.Wait()

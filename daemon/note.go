@@ -20,8 +20,8 @@ func auditEntry(s *inventory.Status, event audit.Event) audit.Entry {
 // answerTime is how long the kubelet normally takes to process the answer to Allocate.
 const answerTime = 100 * time.Millisecond
 
-// noteAllocated records that a container gets devices. A moment later, when the kubelet has processed the answer, it makes
-// askHolders query the kubelet for the pod.
+// noteAllocated records in the audit log that a container gets devices. After answerTime, it makes askHolders query the kubelet,
+// which can then name the pod.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
@@ -31,11 +31,11 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	time.AfterFunc(answerTime, func() { liveness.Poke(d.pods) })
 }
 
-// noteHolders records each pod that holds a device now but did not hold it at the last call. The first call records all pods that
-// hold a device.
+// noteHolders records in the audit log each pod that holds a device now but did not hold it at the last call. The first call
+// records all pods that hold a device.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
 	for s := range snapshot.All() {
-		if s.Resource == "" || s.Members != nil { // instead of a bundle, its members are recorded
+		if s.Resource == "" || s.Members != nil { // the members of a bundle are recorded, but not the bundle itself
 			continue
 		}
 		for _, pod := range by[s.Name()] {

@@ -21,10 +21,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// previewLimit is the maximum time until all resources are registered and the daemon knows which pods hold devices.
+// previewLimit is how long a preview waits for the daemon to register all resources, and later for the daemon to learn which pods
+// hold devices.
 const previewLimit = 20 * time.Second
 
-// preview is a daemon with a simulated kubelet. The command "metalplugctl preview" runs it. It changes no device.
+// preview is a daemon with a simulated kubelet. The command "metalplugctl preview" runs it. A preview never changes a device.
 type preview struct {
 	api.Preview
 	config  config.Config
@@ -32,8 +33,9 @@ type preview struct {
 	client  api.Client
 }
 
-// Preview reads an [api.Preview] from a reader and runs a daemon for it, until the reader or ctx ends. It writes the answer to a
-// writer. If there is an error before that, the answer contains the error, and Preview also returns it.
+// Preview reads an [api.Preview] from the reader in and runs a daemon for it, until the reader in or ctx ends. It writes the
+// answer to the writer out. If an error occurs before the answer is complete, Preview writes an answer that contains only the
+// error, and returns the error too.
 func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -42,7 +44,7 @@ func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error 
 		return fmt.Errorf("read the preview request from standard input: %w", err)
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // returns when the program that requested the preview has ended
+		_, _ = io.Copy(io.Discard, in) // Copy returns when the program that requested the preview has ended
 		cancel()
 	}()
 	answered, ended := false, make(chan error, 1)
@@ -91,7 +93,7 @@ func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
 }
 
 // allocate waits until all resources are registered, and allocates the requested devices to pods. After that, it waits until the
-// daemon knows these pods.
+// daemon knows which devices these pods hold.
 func (p *preview) allocate(ctx context.Context) error {
 	err := p.await(ctx, func(_ []api.Device, resources []api.Resource) bool {
 		return !slices.ContainsFunc(resources, func(r api.Resource) bool {
@@ -117,8 +119,8 @@ func (p *preview) allocate(ctx context.Context) error {
 	})
 }
 
-// await waits until the devices and resources of the daemon meet a condition, or until ctx ends. The given function checks the
-// condition.
+// await polls the devices and resources of the daemon and passes them to the given function, until that function returns true or
+// ctx ends. After previewLimit, await returns an error.
 func (p *preview) await(ctx context.Context, is func(devices []api.Device, resources []api.Resource) bool) error {
 	for limit := time.After(previewLimit); ; {
 		var status api.Status
@@ -130,7 +132,7 @@ func (p *preview) await(ctx context.Context, is func(devices []api.Device, resou
 			}
 		}
 		select {
-		// There is no event to wait for, because the socket may not be served yet, and events do not contain the holders.
+		// This loop must poll, because the control socket may not be served yet, and events do not show which pods hold devices.
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
 			return nil

@@ -37,9 +37,10 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	// Stop endpoints before the new rules apply, because these rules may give the devices to claims.
 	d.endpoints.apply(ctx, byPlugin(*current, next), func() {})
-	// Store the configuration before the new rules apply, because they may cause the cleanup of a device.
+	// Store the configuration before the new rules apply. The new rules may cause the cleanup of a device, which uses the stored
+	// configuration.
 	d.config.Store(&next)
-	// The first list from a new endpoint must be complete.
+	// Wait for the inspections before new endpoints start, because the first device list from a new endpoint must be complete.
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
 	case <-time.After(reloadLimit):

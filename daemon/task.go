@@ -11,13 +11,13 @@ import (
 // task is a part of the daemon that runs until the daemon stops.
 type task struct {
 	name string
-	// run works until ctx ends. It calls ready once, as soon as other tasks can rely on this task. If run returns before ctx
-	// ends, the daemon stops, even if there was no error.
+	// run does the work of the task until ctx ends. It calls ready once, as soon as other tasks can rely on this task. If run
+	// returns before ctx ends, the daemon stops, even if there was no error.
 	run func(ctx context.Context, ready func()) error
 }
 
-// runTasks runs the tasks until ctx ends or a task ends. After that, it waits for all tasks to end. It returns the error of the
-// first task that ended. It calls allReady when all tasks have called ready.
+// runTasks runs the tasks until ctx ends or a task ends. It calls allReady when all tasks have called ready. When one task ends,
+// runTasks stops the others and waits for them. It returns the error of the task that ended first.
 func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -42,7 +42,7 @@ func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	}
 	running.Wait()
 	if parent.Err() != nil {
-		return nil // an error that a task returns because ctx has ended does not matter
+		return nil // after ctx has ended, the errors of tasks are ignored
 	}
 	return context.Cause(ctx)
 }

@@ -29,8 +29,8 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick:
 		}
-		// If a loop does not answer, check again immediately. A loop that was only late still answers in time for the service
-		// manager. If a loop is stuck, the error is logged before the service manager kills the daemon.
+		// If a loop does not answer, check again immediately. If the loop was only slow, the second check still succeeds before
+		// the service manager's timeout. If the loop is stuck, the error is logged before the service manager kills the daemon.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil
@@ -41,7 +41,7 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	}
 }
 
-// alive checks all loops concurrently. The error names each loop that has not answered in time.
+// alive checks all loops concurrently. The error names each loop that has not answered within the limit.
 func (d *daemon) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
