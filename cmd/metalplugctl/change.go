@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// cordonCommand withholds devices from new pods. metalplugd saves the cordon before it answers. If the exit code is 0, the cordon
-// therefore survives a power failure.
+// cordonCommand withholds devices from new pods. metalplugd writes the cordon to disk before it answers. If the exit code is 0,
+// the cordon therefore survives a power failure.
 func (o *clientOptions) cordonCommand() *cobra.Command {
 	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
@@ -34,8 +34,8 @@ func (o *clientOptions) cordonCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitRelease waits until no pod holds the devices. It keeps waiting while metalplugd restarts, because a new metalplugd
-// knows no devices until it has inspected the hardware.
+// awaitRelease waits until no pod holds any device in the list held. It also waits while metalplugd restarts, because metalplugd
+// cannot say who holds a device until it has inspected the hardware.
 func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
 	err := o.follow(cmd, true, func(api.Event) error {
@@ -60,7 +60,7 @@ func (o *clientOptions) awaitRelease(cmd *cobra.Command, held []string) error {
 	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), cmp.Or(err, errors.New("interrupted")))
 }
 
-// errReleased ends the wait when no pod holds the devices any more.
+// errReleased ends the loop in the function awaitRelease when no pod holds the devices any more.
 var errReleased = errors.New("released")
 
 // uncordonCommand ends a cordon. The command also accepts the ID of an absent device, because there is no other way to end the
@@ -73,8 +73,8 @@ func (o *clientOptions) uncordonCommand() *cobra.Command {
 	}, &api.Change{}, nil)
 }
 
-// resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the ID again, and a script must
-// pass --yes. The erase method must be given explicitly, so that no disk is erased by mistake.
+// resetCommand resets or erases a device. Before an erasure, an operator at a terminal must type the device ID as a confirmation,
+// and a script must pass --yes. Only the flag --scrub starts an erasure, so that no disk is erased by mistake.
 func (o *clientOptions) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
@@ -82,8 +82,8 @@ func (o *clientOptions) resetCommand() *cobra.Command {
 	}, "erase the device with this `METHOD`", false)
 }
 
-// adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. The command asks the operator to type the ID
-// again, as reset --scrub does.
+// adoptCommand lets metalplug erase and offer a disk that is not proven to be empty. The command asks the operator to type the
+// device ID as a confirmation, as reset --scrub does.
 func (o *clientOptions) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
@@ -91,8 +91,8 @@ func (o *clientOptions) adoptCommand() *cobra.Command {
 	}, "erase with this `METHOD` (default: the resource's)", true)
 }
 
-// erasingCommand completes a command that can erase a disk with --scrub. If the parameter always is true, the command always
-// erases the disk.
+// erasingCommand adds the code and the flags to a command that can erase a disk. If the parameter always is true, the command
+// always erases the disk. Otherwise, it erases the disk only with the flag --scrub.
 func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c api.Change
 	var scrub *string
@@ -114,9 +114,9 @@ func (o *clientOptions) erasingCommand(command cobra.Command, usageOfScrub strin
 	return cmd
 }
 
-// changeCommand completes a command that changes devices and shows their new states. The callback named may returns the ID of a
-// named device, or an error if the device must not be changed. If this callback is nil, metalplugd resolves the name. If there is
-// an error for one device, the command still changes the others.
+// changeCommand adds the code and the flags to a command that changes devices and shows their new states. The callback named may
+// returns the ID of a named device, or an error if the device must not be changed. If this callback is nil, metalplugd resolves
+// the name. If one device cannot be changed, the command still changes the others, unless metalplugd does not answer.
 func (o *clientOptions) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
@@ -168,9 +168,9 @@ func changed(d api.Changed) string {
 	return text
 }
 
-// mayErase shows the device to erase and asks the operator to type the ID again. It does not ask if the parameter yes is true. In
-// that case, the name must be an ID, because any other name may belong to another disk after a reboot. mayErase also does not ask
-// if metalplugd would refuse the erasure or has nothing to erase.
+// mayErase shows the device to erase and asks the operator to type the device ID. It does not ask if the parameter yes is true.
+// In that case, the name must be an ID, because any other name may belong to another disk after a reboot. mayErase also does not
+// ask if metalplugd would refuse the erasure or has nothing to erase.
 func (o *clientOptions) mayErase(cmd *cobra.Command, name string, d api.Device, c api.Change, yes bool) error {
 	if yes && name != d.ID {
 		return failed(cmd.Name(), name, fmt.Errorf("nothing was erased; with --yes, NAME must be the device ID: %s", d.ID))
@@ -221,7 +221,7 @@ func login(file string) string {
 	return u.Username
 }
 
-// confirm asks the operator to type the ID.
+// confirm asks the operator to type the device ID, and returns an error if the operator types anything else.
 func confirm(in io.Reader, out io.Writer, id string) error {
 	fmt.Fprintf(out, "Everything on %s will be lost.\nType its ID to erase it: ", clean(id))
 	line, err := bufio.NewReader(in).ReadString('\n')
@@ -245,8 +245,8 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device in requests to the control socket. It escapes a name such as "..", so that metalplugd
-// reports an unknown device.
+// pathOf returns the path of a device in requests to the control socket. It escapes the names "." and "..", because a server
+// would otherwise remove them from the path.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)
 	if id == "." || id == ".." {

@@ -77,10 +77,10 @@ func (o *clientOptions) checkCommand() *cobra.Command {
 }
 
 // backup matches the names of files in the drop-in directory that are probably not drop-ins. Editors and package managers write
-// such files. Operators also rename a file to disable it.
+// such files. Operators also give a drop-in such a name to disable it.
 var backup = regexp.MustCompile(`(?i)^\.|^README|~$|\.(bak|bck|old|orig|save|off|disabled|sw.|rpm[a-z]+|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// ignored returns a warning for each file or directory next to the configuration that was probably meant to be a drop-in.
+// ignored returns a warning for each file or directory that metalplugd ignores although it was probably meant to be a drop-in.
 func ignored(file string) (warnings []string) {
 	dir := filepath.Dir(file)
 	beside, _ := filepath.Glob(filepath.Join(dir, "*.d"))
@@ -118,8 +118,8 @@ func (f *checkedFiles) review(c config.Config, r config.Resource) {
 	}
 }
 
-// compare adds a warning if a resource matches no device on the node, or if its exclude matches no device. The parameter hint is
-// a command that shows the details.
+// compare adds a warning if a resource gets no usable device on this node, or if the patterns in its key exclude match no device.
+// The parameter hint is a command that shows the details.
 func (f *checkedFiles) compare(c config.Config, r config.Resource, match resourceMatch, hint string) {
 	switch key := cmp.Or(match.key, "match"); {
 	case match.idle() != "":
@@ -147,7 +147,7 @@ type checkedFiles struct {
 	Unclaimed []matchedDevice `json:"unclaimed,omitempty"` // devices without a resource, only with --explain
 }
 
-// checked writes the names of the files, and the devices of each resource.
+// checked writes the names of the configuration files, the warnings, and the devices of each resource.
 func (s *screen) checked(c checkedFiles) {
 	for _, f := range c.Files {
 		s.line("", "", f+": ok")

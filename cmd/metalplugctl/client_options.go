@@ -16,7 +16,7 @@ import (
 
 // clientOptions contains the options that are common to all commands that connect to metalplugd.
 type clientOptions struct {
-	socket string // value of the flag, or empty for the socket in the configuration
+	socket string // value of the flag --socket, or empty for the socket in the configuration
 }
 
 // client returns a client for the control socket.
@@ -35,8 +35,8 @@ func (o *clientOptions) configured(file string) (config.Config, api.Client) {
 	return c, api.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
-// deviceIDs completes device IDs. It completes only one argument unless the command accepts several. For the command uncordon, it
-// offers only cordoned devices.
+// deviceIDs returns the device IDs that the shell offers as completions. It offers none after the first argument, unless the
+// command accepts several. For the command uncordon, it offers only cordoned devices.
 func (o *clientOptions) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {

@@ -28,7 +28,7 @@ func parseContainer(text string) (api.Container, error) {
 	return api.Container{Resource: name, Count: n}, nil
 }
 
-// container writes the devices and variables that a container would get.
+// container writes the devices and environment variables that a container would get.
 func (s *screen) container(c api.Container) {
 	s.WriteString("\n")
 	asks := fmt.Sprintf("A container that requests %s=%d gets", c.Resource, c.Count)

@@ -19,7 +19,7 @@ import (
 // Each finding has one of these levels.
 const (
 	levelOK   = "ok"
-	levelSkip = "skip" // the check was not possible, so it is not known whether the part works
+	levelSkip = "skip" // the check was not possible, so the checked part may or may not work
 	levelWarn = "warn" // the part works, but may fail later
 	levelFail = "fail" // the part does not work
 )
@@ -52,12 +52,13 @@ type doctor struct {
 	found []finding
 }
 
-// check is one check of the doctor.
+// check is one of the checks that the doctor runs.
 type check struct {
 	name     string
 	daemon   bool // whether the check needs answers from metalplugd
-	hardware bool // whether the check inspects this node's hardware, and is skipped with a recording
-	// run adds findings. If it adds none and returns a text, the doctor adds that text as an "ok" finding.
+	hardware bool // whether the check inspects this node's hardware, so it does not run if a recording is used
+	// run performs the check and adds findings to the doctor. If it adds none and returns a text, the doctor adds that text as an
+	// "ok" finding.
 	run func(*doctor) (fine string)
 }
 
@@ -159,29 +160,29 @@ func (d *doctor) note(level, remedy, text string) {
 	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
 }
 
-// ok records that a part works.
+// ok adds a finding that the checked part works.
 func (d *doctor) ok(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
 
-// skip records that a check was not possible. The finding contains a remedy.
+// skip adds a finding that the check was not possible. The finding contains a remedy.
 func (d *doctor) skip(remedy, format string, args ...any) {
 	d.note(levelSkip, remedy, "not checked: "+fmt.Sprintf(format, args...))
 }
 
-// warn records a problem that may withhold devices later. The finding contains a remedy.
+// warn adds a finding about a problem that may withhold devices from pods later. The finding contains a remedy.
 func (d *doctor) warn(remedy, format string, args ...any) {
 	d.note(levelWarn, remedy, fmt.Sprintf(format, args...))
 }
 
-// fail records a problem that withholds devices now. The finding contains a remedy.
+// fail adds a finding about a problem that withholds devices from pods now. The finding contains a remedy.
 func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes all findings, beginning with the failures. It also writes the number of findings at each level. Checks with the
-// same finding share a line.
+// findings writes all findings, beginning with the failures. It also writes the number of findings at each level. If several
+// checks have the same finding, they share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
-	checks := make(map[finding][]string) // maps a finding without its check to the checks that made it
+	checks := make(map[finding][]string) // maps a finding to the names of all checks that have this finding
 	all = slices.Clone(all)
 	for i, f := range all {
 		all[i].Check = ""

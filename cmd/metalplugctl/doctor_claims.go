@@ -14,12 +14,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// driverProgram is the path of the program in the package metalplug-dra.
+// driverProgram is where the package metalplug-dra installs its program.
 const driverProgram = "/usr/sbin/metalplug-dra"
 
 // checkClaims checks the driver for Dynamic Resource Allocation if a resource has serve = "dra". Otherwise, it adds no finding.
 // systemd removes the driver's sockets when the driver stops, so a missing socket means that the driver is not running. The
-// driver's user may send claims only through the claims socket. The driver reports its identity in the status line of its unit.
+// driver does not run as root, so it can send claims to metalplugd only through the claims socket. The driver reports its
+// identity in the status line of its unit.
 func (d *doctor) checkClaims() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Serve == config.ServeDRA }) {
 		return ""

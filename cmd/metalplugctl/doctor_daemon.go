@@ -29,7 +29,7 @@ func (d *doctor) checkConfiguration() (fine string) {
 	return cmp.Or(strings.Join(c.Files, ", "), "no configuration file: the defaults apply")
 }
 
-// ask requests the data that the checks need from metalplugd.
+// ask requests from metalplugd the data that the checks need.
 func (d *doctor) ask() error {
 	var status api.Status
 	err := d.client.Get(d.ctx, "/v1/status", &status)
@@ -70,7 +70,9 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload compares the configuration files with the active configuration, as far as metalplugd reports it.
+// checkReload reports a refused reload, and changes to the configuration that take effect only after a restart. metalplugd
+// reports the changes that it found at its last reload. checkReload itself looks for a later change to the key
+// paths.device_plugins.
 func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct the configuration, then: systemctl reload metalplugd", "the last reload was refused, so the previous configuration still applies: %s", problem)
@@ -83,7 +85,7 @@ func (d *doctor) checkReload(status api.Status) {
 		return
 	}
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
-	if len(d.config.Files) > 0 && !told { // there are no files if the configuration has errors or does not exist
+	if len(d.config.Files) > 0 && !told { // Files is empty if the configuration has errors or does not exist
 		d.warn(restart, "paths.device_plugins will be %s after a restart, and is still %s", next, now)
 	}
 }
@@ -122,7 +124,7 @@ func (d *doctor) checkHelpers() (fine string) {
 			return r.Shares <= 1 && !r.AllowInUse
 		}},
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
-			byItself := r.Class == "nvme" || r.Class == "fpga" // these classes reset their devices by default
+			byItself := r.Class == "nvme" || r.Class == "fpga" // metalplug resets devices of these classes by default
 			return byItself || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
 		}},
 		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {
@@ -136,8 +138,8 @@ func (d *doctor) checkHelpers() (fine string) {
 	return "all required sockets exist"
 }
 
-// checkSocket adds a finding if a file is missing, is not a socket, or cannot be seen. The parameter without describes what does
-// not work without the socket, and remedy creates the socket.
+// checkSocket adds a finding if a file is missing, is not a socket, or cannot be inspected. The parameter without describes the
+// functions that need the socket and therefore fail. The parameter remedy is a command that creates the socket.
 func (d *doctor) checkSocket(name, without, remedy string) {
 	info, err := os.Stat(d.path(name))
 	switch {
@@ -171,9 +173,10 @@ func (d *doctor) checkUnits() (fine string) {
 	return strings.Join(templates, ", ")
 }
 
-// checkDevices checks the health of the devices. It accepts a default resource without devices, because most nodes have no FPGA,
-// for example. It reports a cordoned device, because an operator may have forgotten the cordon. For each kind of problem, one
-// finding names one device with the problem, and says how many other devices have it.
+// checkDevices checks the health of the devices. It does not report a built-in resource that has no device, because most nodes
+// lack some kinds of hardware, such as FPGAs. It reports a cordoned device, because an operator may have forgotten the cordon. If
+// several devices have the same problem, there is only one finding. It names one of these devices and says how many others there
+// are.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {

@@ -24,8 +24,8 @@ const (
 	// defaultRoot is the default value of the kubelet's --root-dir (kubernetes v1.36 cmd/kubelet/app/options/options.go,
 	// defaultRootDir).
 	defaultRoot = "/var/lib/kubelet"
-	// devicePluginDir is the kubelet's directory for device plugins. It is a constant, which --root-dir does not change
-	// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go; kubernetes#120626).
+	// devicePluginDir is the kubelet's directory for device plugins. It is a constant in the kubelet, so --root-dir does not
+	// change it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go; kubernetes#120626).
 	devicePluginDir = "/var/lib/kubelet/device-plugins"
 )
 
@@ -40,7 +40,7 @@ func (d *doctor) checkKubelet() (fine string) {
 	}
 	info, err := os.Stat(d.path(dir))
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // the kubelet cannot start if this is a link without a target
+	case errors.Is(err, fs.ErrNotExist) && !d.exists(dir): // the kubelet cannot start if its directory is a link without a target
 		d.fail("start the kubelet: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
 			"%s is missing: the kubelet has never run on this node", dir)
 	case errors.Is(err, fs.ErrPermission):
@@ -114,9 +114,9 @@ func (d *doctor) checkRegistration() (fine string) {
 	return ""
 }
 
-// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. metalplugd makes the query, because
-// only root can open the kubelet's socket (kubelet, PodResources v1, GetAllocatableResources). The two numbers may differ for
-// some milliseconds after the device list changes.
+// checkCounts compares the kubelet's count of devices with the number that metalplugd offers. metalplugd asks the kubelet,
+// because only root can open the kubelet's socket, and the doctor may run as another user (kubelet, PodResources v1,
+// GetAllocatableResources). The two numbers may differ for some milliseconds after the device list changes.
 func (d *doctor) checkCounts() (fine string) {
 	var answer api.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // pciClasses lists the PCI classes of hardware that metalplug can offer. The field class is the beginning of the text in the
-// sysfs attribute with that name (include/linux/pci_ids.h).
+// sysfs attribute "class" of a PCI function (include/linux/pci_ids.h).
 var pciClasses = []struct{ class, what string }{
 	{"0x03", "a display or GPU"}, {"0x12", "a processing accelerator"}, {"0x0207", "an InfiniBand adapter"}, {"0x0108", "an NVMe controller"},
 }
@@ -42,9 +42,9 @@ func (d *doctor) checkDrivers() (fine string) {
 	return "all GPUs, accelerators, InfiniBand adapters and NVMe controllers have a driver"
 }
 
-// checkLinks checks that each node of an offered device has a link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. runc's systemd driver
-// uses these links to name nodes, and omits a node without a link from the container's device list. The container would lose such
-// a device at the next "systemctl daemon-reload" (opencontainers/cgroups devices/systemd.go).
+// checkLinks checks that each node of an offered device has a link /dev/char/MAJ:MIN or /dev/block/MAJ:MIN. The systemd cgroup
+// driver of runc uses these links to name nodes, and omits a node without a link from the container's device list. The container
+// would lose such a device at the next "systemctl daemon-reload" (opencontainers/cgroups devices/systemd.go).
 func (d *doctor) checkLinks() (fine string) {
 	seen := make(map[string]bool)
 	for _, v := range d.devices {
@@ -79,9 +79,9 @@ func (d *doctor) checkRDMA() (fine string) {
 	return ""
 }
 
-// moduleFiles lists the file that metalplug-selinux installs its policy module from, for each package manager. The module
-// declares the boolean in moduleBoolean (selinux/metalplug.te). The boolean exists while the module is loaded, and any user can
-// check whether it exists.
+// moduleFiles lists a file in the package metalplug-selinux for each package manager. The package installs its policy module from
+// this file. The module declares an SELinux boolean (selinux/metalplug.te). While the module is loaded, the file moduleBoolean
+// exists, and any user can check this.
 var moduleFiles = []struct{ file, reinstall string }{
 	{"/usr/share/selinux/packages/metalplug.pp.bz2", "apt-get install --reinstall metalplug-selinux"},
 	{"/usr/share/selinux/packages/metalplug/metalplug.te", "dnf reinstall metalplug-selinux"},
@@ -89,8 +89,8 @@ var moduleFiles = []struct{ file, reinstall string }{
 
 const moduleBoolean = "/sys/fs/selinux/booleans/metalplugd_metrics_tcp"
 
-// checkSELinux checks the label of the kubelet's directory and looks for denials. If the package with the policy module
-// is installed, checkSELinux also checks that the module is loaded.
+// checkSELinux checks the label of the kubelet's directory and searches the audit log for denials. If the package with the policy
+// module is installed, checkSELinux also checks that the module is loaded.
 func (d *doctor) checkSELinux() (fine string) {
 	enforcing := d.read("/sys/fs/selinux/enforce")
 	if enforcing == "" {
@@ -122,14 +122,14 @@ func (d *doctor) checkSELinux() (fine string) {
 	return mode + ", the labels are correct, and nothing was denied"
 }
 
-// checkSandbox finds out whether units are masked and whether the kernel has no user namespaces. In either case, systemd cannot
-// start the units. If there is no such problem, checkSandbox adds no finding.
+// checkSandbox reports units of metalplug that are masked, and a kernel that allows no user namespaces. In either case, systemd
+// cannot start the units. If there is no such problem, checkSandbox adds no finding.
 func (d *doctor) checkSandbox() (fine string) {
 	if d.read("/proc/sys/user/max_user_namespaces") == "0" {
 		d.fail("sysctl -w user.max_user_namespaces=1024; to keep the value, write it to /etc/sysctl.d",
 			"user.max_user_namespaces is 0, so PrivateUsers= of metalplugd.service fails (217/USER)")
 	}
-	// The command "systemctl mask" uses these directories.
+	// The command "systemctl mask" creates its links below these directories.
 	for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} {
 		units, _ := filepath.Glob(d.path(mask.dir + "/systemd/system/metalplug*")) // Glob fails only for an invalid pattern
 		for _, unit := range units {

@@ -86,7 +86,7 @@ func (o *clientOptions) stream(ctx context.Context, handle func(api.Event) error
 	}
 }
 
-// event writes an event on one line, unless lines wrap.
+// event writes an event. The event takes one line, unless it is wider than the terminal.
 func (s *screen) event(e api.Event) {
 	var about []string
 	switch {

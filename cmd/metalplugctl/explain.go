@@ -31,7 +31,7 @@ type resourceMatch struct {
 // matchedDevice is a device that matches a resource, or that matches none.
 type matchedDevice struct {
 	ID string `json:"id"`
-	By string `json:"by,omitempty"` // resource that gets the device instead
+	By string `json:"by,omitempty"` // earlier resource that gets the device
 	// Reason says why the device is not offered or why it is Unhealthy.
 	Reason string `json:"reason,omitempty"`
 }
@@ -95,7 +95,7 @@ func matchResources(c config.Config) (all []resourceMatch, unclaimed []matchedDe
 	return all, unclaimed, nil
 }
 
-// compare sets t.Unfilled if the match or the exclude of a rule matches no device.
+// compare sets t.Unfilled if the key match or the key exclude of a rule matches no device.
 func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*device.Class) *device.Population) {
 	key, text := "", ""
 	switch {
@@ -123,7 +123,7 @@ func (t *resourceMatch) compare(r device.Rule, builtin bool, population func(*de
 	}
 }
 
-// idle explains why the resource gets no usable device. It returns "" if the resource gets one.
+// idle explains why the resource gets no usable device. It returns "" if the resource gets at least one usable device.
 func (t resourceMatch) idle() string {
 	switch {
 	case slices.ContainsFunc(t.Devices, func(d matchedDevice) bool { return d.Reason == "" }):
@@ -138,9 +138,9 @@ func (t resourceMatch) idle() string {
 	return "no present device matches"
 }
 
-// mistakes describes patterns that are valid but probably wrong, and how to correct them. Only the first matching entry is
-// reported. An entry with a key applies to that property, and an entry without a key applies to all properties. Some entries
-// check each alternative in a pattern.
+// mistakes describes patterns that are valid but probably wrong, and how to correct them. For each pattern, only the first
+// matching entry counts. An entry with a key applies to that property, and an entry without a key applies to all properties. An
+// entry without a remedy means that the pattern is correct.
 var mistakes = []struct {
 	key     string
 	pattern *regexp.Regexp
@@ -152,7 +152,7 @@ var mistakes = []struct {
 	{"DEVPATH", regexp.MustCompile(`(^|\|)/?\*+($|\|)`), "matches every device node; add a property of the intended devices"},
 	{"DEVNAME", regexp.MustCompile(`(^|\|)(/dev/?)?\*+($|\|)`), "matches every device node; write the paths of the intended nodes"},
 	{"DEVNAME", regexp.MustCompile(`(^|\|)[^/*?[|]`), `write the path, as in "/dev/kvm"`},
-	{"DEVNAME", regexp.MustCompile(`.`), ""}, // names of device nodes may contain dots
+	{"DEVNAME", regexp.MustCompile(`.`), ""}, // this pattern is not a mistake, because names of device nodes may contain dots
 	{"", regexp.MustCompile(`\.\*`), "looks like a regular expression; write * for any text"},
 	{"PCI_SLOT_NAME", regexp.MustCompile(`(^|\|)[0-9a-f]{2}:[0-9a-f]{2}\.`), `write the domain too, as in "0000:18:00.0"`},
 	{"PCI_ID", regexp.MustCompile(`(?i)0x|(^|\|)[0-9a-f]{4}($|\|)`), `write VENDOR:DEVICE, as in "10DE:2330" or "10DE:*"`},

@@ -42,7 +42,7 @@ func onceFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("once", false, "print the state once and exit")
 }
 
-// fixed is the annotation of a flag that accepts only a fixed set of values. It lists these values.
+// fixed is the annotation of a flag that accepts only a fixed set of values. The annotation lists these values.
 const fixed = "fixed"
 
 // choiceFlag adds a flag with a fixed set of values, as [textFlag] does. It adds the default to the usage text.

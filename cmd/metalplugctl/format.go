@@ -30,7 +30,7 @@ func resourceSummary(r api.Resource) string {
 }
 
 // healthCell returns the cell with the health of a device. A cordoned device is shown as cordoned rather than Unhealthy, because
-// it is not faulty.
+// a cordon does not mean that the device is faulty.
 func healthCell(d api.Device) cell {
 	switch {
 	case d.Resource == "":
@@ -90,7 +90,7 @@ func formatDuration(d time.Duration) string {
 }
 
 // eventLine returns a line with the number of udev events and the time of the last one. If the hardware has changed since that
-// time, metalplugd does not receive events.
+// time, the events of udevd do not reach metalplugd.
 func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {

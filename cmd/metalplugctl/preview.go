@@ -80,7 +80,7 @@ func previewCommand() *cobra.Command {
 	return cmd
 }
 
-// show shows the state. If there is a view, show shows the state again after each change.
+// show writes the state once to the output. If the parameter v is not nil, it also shows the state after each change.
 func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *view) error {
 	state := previewState{Machine: p.title, Containers: p.Containers}
 	if p.serve != "" {
@@ -107,8 +107,8 @@ func (p *preview) show(cmd *cobra.Command, o *clientOptions, output string, v *v
 	return err
 }
 
-// machine selects the machine to show. This is this node, the recording in the configuration, or the recording that the parameter
-// recorded names.
+// machine selects the machine whose devices are shown. It is either this node, the recording in the configuration, or the
+// recording that the parameter recorded names.
 func (p *preview) machine(recorded string) error {
 	c, err := config.Load(p.file)
 	if err != nil {

@@ -18,7 +18,7 @@ type process struct {
 	pid    string
 	name   string
 	args   []string // flags of the kubelet
-	hidden bool     // set if args may not contain all flags
+	hidden bool     // whether some flags may be missing from args
 }
 
 // String returns the name and pid of the process.
@@ -41,7 +41,8 @@ func (p process) flag(name string) (value string) {
 }
 
 // kubelets returns the running kubelets. The result elsewhere contains the kubelets in another mount namespace, such as the
-// kubelet of a node that runs in a container. The paths of such a kubelet lead to other files.
+// kubelet of a node that runs in a container. A path in the flags of such a kubelet may lead to a different file than the same
+// path on the node.
 func (m machine) kubelets() (here, elsewhere []process) {
 	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // Glob fails only for an invalid pattern
 	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
@@ -60,8 +61,8 @@ func (m machine) kubelets() (here, elsewhere []process) {
 	return here, elsewhere
 }
 
-// kubelet returns the kubelet that a process contains, if it runs as root. RKE2 and k0s run the kubelet as a separate process. In
-// k3s, MicroK8s and MicroShift, the kubelet is part of the main process.
+// kubelet returns the kubelet that a process contains, if the process runs as root. RKE2 and k0s run the kubelet as a separate
+// process. In k3s, MicroK8s and MicroShift, the kubelet is part of the main process.
 func (m machine) kubelet(pid string) (p process, ok bool) {
 	if !m.ofRoot(pid) {
 		return p, false
@@ -108,8 +109,8 @@ func k3sKubeletFlags(args []string) (flags []string) {
 	return flags
 }
 
-// argumentsFile returns the lines of a file that contains command-line arguments. MicroK8s, for example, uses such a file. It
-// replaces variables with the values that they have in the environment of the process.
+// argumentsFile returns the lines of a file that contains command-line arguments. MicroK8s, for example, uses such a file.
+// Variables in the file are replaced with the values that they have in the environment of the process.
 func (m machine) argumentsFile(pid, name string) (args []string) {
 	environment := make(map[string]string)
 	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // only root can read this file

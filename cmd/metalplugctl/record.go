@@ -72,7 +72,7 @@ func record(out io.Writer, r *recording.Recorder, c config.Config, devices []ude
 	return err
 }
 
-// extraSubsystems lists subsystems that classes read, in addition to the subsystems of their devices.
+// extraSubsystems lists subsystems that device classes read, in addition to the subsystems of their own devices.
 var extraSubsystems = []string{
 	"node", "block", "nvme", "nvme-subsystem", "drm", "accel", "kfd", "infiniband", "infiniband_verbs", "infiniband_mad", "infiniband_cm",
 	"fpga_region", "fpga_manager", "dfl", "vfio", "vfio-dev",
@@ -81,7 +81,7 @@ var extraSubsystems = []string{
 // moduleDirs lists the sysfs directories of kernel modules. Classes read the parameters of these modules.
 var moduleDirs = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
 
-// relevant returns the devices that a class uses and the parents of these devices. It also returns the devices in certain other
+// relevant returns the devices that any class uses and the parents of these devices. It also returns the devices in certain other
 // subsystems, which the variable extraSubsystems lists. It omits RAM disks and unused loop devices.
 func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
 	keep := make(map[string]bool)

@@ -31,7 +31,7 @@ type bugReport struct {
 	files    []reported
 }
 
-// reported is a file in a report, before it is masked.
+// reported is a file for a report. Identities in its text are not masked yet.
 type reported struct{ name, text string }
 
 // journalLines is the maximum number of journal lines in a report. The report contains the newest lines.
@@ -139,7 +139,7 @@ func (b *bugReport) hideDevice(id string) {
 	}
 }
 
-// journal adds the newest journal lines of metalplug's units. It replaces the name of the node in them.
+// journal adds the newest journal lines of metalplug's units. It replaces the name of the node in these lines.
 func (b *bugReport) journal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder

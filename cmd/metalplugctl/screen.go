@@ -35,7 +35,7 @@ type screen struct {
 }
 
 // newScreen returns an empty screen for output to out. If out is not a terminal, the environment variable COLUMNS sets the width.
-// The examples in the man page are made in this way.
+// The examples in the man page are made with this variable.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
 	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width}
@@ -100,7 +100,8 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes a mark and a text. If the width has no limit, the output is a single line, so that tools can search it.
+// line writes a mark, such as "warning: ", and a text after it. If the width has no limit, the output is a single line, so that
+// tools can search it.
 func (s *screen) line(mark, colour, text string) {
 	mark, lines := clean(mark), []string{clean(text)}
 	if s.width > 0 && len(mark) > s.width/2 { // the text begins on a new line

@@ -32,7 +32,7 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 	if dir, err = filepath.Abs(name); err != nil {
 		return "", nil, err
 	}
-	_ = unix.Rmdir(dir) // fails if the directory does not exist or is not empty
+	_ = unix.Rmdir(dir) // this fails if the directory does not exist or is not empty
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", nil, fmt.Errorf("serve in %s: %w; name a new directory", dir, fsutil.Cause(err))
 	}
@@ -87,7 +87,7 @@ func daemonFile() (string, error) {
 }
 
 // run runs metalplugd until the function show returns or the command ends. It calls show when the resources are registered and
-// the containers have their devices. The options for show select this metalplugd.
+// the containers have their devices. The options that it passes to show contain the socket of this metalplugd.
 func (p *preview) run(cmd *cobra.Command, show func(*clientOptions) error) error {
 	file, err := daemonFile()
 	if err != nil {

@@ -82,7 +82,7 @@ func live(cmd *cobra.Command, output string, once bool, run func(*view) error) e
 	if before, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
 		raw := *before
 		raw.Lflag &^= unix.ICANON | unix.ECHO
-		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // reads return after 0.2 s, so that readKeys can end
+		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // reads return after at most 0.2 s, so that readKeys can end
 		raw.Cc[unix.VSUSP] = 0                       // Ctrl-Z would leave the shell on the alternate screen
 		_ = unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
 		defer unix.IoctlSetTermios(fd, unix.TCSETSF, before)

@@ -80,7 +80,7 @@ func (s *screen) answer(a api.Answer) {
 			mark, colour := "ok", green
 			switch {
 			case !step.OK && (step.What == "class" || step.What == "rule"):
-				mark, colour = "--", "" // because the next class or rule may match
+				mark, colour = "--", "" // this step is not a failure, because the next class or rule may match
 			case !step.OK:
 				mark, colour = "NO", red
 			}
