@@ -2,8 +2,8 @@
 
 package reset
 
-// The functions in this file open a disk exclusively, so that no other process can start to use the disk. In this package, such a
-// disk is called "held".
+// The functions in this file open a disk exclusively (O_EXCL), so that the kernel refuses to mount the disk or to make it part
+// of another device. This package calls such a disk "held".
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// claim is an open disk.
+// claim is a disk that this process has open.
 type claim struct {
 	*host
 	sysfs.Disk
@@ -32,13 +32,14 @@ type claim struct {
 	controller controller // the data from Identify Controller, or nil before the first request
 }
 
-// hold opens a disk exclusively. The kernel refuses this if the disk or one of its partitions is mounted, used for swap, or part
-// of another device. While the disk is held, the kernel refuses each of these uses (bd_may_claim in block/bdev.c). An exclusive
-// open does not detect a process that has opened the node without O_EXCL, such as a virtual machine. The parameter flags is
-// O_RDONLY or O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a writable descriptor is closed.
+// hold opens a disk exclusively. The kernel refuses an exclusive open if the disk or one of its partitions is mounted, used for
+// swap, or part of another device. While the disk is held, the kernel in turn refuses each of these uses (bd_may_claim in
+// block/bdev.c). An exclusive open does not detect a process that has opened the node without O_EXCL, such as a virtual machine.
+// The parameter flags is O_RDONLY or O_RDWR. An inspection must use O_RDONLY, because udev inspects a disk again when a writable
+// descriptor is closed.
 //
 // A disk may have several block devices, which are called twins. An exclusive open of one of them does not affect the others, so
-// the function opens the twins too. It skips the twins that the parameter besides lists, because the caller opens them itself.
+// hold opens the twins too. The parameter besides lists twins that hold skips, because the caller opens them itself.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if c, err = h.openDisk(sysPath, flags|unix.O_EXCL); err != nil {
 		if d, gone := h.diskAt(sysPath); gone == nil { // the errno does not show what uses the disk
@@ -80,10 +81,11 @@ func (h *host) openDisk(sysPath string, flags int) (*claim, error) {
 
 // exclusiveOpenLimit is how long the helper waits for a disk that cannot be opened exclusively, if nothing else shows that the
 // disk is in use. Some tools open a disk exclusively for a moment to check that it is free (blkdiscard, mkfs and wipefs). If the
-// disk cannot be opened within this time, the helper treats it as in use.
+// disk cannot be opened exclusively within this time, the helper treats it as in use.
 const exclusiveOpenLimit = time.Second
 
-// checkExclusive returns the reason why a disk cannot be opened exclusively, or nil. It closes the disk again immediately.
+// checkExclusive opens a disk exclusively and closes it again immediately. If the disk cannot be opened exclusively, the error
+// contains the reason.
 func (h *host) checkExclusive(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
@@ -137,8 +139,8 @@ func otherDisk(sysPath string, was, is uint64) error {
 	return errorf(Gone, "%s was replaced by another disk: the diskseq is %d, not %d", sysPath, is, was)
 }
 
-// checkSameDisk checks that the disk is the one that was open before. The parameter seq is the diskseq of the earlier disk, or 0
-// if it is unknown. Another disk may have taken over the name and device number of the earlier disk.
+// checkSameDisk checks that the open disk is the one that the task opened before. The parameter seq is the diskseq of that
+// earlier disk, or 0 if unknown. Another disk may have taken over the name and device number of the earlier disk.
 func (c *claim) checkSameDisk(seq uint64) error {
 	if seq != 0 && c.seq != seq {
 		return otherDisk(c.sysPath, seq, c.seq)
@@ -146,7 +148,7 @@ func (c *claim) checkSameDisk(seq uint64) error {
 	return nil
 }
 
-// number uses an ioctl to read a number of 4 or 8 bytes from an open disk.
+// number runs an ioctl on an open disk, and returns the number of 4 or 8 bytes that the kernel reports.
 func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 	b := make([]byte, size)
 	_, err := h.ioctl(fd, request, b)
@@ -156,7 +158,7 @@ func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 	return binary.NativeEndian.Uint64(b), err
 }
 
-// sizes returns the size of an open disk and of its logical blocks, in bytes.
+// sizes returns the size of an open disk and the size of one logical block, in bytes.
 func (h *host) sizes(fd int) (size, block int64, err error) {
 	all, err1 := h.number(fd, unix.BLKGETSIZE64, 8)
 	one, err2 := h.number(fd, unix.BLKSSZGET, 4)
@@ -179,9 +181,9 @@ func (c *claim) flush() error {
 // inspects the disk.
 const udevLockLimit = 5 * time.Second
 
-// lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool has locked the disk
-// (systemd.io/BLOCK_DEVICE_LOCKING). The parameter how is LOCK_SH or LOCK_EX. Inspections use LOCK_SH, so that several of them
-// can have the lock.
+// lock prevents udev from inspecting a disk until the disk is closed. It fails if another tool keeps the disk locked
+// (systemd.io/BLOCK_DEVICE_LOCKING). The parameter how is LOCK_SH or LOCK_EX. To read a disk, the helper uses LOCK_SH, which
+// several processes can have at the same time.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := waitForLock(ctx, c.flock, c.fd, how, udevLockLimit)
 	if errors.Is(err, unix.EWOULDBLOCK) {

@@ -2,9 +2,9 @@
 
 package reset
 
-// The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. Volume managers and file systems
-// keep their signatures near the ends of a disk. The check treats a disk as blank if all bytes that it reads are 00, or all are
-// ff.
+// The quick check of a disk reads the first and last 16 MiB, and 4,096 random blocks in between. Volume managers and file
+// systems keep their signatures near the start or the end of a disk. The check treats a disk as blank if all bytes that it reads
+// are 00, or all are ff.
 
 import (
 	"bytes"
@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	edgeSize      = 16 << 20 // number of bytes that are read at each end of a disk
-	pieceSize     = 1 << 20  // number of bytes that are read at a time at an end
+	edgeSize      = 16 << 20 // number of bytes that are read at the start and at the end of a disk
+	pieceSize     = 1 << 20  // number of bytes that are read at a time from these two parts
 	blockSize     = 4096     // number of bytes that are compared at a time
 	randomCount   = 4096     // number of random blocks
-	rotatingCount = 1024     // number of random blocks if the disk rotates
+	rotatingCount = 1024     // number of random blocks on a rotating disk
 	readers       = 8        // number of parallel reads, because NVMe drives serve random reads in parallel
-	// After maxBad unreadable blocks, the rest of a chunk is skipped, because a drive may take seconds to read each of them.
+	// After maxBad unreadable blocks, the rest of a chunk is skipped, because a drive may try to read a bad block for seconds.
 	maxBad = 16
 )
 
@@ -44,8 +44,9 @@ type surface struct {
 	chunks []chunk // sorted by offset
 }
 
-// seed determines which random blocks are read. Each check uses a new seed, so an attacker cannot prepare a disk for the check.
-// The lowest bit is set for a rotating disk, because fewer of its blocks are read. A disk with 7,200 rpm takes up to 10 ms to
+// seed determines which random blocks are read. If a check is compared with an earlier one, it uses the seed in the earlier
+// fingerprint. Any other check uses a new random seed, so an attacker cannot know in advance which blocks are read. The lowest
+// bit of the first byte is set for a rotating disk, so that fewer blocks are read. A disk with 7,200 rpm takes up to 10 ms to
 // read a block, and a probe must end within 16 s.
 type seed [8]byte
 
@@ -78,14 +79,14 @@ func seedIn(fingerprint string) (s seed) {
 	return s
 }
 
-// surfaceOf runs the quick check on a disk.
+// surfaceOf reads the data for the quick check of a disk.
 func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	c.step.set("reading %s", c.Name())
 	return readSurface(ctx, c.size, s, c.read)
 }
 
-// readSurface reads both ends of a disk and random blocks in between. It reads a small disk completely. The limit for a small
-// disk does not depend on whether the disk rotates, although fewer random blocks are read from a rotating disk.
+// readSurface reads the start and the end of a disk, and random blocks in between. It reads a small disk completely. A rotating
+// disk counts as small up to the same size as any other disk, although fewer random blocks are read from it.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -124,8 +125,8 @@ func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
 
-// fill reads a chunk. If the drive cannot read the whole chunk, each block is read separately. After [maxBad] unreadable blocks,
-// it treats the rest of the chunk as unreadable too.
+// fill reads a chunk. If the drive cannot read a part of the chunk, fill reads each block separately. After [maxBad] unreadable
+// blocks, fill treats the rest of the chunk as unreadable too.
 func (c *chunk) fill(read func(p []byte, offset int64) error) error {
 	err := read(c.b, c.at)
 	if !isBad(err) {
@@ -164,8 +165,8 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// fillAll fills all given chunks, several at a time. It stops when the drive fails or ctx ends, but it continues after an
-// unreadable block.
+// fillAll reads the data of all given chunks, several at a time. It stops when the drive fails or ctx ends, but it continues
+// after an unreadable block.
 func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
 	var first error
@@ -195,8 +196,8 @@ func fillAll(ctx context.Context, all []chunk, read func(p []byte, offset int64)
 	return first
 }
 
-// places returns the sorted offsets of random blocks between the ends of a disk. Each block is equally likely. The same seed
-// gives the same offsets (ChaCha8, C2SP chacha8rand).
+// places returns the sorted offsets of random blocks between the first and the last part of a disk. Each block is equally
+// likely. For disks of the same size, the same seed gives the same offsets (ChaCha8, C2SP chacha8rand).
 func places(size int64, from seed) (chosen []int64) {
 	blocks := uint64(lastFrom(size)-edgeSize) / blockSize
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
@@ -207,8 +208,8 @@ func places(size int64, from seed) (chosen []int64) {
 	return slices.Compact(chosen)
 }
 
-// lastFrom returns the offset at which the last part of the disk begins. This offset is a multiple of the block size, and at
-// least 16 MiB before the end.
+// lastFrom returns the offset of the last part of a disk, which the quick check reads completely. This offset is a multiple of
+// the block size, and at least 16 MiB before the end.
 func lastFrom(size int64) int64 { return (size - edgeSize) &^ (blockSize - 1) }
 
 // read fills the buffer p from a disk. If the kernel returns 0 bytes, the disk was removed.
@@ -226,7 +227,7 @@ func (c *claim) read(p []byte, offset int64) error {
 	return nil
 }
 
-// contains reports whether the disk contains a text at the given offset.
+// contains reports whether the data that was read contains a text at the given offset of the disk.
 func (s *surface) contains(at int64, text string) bool {
 	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found {
@@ -235,8 +236,8 @@ func (s *surface) contains(at int64, text string) bool {
 	return i >= 0 && at-s.chunks[i].at < int64(len(s.chunks[i].b)) && bytes.HasPrefix(s.chunks[i].b[at-s.chunks[i].at:], []byte(text))
 }
 
-// content returns the names of the signatures on a disk. If there is other data, it returns the offset of this data. It returns
-// "" for a blank disk.
+// content describes the data on a disk. It returns the names of the signatures, if there are any. Otherwise, the description
+// contains the offset of the first block that has data or cannot be read. content returns "" for a blank disk.
 func (s *surface) content() string {
 	for at, b := range s.dataBlocks() {
 		if found := s.signatures(); len(found) > 0 {
@@ -250,8 +251,8 @@ func (s *surface) content() string {
 	return ""
 }
 
-// readable returns an error that names the first unreadable block, or nil. An unreadable block may contain data, so the
-// disk is not proven to be blank.
+// readable returns an error that names the first unreadable block, or nil. An unreadable block may contain data, so a disk with
+// such a block is not proven to be blank.
 func (s *surface) readable() error {
 	for _, c := range s.chunks {
 		if len(c.bad) > 0 {
@@ -275,8 +276,8 @@ func (s *surface) fingerprint() string {
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// dataBlocks yields the blocks that contain data, in order. On a disk that is otherwise filled with 00, a block of ff may be
-// data. The reverse also applies.
+// dataBlocks yields the blocks that contain data, in order. On a disk whose unwritten blocks contain 00, a block of ff counts as
+// data. On a disk whose unwritten blocks contain ff, a block of 00 counts as data.
 func (s *surface) dataBlocks() iter.Seq2[int64, []byte] {
 	filler := s.filler()
 	return func(yield func(int64, []byte) bool) {
@@ -301,7 +302,7 @@ func (s *surface) filler() byte {
 // hasData reports whether a block contains data. The filler is the byte that unwritten blocks of the disk contain.
 func hasData(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
 
-// blocks yields all blocks, in order. An unreadable block is nil.
+// blocks yields the offset and the data of each block that was read, in order. The data of an unreadable block is nil.
 func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	return func(yield func(int64, []byte) bool) {
 		for _, c := range s.chunks {

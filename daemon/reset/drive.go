@@ -78,7 +78,7 @@ const (
 
 const identifySize = 4096
 
-// identify returns the data structure that cns selects.
+// identify returns the Identify data structure that the parameter cns selects.
 func (d drive) identify(cns, nsid uint32) ([]byte, error) {
 	b := make([]byte, identifySize)
 	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, queryTimeout, b)
@@ -131,7 +131,8 @@ func statusOf(err error) uint16 {
 // unsupported reports whether a status code means that the controller does not support the command.
 func unsupported(code uint16) bool { return code == statusInvalidOpcode || code == statusInvalidField }
 
-// Error returns the status code. If an operator can do something about the error, Error also returns the meaning of the code.
+// Error returns a text that contains the status code. If an operator can do something about the error, the text also
+// explains the code.
 func (s nvmeStatus) Error() string {
 	text := map[uint16]string{
 		statusInvalidOpcode:      ": invalid command opcode",
@@ -187,7 +188,7 @@ var (
 	cryptoFormat       = feature{524, 1 << 2}         // FNA
 )
 
-// has reports whether a controller has a feature.
+// has reports whether the controller sets at least one bit of a feature.
 func (id controller) has(f feature) bool { return id[f.at]&f.mask != 0 }
 
 // Kinds of sanitize operations, as bits in SANICAP.
@@ -197,7 +198,7 @@ const (
 	sanitizeOverwrite = 1 << 2
 )
 
-// controllerOf returns the data from Identify Controller for an open disk. It sends the command only once.
+// controllerOf returns the data from Identify Controller for an open disk. It sends the command only once for each open disk.
 func (d drive) controllerOf() (controller, error) {
 	if d.controller != nil {
 		return d.controller, nil

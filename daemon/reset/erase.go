@@ -23,12 +23,12 @@ type erasure struct {
 	promise promise
 	// ready returns an error if the method cannot erase the disk, or would also erase other disks.
 	ready func(c *claim) error
-	// run erases the disk and returns a description of its work. The evidence describes the data that was found before the
-	// erasure.
+	// run erases the disk and returns a description of its work. The parameter had describes the data that was found before
+	// the erasure.
 	run func(ctx context.Context, c *claim, had *evidence) (done string, err error)
 }
 
-// erasures returns all methods by their names.
+// erasures maps the names of all erase methods to the methods.
 func erasures() map[string]erasure {
 	always := func(*claim) error { return nil }
 	return map[string]erasure{
@@ -44,9 +44,9 @@ func erasures() map[string]erasure {
 // Erasures returns the names of all erase methods. Most disks support only some of them.
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
-// erase erases a disk that was examined earlier, and returns a description of its work. It opens the disk exclusively for writing
-// and reads it again, because the disk may have changed since then. For example, this process may have been stopped for a while,
-// or the disk may have reappeared after a reset.
+// erase erases a disk that was examined earlier, and returns a description of its work. It opens the disk exclusively for
+// writing and reads it again, because the disk may have changed since it was examined. For example, this process may have been
+// stopped for a while, or the disk may have disappeared and appeared again during a reset.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
@@ -103,7 +103,7 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 }
 
 // examineAgain reads a disk again before its erasure. It checks that this is the disk that was examined earlier, and that the
-// content is still the same. It returns nil if the disk was not read earlier or cannot be read.
+// content is still the same. It returns no surface if the disk was not read earlier or cannot be read.
 func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surface, error) {
 	switch err := c.checkSameDisk(t.seq); {
 	case err != nil && t.Method != "":
@@ -125,7 +125,7 @@ func (t *task) examineAgain(ctx context.Context, c *claim, before string) (*surf
 }
 
 // verifyErasure waits until an erased disk is present again. It checks that the disk is still the same, and that its blocks have
-// the content that the erase method promises. It returns a description of the blocks.
+// the content that the erase method promises. It returns a description of the blocks that it has read.
 func (t *task) verifyErasure(ctx context.Context, c *claim, had *evidence) (seen string, err error) {
 	if err := cmp.Or(t.awaitReturn(ctx), c.checkSize()); err != nil {
 		return "", err

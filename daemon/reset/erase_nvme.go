@@ -99,7 +99,8 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	return controllers, nil
 }
 
-// localController returns the data from Identify Controller for an open disk. The drive must not be connected over a network.
+// localController returns the data from Identify Controller for an open disk. It returns an error if the drive is connected
+// over a network.
 func (d drive) localController() (controller, error) {
 	if _, err := d.localNVMe(d.sysPath); err != nil {
 		return nil, err
@@ -107,8 +108,8 @@ func (d drive) localController() (controller, error) {
 	return d.controllerOf()
 }
 
-// checkSoleNamespace returns an error unless the disk is the only namespace of the NVM subsystem. It is called before the whole
-// subsystem is erased.
+// checkSoleNamespace returns an error unless the disk is the only namespace of the NVM subsystem. It is called before a command
+// that erases the whole subsystem.
 func (d drive) checkSoleNamespace() error {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -153,8 +154,9 @@ func (d drive) checkControllers() error {
 	return nil
 }
 
-// checkOtherNamespaces checks that the drive has no other namespace. It also finds namespaces that are attached only to another
-// controller, or to no controller. Without Namespace Management, all namespaces are attached.
+// checkOtherNamespaces checks that the drive has no other namespace. It also finds namespaces that are attached only to
+// another controller, or to no controller. If the drive does not support Namespace Management, every namespace is attached to
+// a controller.
 func (d drive) checkOtherNamespaces() error {
 	id, err := d.controllerOf()
 	if err != nil {
@@ -221,8 +223,8 @@ func (d drive) readSanitizeState() (sanitizeState, error) {
 	}, nil
 }
 
-// unreadable reports whether a disk cannot be read, either because a sanitize operation is running or because it has failed. It
-// returns false unless the request asks for another sanitize operation.
+// unreadable reports whether a disk cannot be read because a sanitize operation is running or has failed. If the request does
+// not ask for a sanitize operation, the result is always false.
 func (t *task) unreadable(c *claim) bool {
 	if t.Scrub != "sanitize" {
 		return false
@@ -258,10 +260,10 @@ func checkSanitize(c *claim) error {
 	return d.checkSoleNamespace()
 }
 
-// sanitize erases the whole subsystem. If a sanitize operation is already running, the function waits until this operation ends,
-// even if another program started it. No new operation is needed if the controller reports a completed operation and no write
-// since then, and if the disk is blank. A disk that is not blank is sanitized again, because its content before the earlier
-// operation is unknown.
+// sanitize erases the whole NVM subsystem. If a sanitize operation is already running, the function waits until this operation
+// ends, even if another program started it. No new operation is needed if the controller reports a completed operation and no
+// write since then, and if the disk is blank. A disk that is not blank is sanitized again, because its content before the
+// earlier operation is unknown.
 func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	d := drive{c}
 	id, err := d.controllerOf()

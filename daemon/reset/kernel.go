@@ -2,8 +2,8 @@
 
 package reset
 
-// This file contains all calls to the kernel. No other file of this package opens a node, calls an ioctl or writes to
-// sysfs.
+// This file contains all calls to the kernel that reach a device. No other file of this package opens a node, calls an ioctl or
+// writes to sysfs.
 
 import (
 	"context"
@@ -27,7 +27,7 @@ type kernel struct {
 	flock func(fd, how int) error
 	fsync func(fd int) error
 	pread func(fd int, p []byte, offset int64) (n int, err error)
-	// ioctl passes the address of the argument to the kernel, or 0 if the argument is nil. The kernel may change the argument.
+	// ioctl passes the address of the argument to the kernel, or 0 if the argument is nil. The kernel may write to the argument.
 	ioctl func(fd int, request uintptr, argument []byte) (result int, err error)
 	// pass sends an NVMe command with NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. Depending on the command, the kernel reads or
 	// writes the buffer data. The controller returns the status, which is 0 after success.
@@ -41,7 +41,7 @@ type node struct {
 	number string
 }
 
-// theKernel returns the calls to the real kernel.
+// theKernel returns functions that call the real kernel.
 func theKernel() kernel {
 	return kernel{
 		open:  openNode,
@@ -112,8 +112,8 @@ func writeAttribute(path, value string) error {
 }
 
 // useIdleIO moves the calling goroutine to the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). If
-// the kernel refuses this, reads keep their normal priority. The class applies to the thread, so the goroutine stays on its
-// thread.
+// the kernel refuses this, reads keep their normal priority. The class applies to a thread, so useIdleIO also locks the
+// goroutine to its thread.
 func useIdleIO() {
 	const (
 		whoProcess = 1 // IOPRIO_WHO_PROCESS, with 0 for the calling thread
@@ -127,14 +127,14 @@ func useIdleIO() {
 // devices is the sysfs directory that contains all devices.
 const devices = sysfs.Devices
 
-// host represents this machine and the calls to its kernel. Its methods accept kernel paths ("/sys/devices/…", "/dev/…",
-// "/proc/…"), even if the files are in other directories.
+// host represents this machine and the calls to its kernel. Its methods accept the paths that the kernel uses ("/sys/devices/…",
+// "/dev/…", "/proc/…"), even if a test keeps these files below another root directory.
 type host struct {
 	sysfs.Tree
 	kernel
 	step step
 
-	run      string                        // the directory that contains udevd's state in "udev"
+	run      string                        // "/run", which contains udevd's state in the directory "udev"
 	locks    string                        // the directory of the lock files
 	settings func() (config.Config, error) // reads the configuration
 	selects  func(Request) error           // returns an error if the resource does not select the device

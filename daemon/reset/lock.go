@@ -24,8 +24,8 @@ import (
 const deviceLockLimit = time.Second
 
 // lockDevice waits until no other instance works on a device, and then locks the device. Other instances wait until the caller
-// calls unlock. If another instance does not release its lock in time, the error is [Busy]. Other users cannot open the lock
-// file, so they cannot lock it.
+// calls unlock. If another instance does not release its lock in time, the error is [Busy]. Processes of other users cannot open
+// the lock file, so they cannot lock it.
 func (h *host) lockDevice(ctx context.Context, sysPath string) (unlock func(), err error) {
 	file := lockFile(h.locks, sysPath)
 	fd := -1

@@ -35,7 +35,7 @@ func (t *task) resetter() func(context.Context) (string, error) {
 }
 
 // holdReset exclusively opens the given disks, which a reset affects. It checks again that the requested disk is still the same.
-// The request must list all other affected disks.
+// If the request does not list one of the other disks, the error is [Refused].
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
@@ -67,8 +67,8 @@ func (t *task) holdReset(hit []string) (held []*claim, err error) {
 
 // resetControllers resets the controllers of a namespace, one after the other. The kernel delays or repeats all I/O to these
 // controllers, so no data is lost. In an emulator, a reset takes 50 ms. The kernel waits for each controller for up to twice the
-// time in CAP.TO, which is at most 127.5 s. For controllers with a certain quirk, the kernel waits 2.3 s longer
-// (nvme_reset_work). This wait cannot be interrupted.
+// time in CAP.TO, which is at most 127.5 s. For controllers with the quirk NVME_QUIRK_DELAY_BEFORE_CHK_RDY, the kernel waits
+// 2.3 s longer (nvme_reset_work). This wait cannot be interrupted.
 func (t *task) resetControllers(context.Context) (string, error) {
 	controllers, err := t.localNVMe(t.SysPath)
 	if err != nil {
@@ -96,7 +96,7 @@ func (t *task) resetControllers(context.Context) (string, error) {
 	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", strings.Join(names, ", "), len(held)), nil
 }
 
-// resetController resets one controller through its own node.
+// resetController resets one NVMe controller through the controller's own node.
 func (t *task) resetController(sysPath string) error {
 	fd, err := t.openDevice(sysPath, unix.O_RDONLY)
 	if err != nil {
@@ -126,10 +126,10 @@ func (t *task) resetController(sysPath string) error {
 // it must be 0.
 const dflPortReset = 0xb640
 
-// resetPort resets the accelerator behind a port. This takes less than a millisecond. If a reset takes longer, the driver reports
-// a timeout (RST_POLL_TIMEOUT). A reset changes neither the card's memory nor the bitstream. An exclusive open proves that no
-// other process has the port open (dfl_feature_dev_use_begin). When the last process closes the port, the driver resets the
-// accelerator again.
+// resetPort resets the accelerator behind an FPGA port. This takes less than a millisecond. If a reset takes longer, the driver
+// reports a timeout (RST_POLL_TIMEOUT). A reset changes neither the card's memory nor the bitstream. An exclusive open proves
+// that no other process has the port open (dfl_feature_dev_use_begin). When the last process closes the port, the driver resets
+// the accelerator again.
 func (t *task) resetPort(context.Context) (string, error) {
 	name := path.Base(t.SysPath)
 	if t.Link(t.SysPath, "driver") != "dfl-port" {
@@ -177,7 +177,7 @@ func (t *task) checkWorking() error {
 		if f == "" {
 			return nil
 		}
-		// A function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
+		// A PCI function without a driver, or with a VFIO driver, may be suspended again right after its reset (reset_store in
 		// drivers/pci/pci-sysfs.c, vfio_pci_core_register_device). A read of the configuration space waits until the function is
 		// suspended, and wakes it if it cannot answer while suspended (pci_config_pm_runtime_get).
 		if err := (&device.Host{Tree: t.Tree}).Answers(f, true); err != nil {

@@ -42,7 +42,6 @@ func (h *host) functionAt(sysPath string) function { return function{h, sysPath}
 // name returns the address of the function, such as "0000:02:00.0".
 func (f function) name() string { return path.Base(f.path) }
 
-// hasVFIODriver reports whether the function has a VFIO driver.
 func (f function) hasVFIODriver() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
 }
@@ -65,7 +64,8 @@ func (f function) checkResettable() error {
 	return nil
 }
 
-// methods returns the content of the attribute "reset_method". If choice is not empty, the attribute must list this method.
+// methods returns the content of the attribute "reset_method". If choice is not empty, it is the name of a method, and the error
+// is [Unsupported] unless the attribute lists this method.
 func (f function) methods(choice string) (listed string, err error) {
 	if !f.Present(f.path + "/reset") {
 		return "", errorf(Unsupported, "%s has no reset method", f.name())
@@ -80,8 +80,8 @@ func (f function) methods(choice string) (listed string, err error) {
 	return listed, nil
 }
 
-// reset resets the function. If choice is not empty, it selects this method before the reset, and restores the list of methods
-// afterwards.
+// reset resets the function. If choice is not empty, reset selects this method in the attribute "reset_method", and restores the
+// attribute after the reset.
 func (f function) reset(choice, listed string) (done string, err error) {
 	if choice != "" {
 		attribute := f.Path(f.path + "/reset_method")
@@ -166,10 +166,10 @@ func (f function) disks() (disks []string, err error) {
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
 }
 
-// resetFunctions resets the PCI functions of the device. It uses the chosen method. If choice is empty, the kernel uses the first
-// method in the attribute "reset_method" that works. The method "flr" takes 100 ms and affects only the function itself. The
-// method "pm" takes 10 ms. The method "bus" takes the link down for 1 s (pci_reset_secondary_bus,
-// pci_bridge_wait_for_secondary_bus). It is possible only if no other device is on the bus.
+// resetFunctions resets the PCI functions of the device. The parameter choice is the method to use. If choice is empty, the
+// kernel uses the first method in the attribute "reset_method" that works. The method "flr" takes 100 ms and affects only the
+// function itself. The method "pm" takes 10 ms. The method "bus" takes the link down for 1 s (pci_reset_secondary_bus,
+// pci_bridge_wait_for_secondary_bus). The method "bus" is possible only if no other device is on the bus.
 func (t *task) resetFunctions(ctx context.Context, choice string) (string, error) {
 	functions, err := t.functions()
 	if err != nil {
@@ -236,9 +236,10 @@ func (t *task) functions() ([]function, error) {
 }
 
 // freeFunction checks that a reset with one of the given methods would not disturb any user of the function. Until the caller
-// calls letGo, no other process can start to use the function. If the function has a driver, this driver must survive a reset.
-// The function must not have a network interface, and its disks must not be in use. If it has a VFIO driver, no process may have
-// the group open. metalplug-holders finds other processes that have a node of the function open.
+// calls letGo, no other process can open the function's VFIO group, or mount a disk behind the function. If the function has a
+// driver, this driver must survive a reset. The function must not have a network interface, and its disks must not be in use. If
+// it has a VFIO driver, no process may have the group open. metalplug-holders finds other processes that have a node of the
+// function open.
 func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.checkResettable(); err != nil {
 		return nil, err

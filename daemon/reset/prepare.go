@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare checks the device, then resets it, and then erases it, as far as the request asks for these steps.
+// prepare checks the device. If the request asks for it, prepare then resets the device, and finally erases it.
 func (t *task) prepare(ctx context.Context) error {
 	_, erasable := erasures()[t.Scrub]
 	disk := t.isDisk(t.SysPath)
@@ -90,8 +90,8 @@ func appearanceOf(seq uint64) string {
 }
 
 // examine proves that a disk is free and that the request may change it. It returns the fingerprint of the content, or "" if it
-// did not read the disk. It also records the diskseq. The disk is opened only for reading, because udev inspects a disk again
-// when a writable descriptor is closed.
+// did not read the disk. It also records the diskseq of the disk. The disk is opened only for reading, because udev inspects a
+// disk again when a writable descriptor is closed.
 func (t *task) examine(ctx context.Context) (print string, err error) {
 	c, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {
@@ -124,8 +124,9 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	return t.checkContent(c, s)
 }
 
-// checkContent returns an error if the disk contains data that the request does not allow. This is the case if the disk must be
-// blank, or if no pod wrote the data.
+// checkContent returns an error if the disk contains data that the request does not allow. No data is allowed if the disk must
+// be blank. Data that changed after the operator adopted it, or after the last pod used the disk, is not allowed either. A known
+// signature forbids an erasure, unless the operator ordered the erasure.
 func (t *task) checkContent(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signatures()
 	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {

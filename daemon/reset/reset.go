@@ -4,11 +4,11 @@
 // program metalplug-reset ([Serve]). The program handles one request and exits. No other program of metalplug opens device
 // nodes.
 //
-// metalplug-reset trusts no field of the request. It looks for the device below /sys/devices. It reads /etc/metalplug and refuses
-// a device that the resource does not select, and a method that the resource does not name. It reads kernel attributes to
-// identify the device and to find its users. If the kernel supports it, the program opens the device exclusively and repeats the
-// checks. Then it does the work, verifies the result, and reports it. If a check has no clear result, the program refuses the
-// request.
+// metalplug-reset trusts no field of the request. It looks for the device below /sys/devices. It reads /etc/metalplug and
+// refuses a device that the resource does not select, and a method that the resource does not name. It reads kernel attributes
+// to identify the device and to find its users. If the kernel can open this kind of device exclusively, the program does so and
+// repeats the checks. Then it does the work, verifies the result, and reports it. If a check has no clear result, the program
+// refuses the request.
 package reset
 
 import (
@@ -23,10 +23,10 @@ type Do string
 
 // Kinds of requests. The first four only read.
 const (
-	// Look returns the users and the state of a disk that a pod holds. It therefore neither reads the disk nor opens it
-	// exclusively.
+	// Look returns the users and the state of a disk. It neither reads the disk nor opens it exclusively, because a pod may be
+	// using the disk.
 	Look  Do = "look"
-	Probe Do = "probe" // like Look, but also reads the disk and returns its content
+	Probe Do = "probe" // like Look, but also reads the disk and describes its content
 	// Offer is like Probe, but always tries to open the disk exclusively, because nothing else shows that the disk belongs to an
 	// imported ZFS pool.
 	Offer   Do = "offer"
@@ -70,7 +70,7 @@ const (
 	Unsupported Result = "unsupported" // the device or the kernel does not support the method
 	Failed      Result = "failed"      // the work failed, and the state of the device is unknown
 	Late        Result = "late"        // a probe or a survey did not finish in time, which is not a fault of the device
-	Running     Result = "running"     // the device is still working; the next request of this kind waits until it finishes
+	Running     Result = "running"     // a sanitize operation is still in progress; another request for it waits until it ends
 	Malformed   Result = "malformed"   // the request is invalid, and the device was not examined
 )
 
@@ -92,19 +92,19 @@ func (a Answer) Err() error {
 	return fmt.Errorf("%w: %s", a.Result, a.Detail)
 }
 
-// outcome is an error with a result.
+// outcome is an error that contains a [Result].
 type outcome struct {
 	Result
 	err error
 }
 
-// Error returns the text without the result.
+// Error returns the text of the error and omits the result.
 func (o outcome) Error() string { return o.err.Error() }
 
 // Unwrap returns the result and the cause. The result comes first, so that errors.As finds the outermost result.
 func (o outcome) Unwrap() []error { return []error{o.Result, o.err} }
 
-// errorf returns an error with a result.
+// errorf formats an error like fmt.Errorf, and adds the [Result] r to it.
 func errorf(r Result, format string, args ...any) error {
 	return outcome{r, fmt.Errorf(format, args...)}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Serve reads one request from standard input and answers it. Even if the device hangs, Serve returns at the time limit of the
-// request or a little later. The parameter file is the configuration file.
+// Serve reads one request from standard input and answers it. Even if the device hangs, Serve returns at most 2 s after the time
+// limit of the request. The parameter file is the configuration file.
 func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 
 // newHost returns the host for this machine, with the configuration in the given file.
@@ -45,7 +45,7 @@ type step struct{ text atomic.Value }
 
 func (s *step) set(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
 
-// String returns the name of the current step. The first step is the inspection.
+// String returns the name of the current step. Before the first step, the helper inspects the device.
 func (s *step) String() string {
 	if text, ok := s.text.Load().(string); ok {
 		return text
@@ -107,8 +107,8 @@ func (t *task) attempt(ctx context.Context) Answer {
 	return *a
 }
 
-// resultOf returns the result that an error wraps. If there is none, it returns the result for the errno of the error, or
-// [Failed].
+// resultOf returns the result that an error wraps. If the error wraps no result, resultOf derives the result from the errno, and
+// otherwise returns [Failed].
 func resultOf(err error) Result {
 	var r Result
 	switch {

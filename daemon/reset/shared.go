@@ -69,7 +69,7 @@ func listedControllers(list []byte) (ids []uint16) {
 	return ids
 }
 
-// foreignControllers returns those of the given IDs that do not belong to a controller of this kernel.
+// foreignControllers returns the given controller IDs, except those of the controllers that this kernel drives.
 func (d drive) foreignControllers(ids []uint16) (foreign []string, err error) {
 	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
@@ -145,8 +145,8 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	return report, entry, err
 }
 
-// foreignRegistrants returns the IDs of the registrants in a report, except the controllers of this kernel. It also mentions
-// registrants that do not fit into the report.
+// foreignRegistrants returns the IDs of the registrants in a report, except the controllers of this kernel. If the report has no
+// room for all registrants, the last element says how many are missing.
 func (d drive) foreignRegistrants(report []byte, size int) (foreign []string, err error) {
 	count, fit := int(binary.LittleEndian.Uint16(report[5:])), len(report)/size-1
 	var ids []uint16

@@ -15,10 +15,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// This file reads a whole disk.
+// The functions in this file read a whole disk.
 
-// stretchSize is the size of one read in bytes. It is so large that the kernel splits a read into commands that the drive
-// executes in parallel. It is so small that the data stays in the processor's cache until it is compared.
+// stretchSize is the size of one read in bytes. A read of this size is large enough for the kernel to split it into commands
+// that the drive executes in parallel. The data is small enough to stay in the processor's cache until it is compared.
 const stretchSize = 2 << 20
 
 // sweep reads a disk from an offset to its end, and yields one stretch after another. While the caller processes a stretch, the
@@ -67,8 +67,8 @@ func aligned(n int) []byte {
 	return b[skip:][:n:n]
 }
 
-// dataRange returns the offsets of the first and the last block that contain data or cannot be read. It returns -1 if there are
-// none.
+// dataRange returns the offsets of the first and the last block that contain data or cannot be read. Both are -1 if there is
+// no such block.
 func (c *chunk) dataRange(filler byte) (first, last int64) {
 	first, last = -1, -1
 	for at, b := range c.blocks() {

@@ -110,8 +110,7 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, func() []cgroup.Number { return numbers })
 }
 
-// checkNotOpen checks that no other process has a disk open, nor one of its partitions or controllers. A process that cannot be
-// inspected is treated as a user of the disk.
+// checkNotOpen checks that no other process has a disk, one of its partitions or one of its controllers open.
 func (t *task) checkNotOpen(ctx context.Context, c *claim) error {
 	settings, err := t.settings()
 	if err != nil { // a survey does not need the configuration, and an erasure has already read it
@@ -139,8 +138,9 @@ func (t *task) checkNotOpen(ctx context.Context, c *claim) error {
 	}
 }
 
-// checkHolders returns [Busy] if another process has, or may have, one of the nodes open. The parameter err is the error from the
-// request to metalplug-holders. A process that cannot be inspected is treated as a user only if its pod may have held the disk.
+// checkHolders returns [Busy] if another process has, or may have, one of the nodes open. The parameter err is the error from
+// the request to metalplug-holders. A process that cannot be inspected is treated as a user if it belongs to the host or to a
+// privileged pod, or if its pod may have held the disk.
 func (t *task) checkHolders(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {

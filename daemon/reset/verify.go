@@ -20,8 +20,8 @@ type promise int
 
 const (
 	mustBeZero promise = iota
-	// mustVanish means that all blocks must contain 00 or ff. A disk treats a discard only as a hint, and may ignore it for parts
-	// of the range.
+	// mustVanish means that each block must contain only 00 or only ff. Discarded data may remain, because a disk treats a
+	// discard only as a hint, and may ignore it for parts of the range.
 	mustVanish
 	// mustChange means that blocks may also contain random data. After a change of the key, a drive returns different data for a
 	// block (NVMe Base Specification 2.0, 8.21).
@@ -44,7 +44,7 @@ type evidence struct {
 	failure              error // why the erasure is not verified, or nil
 }
 
-// add records a block before the erasure. The data b is nil if the block cannot be read.
+// add records the content of a block before the erasure. The data b is nil if the block cannot be read.
 func (e *evidence) add(at int64, b []byte) {
 	if e.hashes[at] = 0; b != nil {
 		e.hashes[at] = maphash.Bytes(e.seed, b)

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// MaxList is the maximum number of entries in a list. NVMe subsystems with more namespaces are not supported.
+// MaxList is the maximum number of entries in each list of a request. NVMe subsystems with more namespaces are not supported.
 const MaxList = 128
 
 const (
@@ -85,8 +85,8 @@ func cleanText(text string) string {
 // Program is the name of the program that a [Client] calls.
 const Program = "metalplug-reset"
 
-// grace is the time after the limit of a request within which the program must report its current step. The client waits twice as
-// long. The kubelet waits 30 s until PreStartContainer returns, so with a limit of 25 s, one second remains.
+// grace is how long after the time limit of a request the program may still send an answer. The client waits for twice this
+// time. The kubelet waits 30 s for PreStartContainer, so a request with a limit of 25 s leaves one second.
 const grace = 2 * time.Second
 
 // Client sends requests to the program metalplug-reset. Its methods are safe for concurrent use.
