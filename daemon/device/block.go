@@ -5,9 +5,9 @@ package device
 // The functions in this file check whether the host uses a block device, and whether the device contains data that could be
 // lost. A device that is in use or contains data must not be offered.
 //
-// Package sysfs reads the kernel's files, which show how a disk is used. Only udev's database shows data that is not in use, and
-// the database may be out of date. These checks are therefore only a first filter. metalplug-reset makes the final check by
-// opening the node exclusively.
+// Package sysfs reads the kernel's files, which show whether the host uses a disk. Data on an unused disk appears only in udev's
+// database, which may be out of date. These checks are therefore only a first filter. metalplug-reset makes the final check by
+// opening the disk exclusively.
 
 import (
 	"errors"
@@ -22,7 +22,7 @@ import (
 var stackedDevices = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
 // inUse returns the reason why a block device must not be offered, or nil. The error is [ErrInUse] if this host uses the device.
-// If two paths lead to a disk, each path shows only the use through this path, such as the writes.
+// If two paths lead to the same disk, inUse returns an error, because the kernel shows the use of each path separately.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
@@ -39,8 +39,8 @@ func inUse(h *Host, u udev.Device) error {
 
 var errTwin = errors.New("two paths to one disk, or a copy")
 
-// twin returns an error if another device may be a second path to the same disk. Neither path is offered, because two pods could
-// then get the same disk.
+// twin returns the error for a disk if another device has the same identity, and may thus be a second path to the disk. Neither
+// device is offered, because otherwise two pods could get the same disk.
 func twin(name string) error {
 	return excludedf("%s has the same identity: %w; let multipathd or nvme_core.multipath combine the paths, or remove the copy", name, errTwin)
 }
@@ -54,7 +54,8 @@ func foundContent(h *Host, u udev.Device) error {
 		}
 		return dataf("partitions (%s)", strings.Join(names, ", "))
 	}
-	// A partition inherits this property from its disk, so the property is ignored for partitions (60-persistent-storage.rules).
+	// A partition inherits ID_PART_TABLE_TYPE from its disk, so this property is ignored for partitions
+	// (60-persistent-storage.rules).
 	if table := u.Properties.Value("ID_PART_TABLE_TYPE"); table != "" && u.DevType != "partition" {
 		return dataf("a partition table (%s)", table)
 	}

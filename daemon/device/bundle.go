@@ -8,7 +8,7 @@ import "slices"
 // contain it. The inventory forms the bundles.
 var Bundle = Class{Name: BundleName, Doc: "devices of other resources that are near each other"}
 
-// BundlePrefix is the beginning of the ID of a bundle. The ID of its first member follows.
+// BundlePrefix is the beginning of a bundle's ID. The ID of the bundle's first member follows the prefix.
 const BundlePrefix = "bundle"
 
 // Nears lists the values of the configuration key "near". This key limits the distance between the first member of a bundle and
@@ -28,7 +28,7 @@ type Members struct {
 	Hold      bool     // unused members are withheld instead of being offered individually
 }
 
-// Kind returns the index of a resource in Resources, or -1.
+// Kind returns the index of a resource in Resources, or -1 if no member of the bundle is from this resource.
 func (m *Members) Kind(resource string) int {
 	if m == nil {
 		return -1
@@ -36,7 +36,7 @@ func (m *Members) Kind(resource string) int {
 	return slices.Index(m.Resources, resource)
 }
 
-// BundleOf returns the rule for bundles whose members come from the given resource, or nil.
+// BundleOf returns the first rule for bundles that have a member from the given resource, or nil if there is no such rule.
 func BundleOf(rules []Rule, resource string) *Rule {
 	i := slices.IndexFunc(rules, func(r Rule) bool { return r.Bundle.Kind(resource) >= 0 })
 	if i < 0 {

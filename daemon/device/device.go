@@ -4,8 +4,8 @@
 // recognise the device after a reboot, whether it is healthy, and what a container needs to use it.
 //
 // A class is a value of type [Class] with match rules and a few functions. Each class has its own file. The functions read sysfs,
-// procfs and /dev through a [Host]. They store nothing, so each call reads everything again. A call may block as long as the
-// kernel does, so the inventory's loop never makes such calls.
+// procfs and /dev through a [Host]. The functions store nothing, so each call reads everything again. A call may block until the
+// kernel answers, so the inventory's loop never makes such calls.
 package device
 
 import (
@@ -18,7 +18,7 @@ import (
 // Device identifies a device that a container can get. It does not include the state of the device, which must be read from
 // sysfs.
 type Device struct {
-	ID            string // stable across reboots and slots, unique on the machine, made by [MakeID]
+	ID            string // the same after a reboot, unique on the machine, made by [MakeID]
 	Class         *Class
 	Model         string       // human-readable model name, or empty
 	SysPath       string       // sysfs path of the udev device from which the device was identified
@@ -26,7 +26,7 @@ type Device struct {
 	NUMANode      int          // -1 if unknown
 	Udev          *udev.Device // the udev device at SysPath, or nil before the first inspection. It must not be modified
 	rule          *Rule        // the rule that assigns the device to a resource, or nil
-	firstFunction string       // sysfs path of the first PCI function that leads to the device if it has no PCI parent, or empty
+	firstFunction string       // for a device without a PCI parent, the sysfs path of the first PCI function that leads to it
 	group         *groupNodes  // the nodes of a group; set only during an inspection
 }
 
@@ -53,7 +53,7 @@ type Node struct {
 	Permissions string // some of the letters "rwm", or empty for the resource's permissions
 }
 
-// Shared reports whether all devices of a class share this node. A process that has a shared node open may use none of the
+// Shared reports whether all devices of a class share this node. A process may have a shared node open without using any of the
 // devices.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
@@ -68,7 +68,7 @@ func (n Node) Shared() bool {
 // Allocation describes the nodes and variables that a container gets for one device.
 type Allocation struct {
 	Nodes []Node
-	Env   map[string]string // variables that software expects. The values for several devices are joined by commas
+	Env   map[string]string // environment variables that software expects. The values for several devices are joined by commas
 }
 
 // Own returns the host paths of the nodes that belong to only this device.
@@ -93,8 +93,8 @@ const (
 	BundleName     = "bundle"
 )
 
-// Class is a kind of hardware. If a function is nil, the class does not support what the function does. Identify, Health and
-// Allocate are never nil. The functions must not use [Classes], because this would create an initialization cycle.
+// Class is a kind of hardware. If a field for a function is nil, the class does not support what this function does. Identify,
+// Health and Allocate are never nil. The functions must not use [Classes], because this would create an initialization cycle.
 type Class struct {
 	Name string // name in the configuration
 	Doc  string // one-line description
@@ -108,7 +108,8 @@ type Class struct {
 	// Disks means that the devices are disks or give access to a disk. Such devices are inspected again when the host mounts a
 	// file system, or when it uses a disk for LVM, RAID or LUKS.
 	Disks bool
-	// Renamed means that udev may rename the devices. A device that is no longer at its path may therefore still be present.
+	// Renamed means that udev may rename the devices. A device that is no longer at its path may therefore still be present under
+	// another name.
 	Renamed bool
 	// Every is the interval at which the subjects are inspected without an event. It is needed if the kernel does not report all
 	// changes to the health of a device. If Every is 0, only the periodic check of all devices inspects the subjects.

@@ -28,8 +28,8 @@ type Explained struct {
 	Steps []Step
 }
 
-// Explain inspects a udev device in the same way as [Look], and explains the result in steps. If it finds no device, it returns a
-// single sighting whose device has no ID. Like Look, it may block.
+// Explain inspects a udev device in the same way as [Look], and explains the result in steps. If the udev device contains no
+// device, Explain returns a single result whose device has no ID. Like Look, it may block.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
 	found, _ := lookAt(h, rules, &seen)
 	all := make([]Explained, len(found))
@@ -100,7 +100,7 @@ func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
 	}
 }
 
-// add adds a step. The step shows the text of the error. If the error is nil, the step shows the parameter found instead.
+// add adds a step that shows the text of err, or the parameter found if err is nil.
 func (e *Explained) add(what, name string, err error, found string) {
 	if err != nil {
 		found = err.Error()

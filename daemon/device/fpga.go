@@ -10,18 +10,18 @@ package device
 // drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers, plugins/xfpga/sysfs.c in
 // OPAE/opae-sdk.
 //
-// Identity: the PCI address of the card and the number of the port on it. Unprivileged users cannot read the serial number of a
-// card in sysfs. The ID of the accelerator (afu_id, xclbinuuid) changes each time the card is programmed. The number in
-// dfl-port.N depends on the order of discovery.
+// Identity: the PCI address of the card and the number of the port on it. The serial number of a card is not used, because
+// unprivileged users cannot read it in sysfs. The ID of the accelerator (afu_id, xclbinuuid) changes each time the card is
+// programmed. The number in dfl-port.N depends on the order of discovery.
 //
 // Health: a DFL port is healthy if it has no latched error, and if it has not stopped the accelerator for drawing too much power.
-// An error stays latched until a process writes its value back or the port is reset. In addition, the card's fpga_manager must
-// not report that the last programming has failed. After a failure, the content of the FPGA is unknown until the FPGA is
-// programmed again. The checks in pci_health.go also apply. The kernel sends no event for these changes, so the state is read
-// every minute.
+// An error stays latched until a process writes the error's value back to the attribute, or until the port is reset. In addition,
+// the card's fpga_manager must not report that the last programming has failed. After a failure, the content of the FPGA is
+// unknown until the FPGA is programmed again. The checks in pci_health.go also apply. The kernel sends no event for these
+// changes, so the state is read every minute.
 //
 // Nodes: a container gets /dev/dfl-port.N, but never /dev/dfl-fme.N. Through dfl-fme, a process can reprogram the whole card and
-// release its ports. The driver requires no capability to open this node.
+// release the card's ports. The driver requires no capability to open this node.
 //
 // Reset: resetting a DFL port takes less than a millisecond. The reset affects only the port, and does not clear the memory
 // attached to the accelerator. Cards of other families cannot be reset.
@@ -43,7 +43,7 @@ var FPGA = Class{
 	Name: FPGAName,
 	Doc:  "FPGA accelerators: ports of DFL cards, and Xilinx cards with XRT or xdma",
 	Match: []udev.Match{
-		// The subsystem of a port is its bus. The driver may not be bound yet.
+		// The subsystem of a port is the platform bus. The match names no driver, because the driver may not be bound yet.
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},
@@ -71,7 +71,7 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 		d.ID = MakeID("fpga", address)
 		return []Device{d}, nil
 	}
-	// Until the driver is bound, the attributes are missing and open(2) fails with ENXIO.
+	// Until the driver is bound, a port has no attributes, and opening its node fails with ENXIO.
 	if driver := h.Link(u.SysPath, "driver"); driver != "dfl-port" && driver != "intel-fpga-port" {
 		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // the name of the node without its number
 		return nil, incompletef("driver %s is not bound: load the dfl_afu module, or intel-fpga-afu of OPAE", missing)
@@ -118,8 +118,8 @@ func programmingError(h *Host, function string) error {
 // down the accelerator temporarily.
 const powerStopped = 6
 
-// dflHealth reads the latched errors of a port. Errors remain until a process writes their value back
-// (dfl-afu-error.c). A port whose bitstream has no error feature lacks these attributes.
+// dflHealth reads the latched errors of a port. A latched error remains until a process writes its value back to the attribute
+// (dfl-afu-error.c). A port whose bitstream has no error feature lacks the attributes for errors.
 func dflHealth(h *Host, sysPath string) error {
 	for _, name := range []string{"errors/errors", "errors/first_error"} {
 		text, err := h.Attr(sysPath, name)

@@ -28,8 +28,8 @@ package device
 // other nodes.
 //
 // Reset: metalplug does not reset a GPU automatically, because the drivers of NVIDIA, AMD and Intel would not survive a reset of
-// the PCI function. The method "pci" takes 0.1 s. It is for other drivers, which survive the reset (daemon/reset/pci.go,
-// resetSafeDrivers).
+// the PCI function. The reset method "pci" takes 0.1 s. It is only for other drivers, which survive the reset
+// (daemon/reset/pci.go, resetSafeDrivers).
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. The class needs no ioctl or capability, and does not open device
 // nodes.
@@ -54,8 +54,8 @@ var GPU = Class{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
-	// NVIDIA's modules create nodes without a device in sysfs, so the nodes cause no event. The nearest event is the one for the
-	// module.
+	// NVIDIA's modules create nodes without a device in sysfs, so the nodes cause no event. Instead, the event for the module
+	// leads to an inspection.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
 		// In sysfs, the nodes of AMD's partitions are not below the PCI function.
@@ -128,7 +128,8 @@ func gpuOffer(h *Host, d Device) error {
 			return err
 		}
 	}
-	// The firmware's display adapter may have a driver that cannot render. Such an adapter serves only the console.
+	// The display adapter that the firmware used at boot may have a driver that cannot render. Such an adapter serves only the
+	// console.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return byNamef("the console display (boot_vga), without a render node")

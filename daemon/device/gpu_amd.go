@@ -16,8 +16,8 @@ package device
 // nodes of all partitions except the first belong to platform devices without a PCI parent, and exist even if the GPU is
 // not partitioned. The kernel sends no event when the mode changes, so the GPU is inspected every minute.
 //
-// Health: a partition is healthy if its GPU is. The RAS counters are not read (gpu_health.go). A bad memory page that cannot be
-// retired causes a warning.
+// Health: a partition is healthy if its GPU is. The RAS counters are not read, for the reason in gpu_health.go. A bad memory page
+// that cannot be retired causes a warning.
 //
 // Nodes: a container gets the render node, the card node, and /dev/kfd, which all GPUs share. A process can use a GPU through
 // /dev/kfd only if it has access to the render node of that GPU.
@@ -63,8 +63,8 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	case strings.Trim(unique, "0") != "":
 		return MakeID("gpu", unique), nil
 	case len(drmNames(h, sysPath, "renderD")) == 0:
-		// amdgpu_pci_probe creates the attribute first and the nodes last. While there are no nodes, the attribute may
-		// still appear.
+		// amdgpu_pci_probe creates the attribute first and the nodes last. If the nodes are missing, the driver may not have
+		// created the attribute yet.
 		return "", incompletef("driver amdgpu has not created its nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil
@@ -88,8 +88,8 @@ func kfdNodes(h *Host, function string) []string {
 	slices.SortFunc(numbers, byNumber)
 	var renders []string
 	for _, number := range numbers {
-		// Topology nodes without these properties are processors. The read fails with EPERM if the device cgroup denies
-		// access to the node (kfd_devcgroup_check_permission).
+		// Topology nodes without the properties that are read here are processors. The read fails with EPERM if the device cgroup
+		// denies access to the node (kfd_devcgroup_check_permission).
 		text, _ := h.Read(topology + "/" + number + "/properties")
 		p := sysfs.KeyValues(text, " ")
 		domain, _ := strconv.ParseUint(p["domain"], 10, 32)

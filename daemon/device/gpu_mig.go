@@ -25,8 +25,8 @@ package device
 // Nodes: a container gets the nodes of the GPU, through which every process communicates with the driver. It also gets the nodes
 // of the two capabilities that the driver requires for access to an instance. CUDA uses the first instance that it can access.
 //
-// The variable NVIDIA_VISIBLE_DEVICES contains the UUID of the GPU. NVIDIA's container toolkit cannot identify instances from
-// these files, and rejects values that it does not know. If the value is the UUID of a GPU, the toolkit adds the driver's
+// The variable NVIDIA_VISIBLE_DEVICES contains the UUID of the GPU. NVIDIA's container toolkit cannot identify instances from the
+// files in procfs, and rejects values that it does not know. If the value is the UUID of a GPU, the toolkit adds the driver's
 // libraries but no capabilities. A container therefore cannot access other instances.
 
 import (

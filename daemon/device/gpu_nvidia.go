@@ -85,7 +85,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	}
 	if d.Part != "" {
 		r.addMIG(information["Device Minor"], d.Part)
-	} else { // only graphics needs this node
+	} else { // only graphics programs need this node
 		r.addOptional("/dev/nvidia-modeset")
 	}
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // xidAction is the Xid that newer drivers use to report which recovery action is required. An example is "GPU recovery action
-// changed from 0x0 (None) to 0x1 (GPU Reset Required)". The driver first reports the Xid of the cause.
+// changed from 0x0 (None) to 0x1 (GPU Reset Required)". Before this Xid, the driver reports the Xid of the fault that makes the
+// action necessary.
 const xidAction = 154
 
 // xidOfApplications lists the errors that a program causes, and those that affect only one program. These are channel errors
@@ -51,8 +52,8 @@ func xidMark(sysPath, text string) (Mark, bool) {
 	return m, true
 }
 
-// xidVerdict parses the recovery action that the driver requires. The action "None" means that the GPU is healthy again,
-// regardless of earlier Xids.
+// xidVerdict parses the message of Xid 154, which names the recovery action that the driver requires. The action "None" means
+// that the GPU is healthy again, regardless of earlier Xids.
 func xidVerdict(sysPath, message string) (Mark, bool) {
 	begin, end := strings.LastIndexByte(message, '('), strings.LastIndexByte(message, ')')
 	if begin < 0 || end < begin {

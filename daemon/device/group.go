@@ -65,8 +65,8 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	return joinErrors(reasons...)
 }
 
-// hardware returns the sysfs path of the USB device or PCI function that has the node at sysPath. If By is empty, it returns ""
-// for the whole machine. The result ok reports whether the node belongs to a group.
+// hardware returns the sysfs path of the USB device or PCI function that has the node at sysPath. If By is empty, it returns "",
+// which stands for the whole machine. The result ok reports whether the node belongs to a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
@@ -162,10 +162,10 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	return owner, true
 }
 
-// groupNodes holds the nodes of a group.
+// groupNodes contains the nodes of a group.
 type groupNodes struct {
 	all     []udev.Device // in the order of the patterns; the first one represents the group
-	missing error         // the error for missing nodes
+	missing error         // the error that names the missing nodes, or nil
 }
 
 // identifyGroup identifies a group if u is its first member, which represents the group. Otherwise, it returns an error. It also
@@ -246,8 +246,9 @@ func usbIdentity(h *Host, sysPath string) []string {
 	return []string{path.Base(path.Dir(controller)), "usb", ports}
 }
 
-// linksBeside returns all links in the directories in which udev's rules create links to such a node. For example, links to
-// /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. Some of the links point to other nodes.
+// linksBeside returns all links in the directories in which udev's rules create links to nodes such as the given one. For
+// example, links to /dev/video0 are below /dev/v4l, and links to /dev/ttyUSB0 are below /dev/serial. Some of the links point to
+// other nodes.
 func linksBeside(h *Host, node string) []string {
 	var links []string
 	for _, by := range []string{"/by-id/", "/by-path/"} {

@@ -27,8 +27,8 @@ type Note struct {
 }
 
 // Instance returns a number for the device at a sysfs path, or 0 if it is unknown. If another device appears at the same path
-// before the next boot, it has another number. The number is the inode number of the directory, which the kernel does not reuse
-// for a long time (kernfs_new_node, fs/kernfs/dir.c).
+// before the next boot, it has another number. The number is the inode number of the directory. The kernel counts these numbers
+// up, and reuses a number only after the counter has wrapped around (kernfs_new_node, fs/kernfs/dir.c).
 func (h *Host) Instance(sysPath string) uint64 {
 	found, err := h.Stat(sysPath)
 	if err != nil {
@@ -37,8 +37,9 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has a NUMA node. It returns -1 if there
-// is none. It also returns -1 if the NUMA node is offline, because the kubelet rejects NUMA nodes that it does not know.
+// NUMANode returns the NUMA node of the device at sysPath, or of its nearest parent that has a NUMA node. It returns -1 if
+// neither the device nor a parent has one. It also returns -1 if the NUMA node is offline, because the kubelet rejects NUMA nodes
+// that it does not know.
 func (h *Host) NUMANode(sysPath string) int {
 	for p := range sysfs.Up(sysPath) {
 		node, err := h.Int(p, "numa_node")

@@ -11,14 +11,14 @@ package device
 // used, because rdma-core's udev rule renames a device such as mlx5_0 soon after it appears. The number in uverbsN depends on the
 // order of discovery. An unconfigured virtual function has the GUID 0, so its PCI address identifies it.
 //
-// If this host uses virtual functions of an adapter as RDMA devices, metalplug does not offer the adapter itself. The adapter
-// shares its link with the virtual functions.
+// If this host uses virtual functions of an adapter as RDMA devices, metalplug does not offer the adapter itself, because the
+// adapter shares its link with them.
 //
 // Health: at least one port must be ACTIVE with its link up. The kernel sends no event when the state of a port changes, so the
 // state is read every five seconds. The checks in pci_health.go also apply. After "rdma system set netns exclusive", each RDMA
-// device belongs to one network namespace. A pod with its own network namespace can then open a device only if the pod's network
-// plugin moves the device into this namespace. Otherwise, ib_uverbs_open returns EPERM. This mode causes only a warning, because
-// pods in the host's network namespace can still open the devices.
+// device belongs to a single network namespace. A pod with its own network namespace can then open a device only if the pod's
+// network plugin moves the device into this namespace. Otherwise, ib_uverbs_open returns EPERM. This mode causes only a warning,
+// because pods in the host's network namespace can still open the devices.
 //
 // Nodes: a container gets /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, which all devices share. Programs need rdma_cm to
 // connect by address. A resource can also request the nodes umadN and issmN of each port. A process uses umadN to send packets to
@@ -101,7 +101,7 @@ func infinibandOffer(h *Host, d Device) error {
 	return excludedf("divided into virtual functions, which are offered instead: %s", strings.Join(parts, ", "))
 }
 
-// namespaceWarning returns a warning if every RDMA device belongs to one network namespace. The module parameter shows the
+// namespaceWarning returns a warning if each RDMA device belongs to a single network namespace. The module parameter shows the
 // current mode, because "rdma system set netns" changes the same variable (rdma_compatdev_set).
 func namespaceWarning(h *Host, _ Device) string {
 	if shared, err := h.Read("/sys/module/ib_core/parameters/netns_mode"); err != nil || shared != "N" {

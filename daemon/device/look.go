@@ -50,9 +50,9 @@ func (s *Sighting) Twin(other string) {
 }
 
 // Look inspects one udev device. It finds the devices that the udev device contains. For each device, it determines the resource,
-// the health, the nodes for a container, and the reason why the device must not be offered. It reads sysfs, and may block for as
-// long as the kernel does. It returns nothing if the udev device is not a subject of any class. The sightings refer to the
-// parameter seen, so the caller must not modify it afterwards.
+// the health, the nodes for a container, and whether the device may be offered. It reads sysfs, and may block until the kernel
+// answers. It returns nothing if the udev device is not a subject of any class. The sightings refer to the parameter seen, so the
+// caller must not modify it afterwards.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
 	found, ok := lookAt(h, rules, seen)
 	if !ok {

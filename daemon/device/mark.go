@@ -16,11 +16,11 @@ import (
 )
 
 // Mark is a fault that an event or counter reports for the hardware at a sysfs path and everything below it. The inventory keeps
-// a mark until another mark replaces or clears it. Until then, the hardware is unhealthy.
+// a mark until another mark replaces or clears it. Until then, the hardware is unhealthy, unless the mark is only a warning.
 //
 // Two kinds of marks clear other marks. A mark without a reason clears the mark with the same source. A mark without a source
-// clears all marks. It reports a fresh start. This means that the hardware was removed or inserted, or that a driver was bound to
-// the hardware. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
+// clears all marks, because it reports a fresh start. A fresh start means that the hardware was removed or inserted, or that a
+// driver was bound to the hardware. If the clearing mark covers only a part of the marked hardware, the rest keeps its mark.
 type Mark struct {
 	SysPath string `json:"sysfsPath"`
 	// A mark replaces the marks with the same source at its path. A mark with source "a" also clears marks with source "a/b". A

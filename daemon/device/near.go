@@ -28,7 +28,7 @@ func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 		if of != class && (of != nil || class != &Generic || u.DevNode == "") {
 			continue
 		}
-		found, _ := class.Identify(h, *u) // after an error, it returns no device
+		found, _ := class.Identify(h, *u) // after an error, Identify returns no device
 		for _, d := range found {
 			d.Class, d.Udev = class, u
 			p.devices = append(p.devices, d)
@@ -38,8 +38,8 @@ func NewPopulation(h *Host, class *Class, seen []udev.Device) *Population {
 }
 
 // Unmatched returns the first key whose pattern matches no device, and a text that suggests a similar pattern. If the pattern of
-// each key matches some device, the returned key is empty, and the text names the device that matches the most keys. The text is
-// empty if one device matches all keys.
+// each key matches at least one device, the returned key is empty, and the text names the device that matches the most keys. The
+// text is empty if one device matches all keys.
 func (p *Population) Unmatched(patterns map[string]string) (key, text string) {
 	if len(p.devices) == 0 {
 		return "", "this node has no device of class " + p.class.Name
@@ -149,7 +149,7 @@ func resembling(pattern, value string, alike func(value, wanted string) bool) st
 // maxValues is the maximum number of values that a message lists.
 const maxValues = 3
 
-// quoteValues returns a text that quotes a few of the values.
+// quoteValues returns a text that quotes the first values and contains the number of the others.
 func quoteValues(values []string) string {
 	var quoted []string
 	for _, value := range values[:min(len(values), maxValues)] {

@@ -2,17 +2,17 @@
 
 package device
 
-// This file handles class node, which offers any other device that has a node if a rule requests it. Examples are serial
-// adapters, cameras, /dev/kvm, VFIO groups, DSA and IAA work queues, and disks. group.go handles sets of nodes that form one
-// device.
+// This file handles class node. If a rule requests it, this class offers any device that has a node and belongs to no other
+// class. Examples are serial adapters, cameras, /dev/kvm, VFIO groups, DSA and IAA work queues, and disks. group.go handles sets
+// of nodes that form one device.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); udev's rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
 // Identity: the serial number, which stays the same when the device moves to another port. A device without a serial number is
 // identified by its path through the buses, which belongs to the port. A device without such a path is identified by the name of
-// its node, which is correct for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these values. See
-// node_identity.go.
+// its node. This name is sufficient for nodes without hardware (/dev/kvm, /dev/net/tun). udev or the kernel provides these
+// values. See node_identity.go.
 //
 // Health: the node must exist, and the checks in pci_health.go must succeed for the PCI function above it. A VFIO group is
 // unhealthy if one of its functions is unhealthy.
@@ -34,7 +34,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Generic is the class for any device that has a node. Instead of Match, the rules select its subjects.
+// Generic is the class for any device that has a node. Its subjects are selected by the rules, and not by the field Match.
 var Generic = Class{
 	Name: NodeName,
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",

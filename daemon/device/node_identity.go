@@ -7,8 +7,8 @@ package device
 // Follows udev's builtins usb_id and path_id, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
 // The serial number stays the same when the device moves to another port. The path through the buses belongs to the port. The
-// name of the node is correct for nodes without hardware. For other nodes, it is the last resort. If a device has several nodes,
-// they have the same serial number and path, so their IDs include a part that distinguishes them.
+// name of the node is sufficient for nodes without hardware. For other nodes, the name is used only as the last resort. If a
+// device has several nodes, they have the same serial number and path, so their IDs include a part that distinguishes them.
 
 import (
 	"cmp"
@@ -70,7 +70,7 @@ func nodeMember(h *Host, u udev.Device) string {
 		}
 		return ""
 	case "tty":
-		// The parent device of a USB serial port has this attribute (port_number_show).
+		// The parent device of a USB serial port has the attribute port_number (port_number_show).
 		if port, err := h.Attr(path.Dir(path.Dir(u.SysPath)), "port_number"); err == nil && port != "0" {
 			return "port" + port
 		}

@@ -36,8 +36,8 @@ func (r *recipe) fail(err error) {
 }
 
 // add adds a node that the container requires. The path in the container is the usual name of the node. The path on the host is
-// the first of the given links that points to the node. Such a link still identifies the same device after a reboot. If the node
-// is missing, an [ErrIncomplete] error is recorded.
+// the first of the given links that points to the node, or the usual name if there is no such link. Such a link still identifies
+// the same device after a reboot. If the node is missing, an [ErrIncomplete] error is recorded.
 func (r *recipe) add(name string, links ...string) {
 	target, err := r.Stat(name)
 	if err != nil {

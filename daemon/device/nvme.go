@@ -8,8 +8,9 @@ package device
 // 60-persistent-storage.rules of udev.
 //
 // Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace reports. If the namespace reports none of
-// them, the wwid consists of the vendor, serial number, model and namespace ID. Nothing else is stable. The numbers in a name
-// such as nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not the namespace ID.
+// them, the wwid consists of the vendor, serial number, model and namespace ID. The name of a namespace is not stable. The
+// numbers in a name such as nvme0n1 depend on the order in which controllers and namespaces were found. The second number is not
+// the namespace ID.
 //
 // Health: a controller of the namespace must be live, and the checks in pci_health.go must succeed for the controller's PCI
 // function. With native multipathing, one working path is enough.
@@ -25,8 +26,8 @@ package device
 // With native multipathing, a namespace that several controllers can reach is a disk below its subsystem, and has no PCI parent.
 // The paths to this disk are hidden disks, which have no node and are never subjects.
 //
-// Reset: metalplug resets the controller if it has no other namespace. The reset takes 0.1 s, during which I/O to the namespace
-// waits. The configuration of the resource selects the erase method. See daemon/reset.
+// Reset: metalplug resets the controller of a namespace if the controller has no other namespace. The reset takes 0.1 s, during
+// which I/O to the namespace waits. The configuration of the resource selects the erase method. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, and the mountinfo of process 1. The class needs no ioctl or capability, and does not open
 // device nodes.

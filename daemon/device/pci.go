@@ -39,10 +39,10 @@ func (h *Host) asleep(function string) bool {
 }
 
 // pciAnswers returns an error if a PCI function no longer answers. If the parameter wake is false, it assumes that a suspended
-// function answers. After a surprise removal, each read returns only ones (PCI_SET_ERROR_RESPONSE), while the cached attributes
-// "vendor" and "device" stay the same. The vendor and device ID of a virtual function also consist of ones (PCI Express, Single
-// Root I/O Virtualization, VF Vendor ID). However, the next four bytes, which are the command and status registers, contain other
-// values.
+// function answers. After a surprise removal, each byte that is read is 0xff (PCI_SET_ERROR_RESPONSE), while the cached
+// attributes "vendor" and "device" stay the same. The vendor and device ID of a virtual function also consist of bytes 0xff (PCI
+// Express, Single Root I/O Virtualization, VF Vendor ID). However, the next four bytes, which are the command and status
+// registers, contain other values.
 func (h *Host) pciAnswers(sysPath string, wake bool) error {
 	if !wake && h.asleep(sysPath) {
 		return nil

@@ -31,7 +31,7 @@ const (
 	NonfatalErrors = "aer_dev_nonfatal"
 )
 
-// Counter is the number of errors of a piece of hardware that the kernel has counted since it discovered the hardware.
+// Counter is the number of errors that the kernel has counted for a piece of hardware since it discovered this hardware.
 type Counter struct {
 	SysPath string // sysfs path of the hardware
 	Name    string // name of the attribute
@@ -39,8 +39,8 @@ type Counter struct {
 	Fatal   bool // an increase makes the hardware unhealthy instead of causing a warning
 }
 
-// Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears the mark. The reason
-// contains this increase, rounded down to a power of ten, so that most further errors do not change the reason.
+// Mark returns the mark for a counter that has increased from the given value. Only a fresh start clears the mark, see [Mark].
+// The reason contains this increase, rounded down to a power of ten, so that most further errors do not change the reason.
 func (c Counter) Mark(before uint64) Mark {
 	least := uint64(1)
 	for rise := c.Value - before; rise >= 10; rise /= 10 {

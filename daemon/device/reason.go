@@ -20,7 +20,7 @@ var (
 	// controller. A rule that names the device exactly overrules this reason.
 	ErrByName = errors.New("offered only if a rule names it")
 	// ErrInUse means that this host uses the device. While a pod holds the device, the inventory ignores ErrInUse and [ErrData],
-	// because the pod may be their cause.
+	// because the pod may have caused them.
 	ErrInUse = errors.New("in use")
 	// ErrData means that the disk contains data. If a pod left this data, the disk can be erased.
 	ErrData = errors.New("it holds data")

@@ -44,8 +44,8 @@ type Rule struct {
 	// Claims is the number of claims that may hold a device at the same time. It is 0 if pods get the devices through the device
 	// plugin API.
 	Claims int
-	// Init is the unit that must run each time the hardware appears, before the device is offered. It is empty if there is no
-	// such unit.
+	// Init is the systemd unit that must run each time the hardware appears, before the device is offered. It is empty if no unit
+	// is configured.
 	Init string
 }
 
@@ -82,8 +82,8 @@ func tryRules(h *Host, rules []Rule, d Device) (taker *Rule, tries []decision) {
 	return nil, tries
 }
 
-// ruleFor returns the first rule that takes the device d. If there is none, it returns an error with the reasons from all rules
-// of the class.
+// ruleFor returns the first rule that takes the device d. If no rule takes the device, ruleFor returns an error that explains for
+// each rule of the class why the rule does not match.
 func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	taker, tries := tryRules(h, rules, d)
 	if taker != nil {
@@ -143,8 +143,8 @@ func matchesPattern(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// overrule returns nil if the rule overrules all reasons in err. Otherwise, it returns err. A rule can allow devices in use. It
-// can also name a device of a kind that containers do not usually need.
+// overrule returns nil if the rule overrules all reasons in err. Otherwise, it returns err. A rule that allows devices in use
+// overrules [ErrInUse] and [ErrData]. A rule that names a device exactly overrules [ErrByName].
 func (r *Rule) overrule(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
