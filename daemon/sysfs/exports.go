@@ -112,8 +112,8 @@ func findNode(nodes []Node, is func(Node) bool) Node {
 }
 
 // possiblePaths returns the paths at which a device with the given name may be found. The first is the name itself. A container
-// may have the host's /dev at another path, as in "/host/dev/nvme0n1". The second path is therefore the corresponding one in our
-// /dev.
+// may have the host's /dev at another path, as in "/host/dev/nvme0n1". The second path is therefore the corresponding path in the
+// /dev of this process.
 func possiblePaths(name string) []string {
 	if !path.IsAbs(name) {
 		return nil // the name is relative to a directory of the process that configured the target

@@ -74,11 +74,12 @@ func (d Disk) Part(matches func(Node) bool) (Node, bool) {
 	return d.Nodes[i], true
 }
 
-// nodePaths returns the sysfs paths of all devices whose nodes give access to a device. The device's own path comes first.
-// For a disk, the others are its partitions, the nodes for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all nodes of
+// nodePaths returns the sysfs paths of all devices whose nodes give access to a device. The device's own path comes first. For a
+// disk, the other devices are its partitions, its devices for SCSI commands (drivers/scsi/sg.c, block/bsg.c), and all devices of
 // its twins. For an NVMe namespace, they include its disk or generic device, and its controllers. A controller accepts commands
-// for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). For a partition or a node for SCSI commands, they
-// include the disk. An exclusive open of a disk does not detect a process that has one of the character devices open.
+// for each of its namespaces (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). For a partition or a device for SCSI commands, the
+// other devices include the disk. An exclusive open of a disk does not detect a process that has one of the character devices
+// open.
 func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {
@@ -128,8 +129,8 @@ func nodePaths(t *Tree, sysPath string) (all, twins []string) {
 
 // twinsOf returns the sysfs paths of other block devices that have the same WWID as the disk at sysPath. The WWID identifies an
 // NVMe namespace (wwid_show in drivers/nvme/host/sysfs.c) or a SCSI logical unit (scsi_vpd_lun_id). twinsOf omits hidden disks,
-// because native multipathing has already combined them. It omits removable media, because their WWID identifies the reader. A dm
-// device has no WWID.
+// because native multipathing has already combined them. It omits removable media, because their WWID identifies the drive
+// instead of the medium. A dm device has no WWID.
 func twinsOf(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
 	for _, attr := range [...]string{"wwid", "device/wwid"} {
@@ -152,6 +153,6 @@ func twinsOf(t *Tree, sysPath string) (found []string) {
 
 // Removable reports whether the medium of a disk can be removed from its drive. The WWID and serial number of such a drive do not
 // identify the medium (Documentation/ABI/stable/sysfs-block, removable). The diskseq identifies the medium, because the kernel
-// increments the diskseq before another medium can be read. This happens at the next poll or open (disk_check_events in
-// block/disk-events.c, sd_open).
+// increments the diskseq before another medium can be read. The kernel does this at the next poll or open of the disk
+// (disk_check_events in block/disk-events.c, sd_open).
 func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }

@@ -34,7 +34,7 @@ const AttrSize = 4096
 const Devices = "/sys/devices/"
 
 // Tree contains the locations of the kernel's files. Its methods accept kernel paths ("/sys/devices/…", "/dev/…", "/proc/…") and
-// translate them to these locations. The zero value is not usable, because it would only remove the prefixes.
+// translate them to these locations. The zero value is not usable, because it would translate "/sys/devices" to "/devices".
 type Tree struct {
 	Sys  string // path of sysfs, "/sys"
 	Dev  string // path of the device nodes, "/dev"
@@ -170,7 +170,8 @@ func (t *Tree) Resolve(name string) string {
 	return ""
 }
 
-// Names returns the sorted entries of a directory in sysfs, procfs or /dev. It returns no names for a missing directory.
+// Names returns the sorted entries of a directory in sysfs, procfs or /dev. If the directory does not exist, Names returns no
+// entries.
 func (t *Tree) Names(dir string) []string {
 	entries, err := os.ReadDir(t.Path(dir))
 	if err != nil {

@@ -8,9 +8,9 @@ package sysfs
 // Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
 // drivers/block/loop.c and zram/zram_drv.c.
 //
-// No single source shows every use. A mounted file system is in mountinfo, but btrfs shows its own device number there and names
-// only one of its devices. LVM, md and bcache are in holders/ while they are active. If metalplug cannot determine whether a
-// device is in use, it treats the device as in use.
+// No single file shows every use of a disk. A mounted file system is in mountinfo, but btrfs shows its own device number there
+// and names only one of its devices. LVM, md and bcache are in holders/ while they are active. If metalplug cannot determine
+// whether a device is in use, it treats the device as in use.
 //
 // A disk with two paths appears as two block devices, unless native multipathing (nvme_core.multipath) combines them. If one of
 // the two is in use, metalplug treats both as in use (see [Disk]).
@@ -57,7 +57,7 @@ func (t *Tree) Partitions(sysPath string) []string {
 // Use is an error that describes how this machine uses a block device.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost reports whether the user is certainly the host. Otherwise, the user may be a pod that has the device.
+	// ByHost reports whether the host itself certainly uses the device. If not, a pod that has the device may be using it.
 	ByHost bool
 	// Unread is the error from reading a file that shows the use, or nil. If it is not nil, the device is treated as in
 	// use.
@@ -125,9 +125,9 @@ func checkMounts(t *Tree, d Disk) error {
 }
 
 // mountOf returns the part of a disk that is mounted according to a line of mountinfo, and where it is mounted. The mount point is
-// empty if the line is about another device. A number "0:N" means that the file system has no device or, like btrfs, several. Only
-// the source that was passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it, can then name a block device. Follows
-// Documentation/filesystems/proc.rst, 3.5.
+// empty if the line is about another device. The device number "0:N" means that the file system has no device or, like btrfs,
+// several devices. Only the source that was passed to mount(2), such as "/dev/nvme0n1p1" or a udev link to it, can then name a
+// block device. Follows Documentation/filesystems/proc.rst, 3.5.
 func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
 	mount, filesystem, _ := strings.Cut(line, " - ")
 	fields := strings.Fields(mount) // ID, parent, major:minor, root, mount point, …
@@ -145,8 +145,8 @@ func mountOf(t *Tree, line string, d Disk) (part Node, where string) {
 }
 
 // partNamed resolves links from a name in /dev, and returns the part of the disk to which the resulting node belongs. It is
-// sufficient to check the name, because metalplug-reset detects these uses reliably. The kernel opens mounted and swapped-to
-// devices exclusively, and shows the number of the device below a loop device.
+// sufficient to check the name, because metalplug-reset later detects mounts, swap space and loop devices reliably. The kernel
+// opens mounted and swapped-to devices exclusively, and shows the number of the device below a loop device.
 func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
@@ -183,7 +183,7 @@ func checkHolders(t *Tree, d Disk) error {
 	return nil
 }
 
-// checkBtrfs checks whether the disk is part of a mounted btrfs. For such a file system, mountinfo may name another device.
+// checkBtrfs checks whether the disk is part of a mounted btrfs. For such a file system, mountinfo may name another of its disks.
 func checkBtrfs(t *Tree, d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
 		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
