@@ -17,7 +17,7 @@ import (
 )
 
 // Within reports whether b is near enough to a, the first member of a bundle. The parameter near is a value in [device.Nears]. If
-// near is "numa", a device on an unknown NUMA node is near every other device.
+// near is "numa", a device whose NUMA node is unknown counts as near every other device.
 func Within(near string, a, b Place) bool {
 	return near == "numa" && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= slices.Index(device.Nears, near)+1
 }
@@ -33,7 +33,7 @@ type Item struct {
 func ID(first string) string { return device.MakeID(device.BundlePrefix, first) }
 
 // Seen returns the IDs of the bundles that can be formed from the devices in seen. If no bundle can be formed, the result short
-// is the reason.
+// explains why.
 func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string) {
 	var items []Item
 	for _, s := range seen {

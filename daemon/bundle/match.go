@@ -100,7 +100,8 @@ func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	return pairs
 }
 
-// choose selects one more item of the first kind as the first in a set. It selects the item with the largest gain.
+// choose selects one more item of the first kind as the first in a set. It selects the item that reduces the sum of costs the
+// most.
 func (n *Node) choose(counts []int) {
 	var best []*Node
 	most := 0
