@@ -19,7 +19,8 @@ type Record struct {
 	Boot string `json:"boot,omitempty"`
 	// Marks contains the marks that still apply, oldest first.
 	Marks []mark `json:"marks,omitempty"`
-	// Counters contains the base values of error counters. The keys consist of the sysfs path and the name of the counter.
+	// Counters contains the base values with which the values of error counters are compared. The keys consist of the sysfs path
+	// and the name of the counter.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
@@ -87,7 +88,7 @@ func (r *Record) clear(m device.Mark) (changed bool) {
 }
 
 // Count compares an error counter with its base value, and reports whether a mark has changed. The first value becomes the base
-// value. If the value is lower than the base value, the hardware was replaced or reset.
+// value. If a value is lower than the base value, the hardware was replaced or reset, and this value becomes the new base value.
 func (r *Record) Count(c device.Counter) (changed bool) {
 	key := counterKey(c.SysPath, c.Name)
 	before, known := r.Counters[key]
