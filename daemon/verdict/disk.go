@@ -15,19 +15,19 @@ type DiskFacts struct {
 	Surveyed bool               // whether metalplug can read disks on this node; if not, no evidence is needed
 	Watched  bool               // whether metalplug can find out which processes have a disk open
 	Evidence *evidence.Evidence // the evidence about the disk, or nil
-	// Presence is the presence of the disk at the last inspection, see [evidence.Book.Presence]. It is empty if the disk
-	// cannot be distinguished from others.
+	// Presence is a text that the last inspection derived from the current appearance of the disk, see [evidence.Book.Presence].
+	// It is empty if the disk cannot be distinguished from other disks.
 	Presence string
 	Recheck  bool // the disk was just read in full, and must be probed once more before it is offered
 }
 
-// Evident reports whether the device needs evidence before it can be offered.
+// Evident reports whether the device is a disk that can be offered only with evidence that it is unused.
 func (f *Facts) Evident() bool {
 	return f.Disk.Surveyed && f.Rule != nil && !f.Rule.AllowInUse && f.Seen != nil && f.Seen.Target.IsDisk()
 }
 
-// Offerable reports whether a device without a tenant can be offered. Either it needs no evidence, or its evidence is
-// complete, or the tenant's data is erased before the next start.
+// Offerable reports whether a device without a tenant can be offered. Either the device needs no evidence, or its evidence is
+// complete, or the data of its last tenant is erased before the next container starts.
 func (f *Facts) Offerable() bool { return !f.Evident() || f.Spared() || f.proven() }
 
 // Complete reports whether the evidence about a disk is complete. It ignores the processes that have the disk open.
@@ -36,7 +36,7 @@ func (f *Facts) Complete() bool {
 }
 
 // holdersChecked reports whether metalplug has checked, since the disk appeared, which processes have the disk open. An
-// inspection cannot detect a process that only reads.
+// inspection cannot detect a process that only reads from the disk.
 func (f *Facts) holdersChecked() bool {
 	return !f.Disk.Watched || f.Disk.Evidence.Asked == f.Disk.Presence
 }
@@ -50,7 +50,7 @@ func (f *Facts) Readable() bool {
 		(v == nil || v.Kind == "") && f.Lease.Failure == ""
 }
 
-// diskTodo returns the work that the evidence about a disk requires.
+// diskTodo returns the work that is needed to complete the evidence about a disk.
 func (f *Facts) diskTodo() Todo {
 	v := f.Disk.Evidence
 	switch {
@@ -68,7 +68,7 @@ func (f *Facts) diskTodo() Todo {
 	return Nothing
 }
 
-// missingEvidence returns why evidence is missing for a disk, or nil.
+// missingEvidence returns why the evidence about a disk is not complete, or nil if it is.
 func (f *Facts) missingEvidence() error {
 	v, offer, d := f.Disk.Evidence, f.Seen.Offer, f.Seen.Device
 	if v == nil {
@@ -99,7 +99,8 @@ func (f *Facts) missingEvidence() error {
 	return fmt.Errorf("%w: %s", device.ErrUnproven, v.Reading())
 }
 
-// Content extracts the description of the data on a disk from the error that explains why the disk is not offered.
+// Content returns the description of the data on a disk. The parameter offer is the error that explains why the disk is not
+// offered.
 func Content(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }

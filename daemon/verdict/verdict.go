@@ -31,7 +31,7 @@ type Facts struct {
 	Opened   error    // an error if a pod that holds another device can open this device, or nil
 	Delay    string   // why pending work is delayed, or empty
 	Firmware string   // the unit from [device.Rule].Init that has run
-	Uninit   string   // why the Init unit failed
+	Uninit   string   // why the Init unit failed, or empty
 	Work     string   // why the device is Unhealthy while metalplug works on it, or empty
 	Frozen   *Verdict // the verdict that is shown while metalplug's own work changes the hardware, or nil
 }
@@ -47,25 +47,25 @@ type Faults struct {
 // Verdict is the health of a device with its reason.
 type Verdict struct {
 	Healthy bool
-	// Parked reports whether the device is Unhealthy only because it is cordoned or will be offered in another way. The pod
-	// that holds the device may start more containers.
+	// Parked reports whether the device is Unhealthy only because of a cordon, a bundle or a claim, and not because of a fault.
+	// The pod that holds the device may still start more containers.
 	Parked  bool
 	Stale   bool // whether the device is in the list only because a pod may still hold it
 	Reason  string
 	Warning string // a fault that does not prevent the use of the device
-	// Reserved explains why only the current tenant may have the device, for example because the host uses it. Barred is the
-	// same text, but is empty if Reserved describes only data that is erased before the next start. Barred is also set while
-	// the device must be cleared.
+	// Reserved explains why only the current tenant may have the device, for example because the host uses it. Barred is the same
+	// text, but is empty if Reserved describes only data that is erased before the next container starts. Barred is also set
+	// while the device must be cleared.
 	Reserved, Barred string
 	Since            time.Time // when Healthy or Reason last changed
 }
 
 var (
 	// errElsewhere explains why a device is Unhealthy in the resource that offered it before. A device cannot be in two
-	// resources. A pod may still hold the device under the old name, and the kubelet could allocate it again under the new
-	// name.
+	// resources. Otherwise, the kubelet could allocate it under the name of the new resource while a pod still holds it under the
+	// old name.
 	errElsewhere = errors.New("it now belongs to the resource")
-	// errNotBack explains why a device that the previous run saved is Unhealthy until an inspection finds it.
+	// errNotBack explains why a device is Unhealthy if metalplugd knows it from a saved file, but no inspection has found it yet.
 	errNotBack = errors.New("not found since metalplugd started")
 )
 
@@ -86,8 +86,8 @@ func (f *Facts) Unfit() error {
 	return err
 }
 
-// Parting reports whether a disk with a tenant's data can leave its own list or its bundle without any other work. The data
-// is erased before the next start, wherever the disk is offered.
+// Parting reports whether a disk with a tenant's data can leave its own device list or its bundle without being erased first.
+// This is allowed if the data is erased before the next container starts, wherever the disk is offered.
 func (f *Facts) Parting() bool {
 	return f.Aside != "" && f.Spared() && !f.Uncleared() && f.Unusable() == nil
 }
@@ -116,7 +116,7 @@ func (f *Facts) unproven() error {
 	switch {
 	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Same:
 		return nil
-	case f.Lease.Used && f.Offered: // [Facts.waiting] returns the reason
+	case f.Lease.Used && f.Offered: // [Facts.pendingReason] returns the reason
 		return nil
 	case f.Lease.Used:
 		return fmt.Errorf("%w: %s", device.ErrUnproven, lastPodEnded)
@@ -124,13 +124,14 @@ func (f *Facts) unproven() error {
 	return f.missingEvidence()
 }
 
-// Spared reports whether a disk with a tenant's data is offered, because the data is erased before the next start.
+// Spared reports whether a disk is offered although it contains a tenant's data. Such a disk is erased before the next container
+// starts.
 func (f *Facts) Spared() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// erasable reports whether a tenant's data is the only obstacle to offering the device, and is erased before another tenant
+// erasable reports whether a tenant's data is the only obstacle to offering the disk, and will be erased before another tenant
 // can read it.
 func (f *Facts) erasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.Spared() && (f.Lease.Used || f.Same)
@@ -183,7 +184,7 @@ func (f *Facts) pendingReason() string {
 	return ""
 }
 
-// Init returns the unit that must run before the device is offered, or "".
+// Init returns the systemd unit that must run before the device is offered, or "" if there is no such unit or it has run.
 func (f *Facts) Init() string {
 	if !f.Offered || f.Rule == nil || f.Firmware == f.Rule.Init || f.Unfit() != nil {
 		return ""
@@ -191,7 +192,7 @@ func (f *Facts) Init() string {
 	return f.Rule.Init
 }
 
-// Verdict returns the verdict on a device. No other function determines health and its reason.
+// Verdict returns the verdict on a device. No other function determines whether a device is healthy.
 func (f *Facts) Verdict() Verdict {
 	var v Verdict
 	unfit := f.Unfit()
@@ -263,8 +264,8 @@ const (
 	AskHolders   Todo = "disk not checked" // check which processes have the disk open
 )
 
-// Todo returns the work that is pending for a device. For a disk whose content is not from a tenant, or need not be erased
-// yet, metalplug only checks that the tenant's processes have ended. An operator may be using a cordoned disk, so metalplug
+// Todo returns the work that is pending for a device. For a disk whose content is not from a tenant, or need not be erased yet,
+// metalplug only checks that the processes of the last tenant have ended. An operator may be using a cordoned disk, so metalplug
 // only reads it.
 func (f *Facts) Todo() Todo {
 	todo := f.diskTodo()
