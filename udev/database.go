@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// databaseSize is the maximum size of a device's record in udev's database, in bytes. A kernel event has at most 2 KiB
-// (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
+// databaseSize is the maximum size of a device's record in udev's database, in bytes. Records are much smaller, because a kernel
+// event has at most 2 KiB (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
 // ReadKernel returns a device with the data that the kernel shows in sysfs. The parameter sys is the mount point of sysfs. If

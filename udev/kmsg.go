@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelLog turns driver messages about PCI functions into events, because drivers only log some faults.
+// kernelLog turns driver messages about PCI functions into events, because drivers report some faults only in the log.
 //
 // The format is described in Documentation/ABI/testing/dev-kmsg. Each read returns one record,
 // "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", followed by lines that begin with a space. Unprintable bytes are written
@@ -37,8 +37,8 @@ const (
 	kernelLogPath = "/dev/kmsg"
 	// longestRecord is larger than any record (PRINTK_MESSAGE_MAX). With a smaller buffer, read fails with EINVAL.
 	longestRecord = 16 << 10 // bytes
-	// fromUser is the lowest facility that a process can use for its own messages. The kernel uses facility 0
-	// (devkmsg_write).
+	// fromUser is the lowest PRIORITY of a message from a process. PRIORITY is eight times the facility, plus the level. Only the
+	// kernel uses facility 0 (devkmsg_write).
 	fromUser = 8
 )
 

@@ -84,7 +84,7 @@ func newMonitor(fd int) (*Monitor, error) {
 	return &Monitor{file: os.NewFile(uintptr(fd), "udev"), message: make([]byte, largestMessage), control: make([]byte, 256)}, nil
 }
 
-// Close closes the socket. This makes a Listen that is in progress return an error.
+// Close closes the socket. A call to Listen that is in progress then returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
 
 // Dropped returns the current counters. It is safe for concurrent use.
@@ -93,7 +93,8 @@ func (m *Monitor) Dropped() Dropped {
 }
 
 // Listen sends every event to the channel events until ctx ends, and returns the context's error. It may be called only once. If
-// events were lost, Listen sends an [Overflow] after the last event that was not lost. No event is missing after the [Overflow].
+// events were lost, Listen sends an [Overflow] after the last event that was not lost. The [Overflow] covers all losses before
+// it, so no event after it is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	var event Event
 	return pollEach(ctx, "read udev event socket", m.file, func(fd int) (err error) {

@@ -29,12 +29,12 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	})
 }
 
-// table is a file in procfs. The runtime's poller reports changes to the file. For each open file, the kernel signals a change
-// since the last poll as an exceptional condition (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c, swaps_poll in
-// mm/swapfile.c).
+// table is a file in procfs that lists mounts or swap space. The runtime's poller reports changes to the file. For each open
+// file, the kernel signals a change since the last poll as an exceptional condition (POLLPRI in poll(2), mounts_poll in
+// fs/proc_namespace.c, swaps_poll in mm/swapfile.c).
 type table struct {
 	file *os.File
-	keys func(line string) []string // returns the keys in a line; a change is reported only if the keys differ
+	keys func(line string) []string // returns the keys in a line; only a change to the set of keys is reported
 	used map[string]struct{}        // the keys at the last report
 }
 

@@ -9,8 +9,8 @@ import (
 // next returns the next event. The error is EAGAIN if there is no event.
 //
 // The kernel reports an overflow once, with ENOBUFS, but continues to drop messages until the queue is empty (NETLINK_S_CONGESTED
-// in net/netlink/af_netlink.c). If all devices were enumerated earlier, later losses would go unnoticed. Therefore, next reports
-// the overflow only when the queue is empty.
+// in net/netlink/af_netlink.c). If the receiver enumerated all devices before that, it would not notice the messages that are
+// dropped afterwards. Therefore, next reports the overflow only when the queue is empty.
 func (m *Monitor) next(fd int) (Event, error) {
 	for {
 		// With the flag MSG_TRUNC, the kernel returns the true length of a message even if the message is longer than the

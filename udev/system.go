@@ -63,7 +63,7 @@ func Open(o Options) (s *System, err error) {
 	return s, nil
 }
 
-// Close closes the sources of events. Listen must have returned before.
+// Close closes the sources of events. The caller must wait until Listen has returned.
 func (s *System) Close() error {
 	closeTables(s.mounts)
 	s.udevd.close()
@@ -76,7 +76,7 @@ func (s *System) Close() error {
 func (s *System) KernelLog() error { return *cmp.Or(s.logErr.Load(), new(error)) }
 
 // Enumerate returns all devices that have a subsystem, including those that udevd has not processed yet. It reads all of sysfs
-// and udev's database, which takes about 0.1 ms for each device. It omits devices that vanish in the meantime.
+// and udev's database, which takes about 0.1 ms for each device. It omits devices that vanish while it reads.
 func (s *System) Enumerate() ([]Device, error) {
 	devices, err := enumerate()
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *System) Enumerate() ([]Device, error) {
 
 // Listen sends the events from udevd, from the mount tables and from the kernel log. It also sends an event when udevd ends or
 // starts again. When parent ends, Listen returns parent's error. If the kernel log becomes unreadable, Listen continues without
-// the log. It may be called only once.
+// the log. Listen may be called only once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)

@@ -4,7 +4,7 @@
 //
 // Users of this package must follow two rules. First, an event is only a hint to inspect a sysfs path again, because the kernel
 // may lose, reorder and repeat events. Second, open the source before you enumerate the devices. A source queues events from the
-// moment it is opened, so no change is missed. A change between the two steps may be reported twice.
+// moment it is opened, so no change is missed. A change between the opening and the enumeration may be reported twice.
 package udev
 
 import (
@@ -99,8 +99,8 @@ func (m Match) Matches(d Device) bool {
 // may contain "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in patterns for file names, "*" also matches "/". A
 // malformed pattern matches nothing. Call [CheckGlob] to find malformed patterns in advance.
 func Glob(pattern, value string) bool {
-	// In path.Match, "*" does not match a slash. Glob therefore replaces each slash with NUL on both sides. No property
-	// contains NUL.
+	// In path.Match, "*" does not match a slash. Glob therefore replaces each slash with NUL, both in the pattern and in the
+	// value. No property contains NUL.
 	pattern, value = strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00")
 	for alternative := range strings.SplitSeq(pattern, "|") {
 		if ok, err := path.Match(alternative, value); ok && err == nil {

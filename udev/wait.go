@@ -31,7 +31,8 @@ func pollEach(ctx context.Context, what string, file *os.File, read func(fd int)
 	return cmp.Or(ctx.Err(), fmt.Errorf("%s: %w", what, err))
 }
 
-// interrupt ends reads from a file when ctx ends, by setting a deadline in the past. The function stop cancels this.
+// interrupt ends reads from a file when ctx ends, by setting a deadline in the past. After a call to the function stop, the end
+// of ctx no longer affects the file.
 func interrupt(ctx context.Context, file *os.File) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 }

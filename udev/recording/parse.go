@@ -110,8 +110,8 @@ func (p *parser) beginBlock(devPath string) error {
 	return p.recording.tree.addDir("sys" + devPath)
 }
 
-// endBlock adds the device. The node and the links become properties, even if the text contains them only in lines N and
-// S.
+// endBlock ends a block, and adds its device to the recording. The node and the links become properties, even if the text
+// contains them only in lines N and S.
 func (p *parser) endBlock() error {
 	if p.path == "" {
 		return nil

@@ -32,7 +32,7 @@ type Recorder struct {
 	secrets secrets // identities that the recorder has found, or that were passed to Hide
 }
 
-// Hide makes the recorder mask the given texts too.
+// Hide makes the recorder mask the given texts in addition to the identities that it finds.
 func (r *Recorder) Hide(texts ...string) {
 	if r.secrets == nil {
 		r.secrets = make(secrets)
@@ -64,7 +64,7 @@ func (r *Recorder) Record(devices []udev.Device) string {
 	return r.Mask(text.String())
 }
 
-// device writes one block.
+// device writes the block of a device.
 func (r *Recorder) device(text *strings.Builder, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
@@ -92,8 +92,8 @@ func (r *Recorder) device(text *strings.Builder, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// files writes the files outside sysfs that classes read. They contain mounts, swap space and the reports from NVIDIA's driver.
-// NVIDIA's nodes are included, because udev does not know them.
+// files writes the files outside sysfs that classes read. They list the mounts and the swap space, and contain the reports from
+// NVIDIA's driver. NVIDIA's nodes are included, because udev does not know them.
 func (r *Recorder) files(text *strings.Builder, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {

@@ -97,7 +97,7 @@ func readRecording(file string) (text []byte, r *Recording, err error) {
 // Root returns the directory that contains sys, dev and proc.
 func (s *Source) Root() string { return s.root }
 
-// Close stops watching and removes the tree. Listen must have returned.
+// Close stops watching the file and removes the tree. The caller must wait until Listen has returned.
 func (s *Source) Close() error {
 	var err error
 	if s.watcher != nil {
@@ -147,7 +147,8 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	}
 }
 
-// reload reads the file again. It updates the tree and the copy of the text.
+// reload reads the file again. If the text has changed, reload updates the tree and the copy of the text, and returns events for
+// the differences.
 func (s *Source) reload() ([]udev.Event, error) {
 	text, after, err := readRecording(s.file)
 	switch {
@@ -173,5 +174,5 @@ func (s *Source) reload() ([]udev.Event, error) {
 	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// copyName returns the path of a copy of the text. The tree was written from this text.
+// copyName returns the path of a copy of the text from which the tree was written.
 func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }

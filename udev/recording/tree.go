@@ -85,8 +85,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkTarget returns an error unless a link in the directory may have this target. A target may contain ".." only at its start,
-// so counting levels proves that the target stays inside the root.
+// checkTarget returns an error unless a link in the given directory may point to the target. A target may contain ".." only at
+// its start, so counting levels proves that the target stays inside the root.
 func checkTarget(dir, target string) error {
 	down := target + "/"
 	for strings.HasPrefix(down, "../") {
