@@ -129,7 +129,7 @@ func (d *doctor) checkCounts() (fine string) {
 	}
 	for _, r := range d.status.Resources {
 		if id := answer.Foreign[r.Name]; r.Connected && id != "" {
-			d.fail("stop the other plugin; or give the resource another name in a [[resource]] of your own",
+			d.fail("stop the other plugin, or define a [[resource]] with another name",
 				"%s: the kubelet counts %s, which metalplug does not offer: another plugin has also registered the resource", r.Name, id)
 		} else if ours, theirs := r.Healthy*max(1, r.Shares), answer.Allocatable[r.Name]; r.Connected && ours != theirs {
 			d.fail("systemctl restart metalplugd; if that does not help, systemctl restart kubelet",

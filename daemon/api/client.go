@@ -165,7 +165,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = errors.New("the socket does not exist")
 	case errors.Is(err, unix.ECONNREFUSED):
-		err = errors.New("no process listens there, or it is not a socket")
+		err = errors.New("no process listens on the socket, or the file is not a socket")
 	case errors.Is(err, fs.ErrPermission):
 		err = fmt.Errorf("%w: use sudo, or join the group metalplug", fs.ErrPermission)
 	case !errors.As(err, &op) || op.Op != "dial":

@@ -94,7 +94,7 @@ func checkCDIKind(kind string) error {
 // checkPermissions accepts any combination of r, w and m.
 func checkPermissions(permissions string) error {
 	if permissions == "" {
-		return errors.New("is empty: a container could not use the device")
+		return errors.New("is empty, so containers cannot use the device")
 	}
 	for i, p := range permissions {
 		if !strings.ContainsRune("rwm", p) || strings.ContainsRune(permissions[:i], p) {

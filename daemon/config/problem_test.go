@@ -192,7 +192,7 @@ func TestProblems(t *testing.T) {
 		{"inject", valid + "inject = \"env\"\n", `m.toml:4: resource.inject: "env" is not a method of injection: nodes or cdi; write inject = "nodes"`},
 		{"cdi_kind alone", valid + "cdi_kind = \"nvidia.com/gpu\"\n", `m.toml:4: resource.cdi_kind: needs another key; write inject = "cdi" too`},
 		{"cdi_kind", valid + "inject = \"cdi\"\ncdi_kind = \"gpu\"\n", `m.toml:5: resource.cdi_kind: "gpu" is not vendor/class; write cdi_kind = "nvidia.com/gpu"`},
-		{"no permissions", valid + "permissions = \"\"\n", `m.toml:4: resource.permissions: is empty: a container could not use the device; write permissions = "rw"`},
+		{"no permissions", valid + "permissions = \"\"\n", `m.toml:4: resource.permissions: is empty, so containers cannot use the device; write permissions = "rw"`},
 		{"other permissions", valid + "permissions = \"rwx\"\n", `m.toml:4: resource.permissions: "rwx" is not a combination of "r", "w" and "m", each at most once; write permissions = "rw"`},
 		{"permissions twice", valid + "permissions = \"rwr\"\n", `m.toml:4: resource.permissions: "rwr" is not a combination of "r", "w" and "m", each at most once; write permissions = "rw"`},
 		{

@@ -76,7 +76,7 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 func (s service) checkUnreserved(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
-			return fmt.Errorf("%s is unhealthy: a pod holds it as %s, from a configuration with a different number of shares", d.Device.ID, old[0])
+			return fmt.Errorf("%s is unhealthy: a pod still holds the device as %s, which it got before the number of shares was changed", d.Device.ID, old[0])
 		}
 		if s.Resource.Shares > 1 { // pods with the other shares may be using the device
 			continue

@@ -112,7 +112,7 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 		return "", errorf(Refused, "%s is read-only", c.Name())
 	}
 	if t.Written != nil && sysfs.Written(&t.Tree, c.sysPath) > *t.Written {
-		return "", errorf(Foreign, "a process wrote to %s after its last pod ended or the operator allowed its erasure", c.Name())
+		return "", errorf(Foreign, "a process wrote to %s after the last pod had ended, or after the operator had allowed the erasure", c.Name())
 	}
 	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || t.unreadable(c) {
 		return "", nil

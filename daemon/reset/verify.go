@@ -164,7 +164,7 @@ const keepsData = `: this drive keeps data that is discarded; scrub = "zero" era
 // of 00 may be data.
 func (e *evidence) check() error {
 	if e.failure == nil && e.zeroes > 0 && e.ones > 0 {
-		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.ones, keepsData)
+		return fmt.Errorf("%d blocks contain only ff, while other blocks contain only 00%s", e.ones, keepsData)
 	}
 	if e.failure == nil && e.uncertain >= 0 && e.random == 0 {
 		return fmt.Errorf("the data at byte %d may be old, because it could not be read before the erasure; erase the disk again", e.uncertain)
