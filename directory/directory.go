@@ -36,9 +36,9 @@ func Open(dirs ...string) (*Watch, error) {
 }
 
 // Rearm watches the directories that exist now. For each missing directory, it watches the nearest existing parent, so that it
-// notices when the directory is created. There are no events for changes and mounts further up the path. A caller that needs to
-// know about them must check from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and after
-// events were lost. Rearm is safe for concurrent use.
+// notices when the directory is created. There are no events for changes or mounts above that parent. A caller that needs to know
+// about them must check the path from time to time. The caller must call Rearm if [Watch.Itself] returns true for an event, and
+// after events were lost. Rearm is safe for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error
 	for _, dir := range w.dirs {
@@ -64,8 +64,8 @@ func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 // Moved reports whether a file or directory was created, removed or renamed, rather than only written.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
-// rearm adds the watches for dir. No event reports a directory that was created before its parent was watched, so rearm tries
-// again if that may have happened.
+// rearm adds the watches for dir. If a missing directory is created just before rearm watches its parent, there is no event. In
+// this case, rearm therefore adds the watches again.
 func rearm(dir string, add func(dir string) error) error {
 	for {
 		missing, err := addNearest(dir, add)

@@ -22,7 +22,7 @@ type Device struct {
 	SysPath   string    `json:"sysfsPath"` // sysfs path of the udev device, or the last known path
 	Nodes     []string  `json:"nodes"`     // paths of the device nodes in a container
 	Cordoned  bool      `json:"cordoned"`  // an operator withholds the device from new pods, for the reason in Reason
-	Allocated *Pod      `json:"allocated"` // pod that holds the device, or null if no pod holds it or the pod is unknown
+	Allocated *Pod      `json:"allocated"` // pod that holds the device, or null if there is none or it is unknown
 
 	// State is the state of the lease. It is free, allocated, preparing, in-use, released, clearing, failed or unproven.
 	State    string    `json:"state"`
@@ -50,9 +50,9 @@ type Hardware struct {
 	Serial  string `json:"serial,omitempty"`
 	WWID    string `json:"wwid,omitempty"` // worldwide name of a disk
 	Size    int64  `json:"size,omitempty"` // size of a disk in bytes, if known
-	PCI     string `json:"pci,omitempty"`  // address of the device's PCI function, or of the first PCI function on the way to it
+	PCI     string `json:"pci,omitempty"`  // address of the nearest PCI function at or above the device in sysfs
 	Present bool   `json:"present"`        // whether the hardware is present
-	Lost    bool   `json:"lost,omitempty"` // whether the pod lost the device: unplugged, or faulty until a reset
+	Lost    bool   `json:"lost,omitempty"` // whether the hardware was unplugged or became faulty while a pod held it
 }
 
 // Evidence shows why metalplug considers a disk unused.
@@ -61,7 +61,7 @@ type Evidence struct {
 	Since time.Time `json:"since"` // when the disk was read or erased
 }
 
-// Reading shows how far metalplugd has read the disks that have no evidence yet.
+// Reading shows how much metalplugd has read of the disks that are not proven to be unused yet.
 type Reading struct {
 	Disks   int `json:"disks"`
 	Percent int `json:"percent"` // percentage of all bytes on these disks that metalplugd has read
@@ -127,7 +127,7 @@ type Status struct {
 	Source        string        `json:"source"`            // source of the devices: "udev" or "recording:FILE"
 	Ready         bool          `json:"ready"`             // whether the hardware has been inspected
 	Configuration Configuration `json:"configuration"`
-	DevicePlugins string        `json:"devicePlugins,omitempty"` // directory of the kubelet, which changes only at a restart
+	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory for device plugins, as used since the start
 	Devices       Totals        `json:"devices"`
 	Reading       *Reading      `json:"reading,omitempty"` // null if no disk is being read
 	Events        EventCounts   `json:"events"`
@@ -192,7 +192,7 @@ type Event struct {
 	//   allocated, released: a pod holds the device, or no longer holds it
 	//   warning: a problem that leaves the device usable; with an empty text, the problem is over
 	//   connected, disconnected: the kubelet's stream of a resource
-	//   reloaded, refused: the configuration; Problem is why a reload was refused, and the previous configuration applies
+	//   reloaded, refused: the result of a reload; Problem says why it was refused, and the previous configuration applies
 	//   missed: the client was too slow; Problem has the number of states that it missed
 	Event    string  `json:"event"`
 	Device   *Device `json:"device,omitempty"`

@@ -40,7 +40,8 @@ type Prepared struct {
 // NoSharing is a part of the status line of metalplug-dra while metalplug-dra does not publish shared devices.
 const NoSharing = "the API server has not enabled DRAConsumableCapacity, so claims get no devices with shares"
 
-// PreparedRequest contains everything that a container gets for a request. The CDI devices in it include the nodes and variables.
+// PreparedRequest contains everything that a container gets for a request. The nodes and variables are also part of the CDI
+// devices.
 type PreparedRequest struct {
 	Name  string            `json:"name"`
 	CDI   []string          `json:"cdi"`

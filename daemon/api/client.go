@@ -69,14 +69,14 @@ func (c Client) Post(ctx context.Context, path string, change, answer any) error
 	return c.decode(stream, err, answer)
 }
 
-// Stream sends a GET request for a path. The result returns the answer as it arrives, until the caller closes the result or ctx
-// ends.
+// Stream sends a GET request for a path. The caller can read the answer from the result while the answer arrives, until the
+// caller closes the result or ctx ends.
 func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
 	return c.ask(ctx, "GET", path, nil)
 }
 
-// decode decodes an answer. If err is not nil, decode returns err instead. It rejects an answer that sets no field, such as
-// another program's {}, because every answer from metalplugd sets a field.
+// decode decodes an answer. If err is not nil, decode returns err instead. It rejects an answer that sets no field, because every
+// answer from metalplugd sets a field. An example is the answer {} from another program.
 func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	if err != nil {
 		return err

@@ -64,8 +64,8 @@ func wwidOf(t *device.Target) string {
 	return strings.TrimSpace(cmp.Or(names["wwid"], names["device/wwid"]))
 }
 
-// reading returns how many disks are being read, and how much of them has been read. It returns nil if there are no such
-// disks.
+// reading returns how many disks metalplugd is reading, and what percentage of their bytes it has read. It returns nil if
+// metalplugd is reading no disk.
 func reading(snapshot *inventory.Snapshot) *api.Reading {
 	var r api.Reading
 	var read, size int64
@@ -129,14 +129,14 @@ func (s *Server) Status() api.Status {
 		},
 	}
 	for d := range snapshot.All() {
-		if d.Cordon != nil && len(d.Members) == 0 { // a bundle shows its member's cordon
+		if d.Cordon != nil && len(d.Members) == 0 { // a bundle only repeats the cordon of its member
 			all.Cordons = append(all.Cordons, api.Cordoned{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
 		}
 	}
 	s.mu.Lock()
 	all.Refused = append([]api.Refusal{}, s.refusals...)
 	s.mu.Unlock()
-	// This includes resources that a reload removed while pods still hold their devices.
+	// The snapshot also contains resources that a reload removed while pods hold their devices.
 	for _, offer := range snapshot.Offers {
 		count(&all.Devices, offer)
 	}

@@ -26,9 +26,9 @@ type Claims interface {
 	Unprepare(ctx context.Context, uid string) error
 }
 
-// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare
-// claims, and no client may change a device. Only the permissions of the socket restrict its clients. With PrivateUsers=yes,
-// the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
+// ServeClaims serves clients until ctx ends, as [Server.Serve] does. On this socket, however, each client may prepare claims, and
+// no client may change a device. Only the permissions of the socket restrict its clients, because the daemon cannot identify
+// their users. With PrivateUsers=yes, the kernel shows the daemon the same user for all users except root. ServeClaims closes l.
 func (s *Server) ServeClaims(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	readingRoutes(s, mux)

@@ -101,7 +101,8 @@ type Server struct {
 	*metrics
 
 	links Links
-	// asking contains a value while an explanation is in progress. Each explanation enumerates all devices.
+	// asking contains a value while an explanation is in progress. It allows only one at a time, because each explanation
+	// enumerates all devices.
 	asking chan struct{}
 
 	mu       sync.Mutex

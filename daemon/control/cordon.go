@@ -55,7 +55,7 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 		}
 	}
 	if len(ids) == 0 {
-		answer, _ := s.explain(ctx, name) // if explain fails, no further device has the name
+		answer, _ := s.explain(ctx, name) // if explain fails, the list stays empty
 		for _, x := range answer.Found {
 			if x.Device != nil {
 				ids = append(ids, x.Device.ID)

@@ -41,7 +41,7 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
-	// This event is sent with the next events if the client was too slow to read the last ones.
+	// If the client was too slow to read the last events, this event is sent together with the next ones.
 	var missed []api.Event
 	for f.wait(r.Context()) {
 		events := append(missed, f.look()...)
@@ -57,8 +57,8 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowClient is how long a client may take to read the events of one snapshot. A client that takes longer and misses
-// snapshots gets an event with their number. A faster client gets no such event, although it also misses snapshots if
+// slowClient is how long a client may take to read the events of one snapshot. A client that takes longer and misses snapshots
+// gets an event with the number of these snapshots. A faster client gets no such event, although it also misses snapshots if
 // metalplugd publishes several in a short time.
 const slowClient = time.Second
 

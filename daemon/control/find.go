@@ -18,8 +18,8 @@ import (
 const minBeginning = 4
 
 // findKnown returns the devices in the inventory that the name in the question refers to. The name may be an ID or the ID of a
-// share, a serial number, a PCI address, a node or a kernel name. If the name is that of an absent node, the result is all
-// devices that need this node. Any other name is compared with the beginnings of IDs.
+// share, a serial number, a PCI address, a device node or a kernel name. If the name is that of a device node that is missing,
+// the result contains all devices that need this node. Any other name is compared with the beginnings of IDs.
 func (q *question) findKnown() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
@@ -57,8 +57,7 @@ var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
 // candidates explains the udev devices that the name in the question refers to. If the inventory contains the device, it
 // uses the udev device with the same path in sysfs. Otherwise it searches for a node, a sysfs path, a PCI address, a serial
-// number or a kernel name. If no udev device has a node of that name, the node may belong to a device that could not be
-// identified.
+// number or a kernel name. If it finds none, it explains the devices without an ID whose class has nodes with such a name.
 func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -104,8 +103,8 @@ func (q *question) sysPath() string {
 	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
-// explain explains the udev devices that meet the given condition. A device that belongs to no class is omitted. If the flag
-// near is set, the nearest devices are explained in its place.
+// explain explains the udev devices that meet the given condition. A device that belongs to no class is omitted. If the flag near
+// is set, the devices nearest to it are explained instead.
 func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
@@ -121,9 +120,9 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 	return all
 }
 
-// explainNearest explains the device that is nearest to a path. It first tries a parent, such as the GPU of a render node.
-// Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI function, such as
-// the RDMA device of a node. If there is no such device, it returns the argument none.
+// explainNearest explains the device that is nearest to a path. It first tries a parent, such as the GPU of a render node. Next,
+// it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI function, such as the RDMA
+// device that belongs to a device node. If there is no such device, it returns the argument none.
 func (q *question) explainNearest(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

@@ -11,9 +11,9 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// Listen creates a socket at path that only metalplugd's own uid can open. The socket that the systemd unit creates can
-// also be opened by a group. Listen replaces the socket of a process that has ended. If another process still serves the
-// socket, Listen returns an error.
+// Listen creates a socket at path that only metalplugd's own uid can open. By contrast, a group may also open the socket that the
+// systemd unit creates. Listen replaces the socket of a process that has ended. If another process still serves the socket,
+// Listen returns an error.
 func Listen(path string) (*net.UnixListener, error) {
 	old, err := os.Lstat(path)
 	if err == nil && old.Mode().Type() != fs.ModeSocket {

@@ -76,8 +76,8 @@ func newMetrics(s *Server) *metrics {
 	}
 }
 
-// Endpoints returns the counters for endpoints, and records their refusals. Each function runs before the kubelet gets an
-// answer. It takes about a microsecond, because other goroutines hold its locks only for a short time.
+// Endpoints returns functions that count the answers and registrations of endpoints, and record refusals. Each function runs
+// before the kubelet gets an answer. It takes about a microsecond, because other goroutines hold its locks only briefly.
 func (s *Server) Endpoints() plugin.Metrics {
 	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {
@@ -99,8 +99,8 @@ func (s *Server) CountReset(resource, method string, took time.Duration, err err
 	s.resetTime.Observe(took.Seconds())
 }
 
-// result returns the label for a result. A label must have a limited number of values, so the text of an error is only in
-// the log.
+// result returns the label for the result of an action. A label must have a limited number of values, so it does not contain the
+// text of the error, which is in the log.
 func result(err error) string {
 	if err != nil {
 		return "failed"
@@ -207,7 +207,7 @@ func (s scrape) collect(gauge func(desc *prometheus.Desc, value float64, labels 
 	if d.Bundle != "" {
 		gauge(bundleDesc, 1, resource, id, d.Bundle)
 	}
-	for _, by := range holders { // a pod may have ended since the kubelet's answer
+	for _, by := range holders { // holders is older than d, so a holder may have ended
 		if d.Held() {
 			gauge(allocatedDesc, 1, resource, id, by.Namespace, by.Name, by.Container)
 		}

@@ -102,12 +102,12 @@ func unknown(name string) error {
 	return fmt.Errorf("%s: %w; to see all devices: metalplugctl list --all", name, inventory.ErrUnknownDevice)
 }
 
-// countLifetime is how long an answer from the kubelet is reused. The kubelet refuses more than 100 requests a second from
-// all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go). metalplugd depends on the answers
-// to its own requests.
+// countLifetime is how long an answer from the kubelet is reused. The kubelet refuses more than 100 requests a second from all
+// its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go). Clients must not use up this limit,
+// because metalplugd also needs answers to its own requests.
 const countLifetime = time.Second
 
-// recent is an answer that is valid for some time. The zero value contains no answer.
+// recent is the kubelet's last answer, which is reused for [countLifetime]. The zero value contains no answer.
 type recent struct {
 	mu  sync.Mutex
 	at  time.Time
@@ -115,8 +115,8 @@ type recent struct {
 	err error
 }
 
-// get returns the last answer if it is still valid, and otherwise calls the function ask. Only one such call is in progress
-// at a time.
+// get returns the last answer if it is younger than [countLifetime], and otherwise calls the function ask. Only one such call is
+// in progress at a time.
 func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +129,7 @@ func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]stri
 
 // sendKubelet sends the kubelet's count of devices.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	// Other clients may be waiting for the same answer when this one disconnects.
+	// The request to the kubelet goes on if this client disconnects, because other clients may be waiting for the same answer.
 	ids, err := s.counted.get(func() (map[string][]string, error) {
 		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)
 	})

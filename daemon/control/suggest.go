@@ -38,8 +38,8 @@ func (q *question) suggestResource(e device.Explained) (text string, err error) 
 // isExclude reports whether a step means that a rule excludes the device.
 func isExclude(step device.Step) bool { return strings.HasPrefix(step.Key, "exclude.") }
 
-// nodeRules returns rules of class node that match a device with a node. The first rules match an identity that survives
-// a reboot. The last one matches the name of the node.
+// nodeRules returns rules of class node that match a udev device with a device node. The first rules match an identity that
+// survives a reboot. The last one matches the name of the node.
 func nodeRules(u udev.Device) []device.Rule {
 	if u.DevNode == "" {
 		return nil

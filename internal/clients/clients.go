@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clients accepts clients on a unix socket and limits their number, because each client needs a descriptor.
+// Package clients accepts clients on a unix socket and limits their number, because each client needs a file descriptor.
 package clients
 
 import (
@@ -26,15 +26,15 @@ type Listener struct {
 	open []*Client
 }
 
-// Client is a connection to the socket. The kernel recorded its user and process when it connected. A client therefore cannot
-// claim another uid, and later changes to its uid have no effect.
+// Client is a connection to the socket. The kernel recorded the user and the process of the client when the client connected. A
+// client therefore cannot claim another uid, and later changes to its uid have no effect.
 type Client struct {
 	net.Conn
 	unix.Ucred
 	listener *Listener
 }
 
-// Accept returns the next client. It may disconnect a client to make room for the new one, as Surplus decides.
+// Accept returns the next client. Before it returns, it disconnects the client that the function Surplus selects, if any.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()

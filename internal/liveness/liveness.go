@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveness detects loops that make no progress. A loop wakes up only when another goroutine checks it.
+// Package liveness detects loops that make no progress. A loop does not wake up regularly to report progress. It only answers
+// when another goroutine checks it.
 package liveness
 
 import (
