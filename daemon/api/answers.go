@@ -127,7 +127,7 @@ type Status struct {
 	Source        string        `json:"source"`            // source of the devices: "udev" or "recording:FILE"
 	Ready         bool          `json:"ready"`             // whether the hardware has been inspected
 	Configuration Configuration `json:"configuration"`
-	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory for device plugins, as used since the start
+	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory for device plugins since the start
 	Devices       Totals        `json:"devices"`
 	Reading       *Reading      `json:"reading,omitempty"` // null if no disk is being read
 	Events        EventCounts   `json:"events"`

@@ -54,7 +54,8 @@ func takeBundle(t *table, r *Resource) {
 	r.Members = m
 }
 
-// members reads the members of a bundle, each written as "nvidia.com/gpu" or "example.org/scratch*2".
+// members reads the members of a bundle. A member is written as the name of a resource, and may end with a number of devices, as
+// in "example.org/scratch*2".
 func (t *table) members(m *device.Members) {
 	array, _ := take[[]any](t, "members", "an array of resources")
 	total := 0
@@ -83,7 +84,7 @@ func (t *table) members(m *device.Members) {
 	}
 }
 
-// checkMembers reports members that cannot be in a bundle.
+// checkMembers reports resources that cannot be members of a bundle.
 func (c *Config) checkMembers(t *table, r Resource) {
 	if r.Members == nil {
 		return

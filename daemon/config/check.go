@@ -34,7 +34,7 @@ const (
 )
 
 // containsOnly reports whether s is not empty and contains only characters in the set chars. Names are checked without package
-// regexp, which would add 0.3 MB to a helper.
+// regexp, which would add 0.3 MB to a helper program.
 func containsOnly(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
 
 // isWord reports whether s starts and ends with a character in the set chars. The characters in between may also be in the set
@@ -151,7 +151,8 @@ var placeholders = []string{"{id}", "{pci}", "{node}"}
 // visibleGPUs is the variable that tells NVIDIA's runtime which GPUs a container gets.
 const visibleGPUs = "NVIDIA_VISIBLE_DEVICES"
 
-// checkVariable accepts the names of variables in Kubernetes and POSIX (IEEE Std 1003.1, 8.1) that metalplug does not set itself.
+// checkVariable accepts the names that Kubernetes and POSIX (IEEE Std 1003.1, 8.1) allow for environment variables, except the
+// names of variables that metalplug sets itself.
 func checkVariable(name string) error {
 	if !containsOnly(name, letters+digits+"_") || strings.ContainsAny(name[:1], digits) {
 		return errors.New(`is not a valid variable name; write letters, digits and "_", and do not begin with a digit`)

@@ -24,8 +24,8 @@ const DefaultFile = "/etc/metalplug/metalplug.toml"
 const (
 	// Direct is the value that replaces the path of a helper's socket if the helper runs as a child process.
 	Direct = "direct"
-	// Auto is the reset method that selects one of the class's methods. The bound driver must survive the selected method.
-	// If there is no such method, Auto selects none.
+	// Auto is the reset method that selects one of the class's methods. The bound driver must survive the selected method. If
+	// there is no such method, the device is not reset.
 	Auto = "auto"
 	// None is the value for no reset method or no erase method.
 	None = "none"
@@ -67,7 +67,7 @@ type Config struct {
 	Resources []Resource // ordered by precedence; a device belongs to the first resource that matches
 	Files     []string   // files that the configuration was read from, in this order
 
-	source Problem // position of the recording in hardware.source; its field What is empty
+	source Problem // position of the recording in hardware.source, with an empty field What
 	// places maps resource names to their tables in the files. It is separate from Resources, so that a resource that only
 	// moved within a file counts as unchanged.
 	places map[string]*table
@@ -118,7 +118,7 @@ type Resource struct {
 	CDIKind     string
 	Permissions string            // permissions, a container's rights to the nodes, from "rwm" for read, write and mknod, default rw
 	Env         map[string]string // env, templates by variable, with {id}, {pci} and {node} for values of the devices, default none
-	AllowInUse  bool              // allow_in_use, offers a device even if this host uses it, only for nvme and node, default false
+	AllowInUse  bool              // allow_in_use, offers a device even if the host uses it, only for nvme and node, default false
 	// umad and issm, the nodes for management datagrams and for a subnet manager, only for infiniband, default none
 	Extras []string
 	// nodes, [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock], only for nvme, default block
@@ -152,8 +152,8 @@ func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Take
 
 // ResourceReset is the table [resource.reset], which configures what is done to a device between two containers.
 type ResourceReset struct {
-	// Method is one of the class's reset methods, [Auto] or [None]. The default is auto. If shares or allow_in_use is
-	// set, or if the class's drivers do not survive a reset, auto has no effect, and Method is [None].
+	// Method is one of the class's reset methods, [Auto] or [None]. The default is auto. If Shares is more than 1, if AllowInUse
+	// is set, or if the class's drivers do not survive a reset, auto has no effect, and Method is [None].
 	Method string
 	// Scrub is the erase method, which is none, discard, zero, format, crypto-erase or sanitize. The default is none. A
 	// resource of disks must set Scrub.

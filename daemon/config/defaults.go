@@ -33,7 +33,7 @@ func staticDefaults() Config {
 	}
 }
 
-// builtin lists the built-in resources as they would be written in a file. They have the names that vendors' plugins use,
+// builtin lists the built-in resources as they would be written in a file. Most of them have the names that vendors' plugins use,
 // so that existing pods need no change.
 var builtin = []map[string]any{
 	{"name": "nvidia.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "10DE:*"}},

@@ -80,9 +80,9 @@ func siblingKeys(path toml.Key) (names []string) {
 	return names
 }
 
-// suggestKey returns the known key that is most similar to an unknown one, or "". It first tries the keys of the same table, in
-// the list siblings, which may have a similar or longer name. After that, it tries a key with the same name in another table,
-// and finally the replacement in the map otherKeys.
+// suggestKey returns the known key that is most similar to an unknown one, or "". It first compares the keys in the list
+// siblings, which are from the same table, and accepts one with a similar or longer name. After that, it tries a key with the
+// same name in another table, and finally the replacement in the map otherKeys.
 func suggestKey(path toml.Key, siblings []string) string {
 	name := strings.ToLower(path[len(path)-1])
 	if near := similar(name, siblings); near != "" {

@@ -45,9 +45,9 @@ func checkGroup(t *table, r Resource) {
 	checkHardwareOnly(t, "exclude", r.Exclude, r.Group.By)
 }
 
-// checkHardwareOnly reports conditions in the tables match and exclude that a group cannot meet. Conditions on the nodes
-// belong in the key group. Conditions on the hardware are compared only with properties from the kernel, because a process
-// in a sandbox may not see all of udev's database.
+// checkHardwareOnly reports conditions in the tables match and exclude that are invalid for a group. Conditions on the nodes
+// belong in the key group. Conditions on the hardware are compared only with properties from the kernel, because a process in a
+// sandbox may not see all of udev's database.
 func checkHardwareOnly(t *table, key string, patterns map[string]string, by string) {
 	for _, property := range slices.Sorted(maps.Keys(patterns)) {
 		switch {

@@ -93,7 +93,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// unreadable returns the problem with a file that cannot be read. The message does not repeat the name of the file.
+// unreadable returns the problem to report for a file that cannot be read. The message does not repeat the name of the file.
 func unreadable(name string, err error) Problem {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -131,7 +131,7 @@ func read(name string) *file {
 	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
 
-// parse parses the text of a file. If the text is not TOML, the result contains this problem instead of the settings.
+// parse parses the text of a file. If the text is not TOML, the result contains a problem that says so, and no settings.
 func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)

@@ -71,7 +71,7 @@ func takePaths(t *table, p *Paths) {
 	for _, path := range p.keys() {
 		var name string
 		switch {
-		case path.to == &p.Cgroup && t.value(path.key) == "": // the operator has turned off the check of cgroups
+		case path.to == &p.Cgroup && t.value(path.key) == "": // an empty value turns off the check of cgroups
 			p.Cgroup = ""
 		case t.checked(path.key, &name, checkPath):
 			*path.to = filepath.Clean(name)
@@ -96,8 +96,8 @@ func takePaths(t *table, p *Paths) {
 	takeKinds(t, p)
 }
 
-// takeKinds reports a directory where a socket is expected, and a socket where a directory is expected. It judges by the
-// name alone, because the helpers also read the configuration and may have no access to the kubelet's directories.
+// takeKinds reports a key that needs a socket but names a directory, and a key that needs a directory but names a socket. It
+// judges by the name alone, because the helpers also read the configuration and may have no access to the kubelet's directories.
 func takeKinds(t *table, p *Paths) {
 	if t.has("pod_resources") && filepath.Base(p.PodResources) == "pod-resources" {
 		t.reportf("pod_resources", "%s is a directory, not a socket; write %s", quoted(p.PodResources), quoted(filepath.Join(p.PodResources, kubeletSocket)))
@@ -107,7 +107,8 @@ func takeKinds(t *table, p *Paths) {
 	}
 }
 
-// kubeletSocket is the name of both of the kubelet's sockets, for pod resources and for registrations.
+// kubeletSocket is the file name of two sockets of the kubelet. One serves the PodResources API, and the other accepts
+// registrations.
 const kubeletSocket = "kubelet.sock"
 
 // takeHardware reads [hardware].

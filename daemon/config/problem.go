@@ -16,7 +16,7 @@ import (
 // Problem is an error in a configuration.
 type Problem struct {
 	File string `json:"file"`
-	Line int    `json:"line,omitempty"` // line in File, counted from 1; 0 means the whole file
+	Line int    `json:"line,omitempty"` // line in File, counted from 1, or 0 if the error is about the whole file
 	Key  string `json:"key,omitempty"`  // the dotted TOML key, such as "resource.reset.method", or empty
 	What string `json:"what"`           // the description of the error
 }
@@ -91,8 +91,8 @@ var otherWords = map[string]map[string]string{
 	"serve":  {"device-plugin": "plugin", "deviceplugin": "plugin", "claim": "dra", "claims": "dra"},
 }
 
-// suggestWord returns a suggestion that can be appended to an error message. It names the element of the list words that an
-// operator probably meant. If there is no such word, meantWord returns "".
+// suggestWord returns a suggestion that can be appended to an error message. The suggestion names the element of the list words
+// that an operator probably meant. If there is no such word, suggestWord returns "".
 func suggestWord(key, word string, words []string) string {
 	lower := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), "_", "-")
 	if isPCIReset("pci:"+lower) && slices.Contains(words, "pci") {

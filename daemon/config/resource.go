@@ -77,7 +77,8 @@ func resource(t *table) Resource {
 	reset := t.table("reset")
 	takeReset(reset, &r)
 	checkExclusive(t, reset, r)
-	// Auto has no effect where a reset would disturb others, and for InfiniBand, whose drivers are unbound during a reset.
+	// Auto has no effect if a reset would disturb other users of the device, or for InfiniBand, whose drivers are unbound during
+	// a reset.
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class == device.InfiniBandName) {
 		r.Reset.Method = None
 	}
@@ -104,8 +105,8 @@ func takeAPI(t *table, r *Resource) {
 	}
 }
 
-// checkNarrow reports a resource of class node that is not restricted to certain nodes. It ignores a resource whose
-// restrictions are invalid.
+// checkNarrow reports a resource of class node that would match every device node. It ignores a resource whose match or group is
+// invalid.
 func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
@@ -116,7 +117,7 @@ func checkNarrow(t *table, r Resource) {
 
 func takeClass(t *table, r *Resource) {
 	if t.choice("class", "class", &r.Class, classNames...); t.has("class") {
-		return // the remedies below take longer to find than all files take to read
+		return // the search for a remedy below takes longer than reading all files, so it must not run without need
 	}
 	wanted := "a resource that overrides no other needs class " + Alternatives(classNames)
 	for _, values := range builtin {
@@ -225,9 +226,9 @@ func takeReset(t *table, r *Resource) {
 	}
 }
 
-// requireScrub reports a resource of disks that does not set how a pod's data is erased. There is no default, because
-// only the operator can decide. Whether a resource of class node matches disks may depend on the hardware. Disks that
-// such a resource matches are not offered without a scrub.
+// requireScrub reports a resource of disks that does not set how a pod's data is erased. There is no default, because only the
+// operator can decide how to erase the data. A resource of class node may match disks on some machines only. If such a resource
+// sets no scrub, it is valid, but metalplug does not offer its disks.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != device.NVMeName && r.Class != device.NodeName {
 		return

@@ -22,8 +22,8 @@ type place struct {
 // child returns the place of a key in the table at p.
 func (p place) child(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
-// problem returns a problem at p. A remedy in the message follows a semicolon. If the message contains no remedy, an example
-// of the key is added.
+// problem returns a problem at p. In the message, a semicolon comes before the remedy. If there is no semicolon, problem adds an
+// example of the key as the remedy.
 func (p place) problem(format string, args ...any) Problem {
 	what := fmt.Sprintf(format, args...)
 	if what != "" && !strings.Contains(what, "; ") {
@@ -144,7 +144,7 @@ func (t *table) check(key string, err error) {
 	}
 }
 
-// require reports a key that is not set, and what the operator should write.
+// require reports a key that is not set. The parameter wanted says what the operator should write.
 func (t *table) require(key, wanted string) {
 	if !t.has(key) && !t.notTable {
 		t.reportf(key, "is missing: %s", wanted)
@@ -197,7 +197,7 @@ func (t *table) number(key string, least, most int, to *int) {
 	}
 }
 
-// choice reads a value that must be in the list words. The parameter noun is what the error calls such a value.
+// choice reads a value that must be in the list words. The parameter noun names the kind of value in the error.
 func (t *table) choice(key, noun string, to *string, words ...string) {
 	var word string
 	switch {
