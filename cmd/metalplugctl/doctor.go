@@ -20,8 +20,8 @@ import (
 const (
 	levelOK   = "ok"
 	levelSkip = "skip" // the check was not possible, so the checked part may or may not work
-	levelWarn = "warn" // the part works, but may fail later
-	levelFail = "fail" // the part does not work
+	levelWarn = "warn" // the checked part works, but may fail later
+	levelFail = "fail" // the checked part does not work
 )
 
 // finding is the result of a check.

@@ -139,9 +139,9 @@ func (d *doctor) checkCounts() (fine string) {
 	return "the kubelet counts the devices that metalplug offers"
 }
 
-// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. Pods with these devices cannot start.
-// When metalplugd starts, it offers all devices in the checkpoint. If a device is unknown, the checkpoint is therefore from
-// another node, or the device's resource was configured later.
+// checkCheckpoint finds devices in the kubelet's checkpoint that metalplugd does not know. A pod cannot start if the kubelet
+// chooses such a device for it. When metalplugd starts, it offers all devices in the checkpoint. If a device is unknown, the
+// checkpoint is therefore from another node, or the device's resource was configured later.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))

@@ -81,7 +81,7 @@ func holder(d api.Device) string {
 	return firstOf(names)
 }
 
-// formatDuration formats a duration in whole seconds, or in whole minutes if it is at least an hour.
+// formatDuration formats a duration in whole seconds. If the duration is at least an hour, it is formatted in whole minutes.
 func formatDuration(d time.Duration) string {
 	if d >= time.Hour {
 		return d.Truncate(time.Minute).String()

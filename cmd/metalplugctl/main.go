@@ -2,9 +2,10 @@
 
 // Command metalplugctl inspects and controls metalplugd.
 //
-// It uses only the control socket and files. Four rules apply to all commands. Results go to standard output, as a table or as
-// JSON. Errors go to standard error, with a remedy at the end. The exit code shows whether the error is in the command line or
-// comes from metalplugd. Only cordon, uncordon, adopt and reset change the node, and metalplugd makes the change.
+// It gets its data from the control socket, from files, and from systemctl and journalctl. Four rules apply to all commands.
+// Results go to standard output, as a table or as JSON. Errors go to standard error, with a remedy at the end. The exit code
+// shows whether the error is in the command line or comes from metalplugd. Only cordon, uncordon, adopt and reset change the
+// node, and metalplugd makes the change.
 package main
 
 import (
@@ -108,7 +109,7 @@ func exitCode(err error, stderr io.Writer) int {
 	var problems config.Problems
 	var refused *api.Refused
 	switch {
-	case err == nil, errors.Is(err, unix.EPIPE): // the reader has closed the pipe
+	case err == nil, errors.Is(err, unix.EPIPE): // EPIPE means that the reader has closed the pipe
 		return exitOK
 	case errors.Is(err, errFound):
 		return exitProblem // the output has already shown the error

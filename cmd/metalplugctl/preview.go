@@ -152,7 +152,7 @@ func hardware(c config.Config) (source udev.Source, h *device.Host, done func(),
 	return s, &device.Host{Tree: sysfsOf(c)}, func() { s.Close() }, nil
 }
 
-// sysfsOf returns the directories with the kernel's files that a configuration selects.
+// sysfsOf returns the directories that a configuration selects for the files of the kernel.
 func sysfsOf(c config.Config) sysfs.Tree {
 	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }

@@ -96,7 +96,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return exitOK
 	}
-	absolute, _ := filepath.Abs(*file) // fails only if the working directory is gone, and then the file was not read
+	absolute, _ := filepath.Abs(*file) // if this fails, the working directory was removed, and the file was not read
 	err = daemon.Run(ctx, daemon.Options{
 		Config:  loaded,
 		File:    absolute,

@@ -52,7 +52,7 @@ type Hardware struct {
 	Size    int64  `json:"size,omitempty"` // size of a disk in bytes, if known
 	PCI     string `json:"pci,omitempty"`  // address of the nearest PCI function at or above the device in sysfs
 	Present bool   `json:"present"`        // whether the hardware is present
-	Lost    bool   `json:"lost,omitempty"` // whether the hardware was unplugged or became faulty while a pod held it
+	Lost    bool   `json:"lost,omitempty"` // whether the pod lost the device, because it was unplugged or needs a reset
 }
 
 // Evidence shows why metalplug considers a disk unused.

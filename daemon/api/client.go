@@ -136,7 +136,7 @@ func (c Client) ask(ctx context.Context, method, path string, content []byte) (i
 
 // exchange sends a request and reads the header of the answer. The result status is the status code followed by its text.
 func exchange(to io.Writer, from *bufio.Reader, method, path string, content []byte) (code int, status string, err error) {
-	// The error is ignored, because metalplugd may refuse a request before it has read all of it.
+	// The error is ignored, because metalplugd may refuse a request before it has read the whole request.
 	_, _ = fmt.Fprintf(to, "%s %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", method, path, len(content), content)
 	head := textproto.NewReader(from)
 	line, err := head.ReadLine()

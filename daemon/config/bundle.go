@@ -14,7 +14,7 @@ import (
 // Values of the key rest, which decides how devices that are not in a bundle are offered.
 const (
 	RestHold  = "hold"  // they are not offered
-	RestOffer = "offer" // they are offered by their own resources
+	RestOffer = "offer" // each is offered under the name of its own resource
 )
 
 // defaultNear is the default value of the key near in a file.

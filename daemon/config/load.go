@@ -30,7 +30,7 @@ func Load(file string) (Config, error) {
 
 // load reads the files. The main file may be missing if the flag optional is set.
 func load(main string, optional bool) (Config, error) {
-	dir, _ := filepath.Abs(filepath.Dir(main)) // fails only if the working directory is gone, and then reading the file fails too
+	dir, _ := filepath.Abs(filepath.Dir(main)) // if this fails, the working directory was removed, and reading the file fails too
 	var files []*file
 	if _, err := os.Lstat(main); !optional || !errors.Is(err, fs.ErrNotExist) {
 		files = append(files, read(main))

@@ -52,7 +52,7 @@ func checkClaim(uid string, c api.Claim) error {
 	if !claimUID.MatchString(uid) {
 		return fmt.Errorf("%.80q is not a claim UID", uid)
 	}
-	devices := make(map[string]bool) // two requests may have got shares of one device
+	devices := make(map[string]bool) // two requests may each have got a share of the same device
 	for _, r := range c.Requests {
 		if !claimRequest.MatchString(r.Name) || len(r.Devices) == 0 {
 			return fmt.Errorf("request %.80q has an invalid name or no devices", r.Name)

@@ -187,7 +187,7 @@ func (s *Server) configuration() api.Configuration {
 	c := s.reload
 	s.mu.Unlock()
 	c.File, c.Files = s.File, []string{}
-	for _, name := range s.Config.Load().Files { // made absolute, because the client may have another working directory
+	for _, name := range s.Config.Load().Files { // the client needs absolute names, because it may have another working directory
 		if absolute, err := filepath.Abs(name); err == nil {
 			name = absolute
 		}

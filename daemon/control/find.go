@@ -120,9 +120,9 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 	return all
 }
 
-// explainNearest explains the device that is nearest to a path. It first tries a parent, such as the GPU of a render node. Next,
-// it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI function, such as the RDMA
-// device that belongs to a device node. If there is no such device, it returns the argument none.
+// explainNearest explains the device that is nearest to a path. It first tries a parent, such as the GPU to which a render node
+// belongs. Next, it tries a child, such as a namespace of a controller. Finally, it tries a device on the same PCI function, such
+// as the RDMA device that belongs to a device node. If there is no such device, it returns the argument none.
 func (q *question) explainNearest(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {

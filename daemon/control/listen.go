@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// Listen creates a socket at path that only metalplugd's own uid can open. By contrast, a group may also open the socket that the
+// Listen creates a unix socket that only metalplugd's own uid can open. By contrast, a group may also open the socket that the
 // systemd unit creates. Listen replaces the socket of a process that has ended. If another process still serves the socket,
 // Listen returns an error.
 func Listen(path string) (*net.UnixListener, error) {

@@ -26,7 +26,7 @@ func placeOf(p api.Place) bundle.Place { return bundle.Place{Path: p.Path, NUMA:
 // concurrent use.
 type Links struct {
 	mu      sync.Mutex
-	reading sync.Map // functions with a read that has not returned yet
+	reading sync.Map // functions whose link speed is being read
 }
 
 // linkTimeout is how long a request waits until the link speeds are read.

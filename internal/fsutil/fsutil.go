@@ -21,7 +21,7 @@ var ErrUnsynced = errors.New("the directory cannot be synced")
 // concurrently for the same file.
 func ReplaceFile(name string, permissions os.FileMode, text []byte) error {
 	next := name + ".new"
-	_ = os.Remove(next) // an earlier crash may have left the file, or a link may have its name
+	_ = os.Remove(next) // an earlier crash may have left a file with this name, or there may be a link with this name
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
